@@ -1,0 +1,148 @@
+//! The settings of a loader, checked before any thread starts: all that is wrong is said at once.
+
+use std::path::PathBuf;
+
+use crate::{Error, FailureLimit, OnError, Plan, Rank, Result, Retry, WorldSize};
+
+/// What is wrong with some settings, collected.
+#[derive(Debug, Default)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    /// Notes a problem unless `fine`.
+    pub fn expect(&mut self, fine: bool, problem: impl FnOnce() -> String) {
+        if !fine {
+            self.0.push(problem());
+        }
+    }
+
+    /// One error that lists them all, or nothing.
+    pub fn into_result(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Error::config(self.0.join("; "))) }
+    }
+}
+
+/// The settings of a loader. The names are those of Python's `DataLoader`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Samples per batch, on each rank.
+    pub batch_size: u64,
+    /// Permute each epoch.
+    pub shuffle: bool,
+    /// Leave out an incomplete last step.
+    pub drop_last: bool,
+    /// The key of order and augmentation; the same on every rank.
+    pub seed: u64,
+    /// This process among all ranks.
+    pub rank: Rank,
+    /// How many ranks share each epoch.
+    pub world_size: WorldSize,
+    /// Threads that decode and transform.
+    pub cpu_threads: usize,
+    /// Threads that read.
+    pub io_threads: usize,
+    /// Batches prepared ahead of the consumer.
+    pub prefetch_batches: usize,
+    /// Bytes that compressed, decoded and batched data may take together.
+    pub memory_budget: u64,
+    /// What becomes of a sample that cannot be had.
+    pub on_error: OnError,
+    /// When too many samples failed.
+    pub max_failures: Option<FailureLimit>,
+    /// How transient errors are tried again.
+    pub retry: Retry,
+    /// The JSONL file that failures are appended to and quarantine is read from.
+    pub ledger: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            batch_size: 1,
+            shuffle: false,
+            drop_last: false,
+            seed: 0,
+            rank: Rank(0),
+            world_size: WorldSize(1),
+            cpu_threads: 1,
+            io_threads: 4,
+            prefetch_batches: 4,
+            memory_budget: 1 << 30,
+            on_error: OnError::Raise,
+            max_failures: None,
+            retry: Retry::default(),
+            ledger: None,
+        }
+    }
+}
+
+impl Config {
+    /// More threads than this is a typing error, not a plan.
+    const MAX_THREADS: usize = 4096;
+
+    /// Checks every setting.
+    pub fn check(&self) -> Result<()> {
+        let mut problems = Problems::default();
+        problems.expect(self.batch_size > 0, || "batch_size: expected at least 1, got 0".into());
+        problems.expect(self.world_size.0 > 0, || "world_size: expected at least 1, got 0".into());
+        problems.expect(self.rank.0 < self.world_size.0.max(1), || {
+            format!("rank: expected 0 to {}, got {}", self.world_size.0.max(1) - 1, self.rank)
+        });
+        for (name, threads) in [("num_workers", self.cpu_threads), ("io_threads", self.io_threads)] {
+            problems.expect((1..=Self::MAX_THREADS).contains(&threads), || {
+                format!("{name}: expected 1 to {}, got {threads}", Self::MAX_THREADS)
+            });
+        }
+        problems.expect(self.prefetch_batches > 0, || "prefetch_factor: expected at least 1, got 0".into());
+        problems.expect(self.memory_budget > 0, || "memory_budget: expected at least 1 byte, got 0".into());
+        problems.expect(!self.retry.deadline.is_zero(), || "deadline_seconds: expected more than 0, got 0".into());
+        if let Some(FailureLimit::Fraction(fraction)) = self.max_failures {
+            problems.expect((0.0..=1.0).contains(&fraction), || {
+                format!("max_failures: expected a count or a fraction from 0 to 1, got {fraction}")
+            });
+        }
+        problems.expect(self.on_error != OnError::Skip || self.world_size.0 <= 1, || {
+            format!(
+                "on_error: \"skip\" with {} ranks would let them drift apart and hang the next collective; \
+                 use \"replace\", which keeps every rank at equal steps",
+                self.world_size
+            )
+        });
+        problems.into_result()
+    }
+
+    /// The plan over a dataset of this many samples.
+    pub fn plan(&self, len: u64) -> Plan {
+        Plan {
+            len,
+            batch_size: self.batch_size,
+            world_size: self.world_size,
+            shuffle: self.shuffle,
+            drop_last: self.drop_last,
+            seed: self.seed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_everything_that_is_wrong_at_once() {
+        let config = Config {
+            batch_size: 0,
+            rank: Rank(4),
+            world_size: WorldSize(4),
+            cpu_threads: 0,
+            on_error: OnError::Skip,
+            max_failures: Some(FailureLimit::Fraction(1.5)),
+            ..Config::default()
+        };
+        let text = config.check().unwrap_err().to_string();
+        for part in ["batch_size", "rank: expected 0 to 3, got 4", "num_workers", "\"skip\" with 4 ranks", "got 1.5"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+        assert!(Config::default().check().is_ok());
+    }
+}

@@ -1,0 +1,175 @@
+//! One line of the ledger: a sample that failed, or that was got only after a retry.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Books, Error, Kind, Result, Stage};
+
+/// What became of the sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// A substitute was delivered.
+    Replaced,
+    /// It was left out.
+    Skipped,
+    /// A later attempt succeeded: it was delivered as planned.
+    Recovered,
+    /// It ended the iteration (`on_error="raise"`).
+    Raised,
+}
+
+impl Outcome {
+    /// The name used in the ledger and in Python.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Replaced => "replaced",
+            Self::Skipped => "skipped",
+            Self::Recovered => "recovered",
+            Self::Raised => "raised",
+        }
+    }
+}
+
+/// A failure with its address. The ledger's lines and `loader.failures` have these names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The sample's path. Bytes that are not UTF-8 are written as U+FFFD; `path_bytes` then has them.
+    pub path: String,
+    /// The path in hexadecimal, only when it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
+    /// The sample's index in the dataset.
+    pub index: u64,
+    /// The kind of error: a slug of the registry.
+    pub code: String,
+    /// Where it happened.
+    pub stage: Option<Stage>,
+    /// The system's error number.
+    pub errno: Option<i32>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// How long it was tried.
+    pub elapsed_seconds: f64,
+    /// What happened, as a sentence with the path.
+    pub message: String,
+    /// What to do about it.
+    pub hint: String,
+    /// What the decoder or the kernel said in its own words.
+    pub detail: Option<String>,
+    /// The epoch.
+    pub epoch: u64,
+    /// The step within the epoch.
+    pub step: u64,
+    /// The position in the epoch's global order.
+    pub position: u64,
+    /// The rank.
+    pub rank: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The index of the sample delivered instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub substitute: Option<u64>,
+    /// The file's size when it failed: quarantine ends when it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// The file's modification time when it failed: quarantine ends when it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtime_ns: Option<i64>,
+    /// When, in seconds since 1970.
+    pub unix_seconds: f64,
+}
+
+impl Failure {
+    /// What an error says, to be completed with its address.
+    pub fn of(error: &Error, path: &Path, outcome: Outcome) -> Self {
+        let (path, path_bytes) = encode_path(path);
+        Self {
+            path,
+            path_bytes,
+            index: error.index().unwrap_or_default(),
+            code: error.kind().slug().to_owned(),
+            stage: error.stage(),
+            errno: error.errno(),
+            attempts: error.attempts(),
+            elapsed_seconds: error.elapsed().as_secs_f64(),
+            message: error.to_string(),
+            hint: error.hint().to_owned(),
+            detail: error.detail().map(str::to_owned),
+            epoch: 0,
+            step: 0,
+            position: 0,
+            rank: 0,
+            outcome,
+            substitute: None,
+            size_bytes: None,
+            mtime_ns: None,
+            unix_seconds: 0.0,
+        }
+    }
+
+    /// The path as the file system has it.
+    pub fn path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        match self.path_bytes.as_deref().and_then(decode_hex) {
+            Some(bytes) => std::ffi::OsString::from_vec(bytes).into(),
+            None => PathBuf::from(&self.path),
+        }
+    }
+
+    /// Permanently bad: reading it again cannot help until the file changes.
+    pub fn is_permanent(&self) -> bool {
+        matches!(Kind::from_slug(&self.code), Some(Kind::Corrupt | Kind::Undecodable))
+            && matches!(self.outcome, Outcome::Replaced | Outcome::Skipped | Outcome::Raised)
+    }
+
+    /// One line of the ledger, with its newline.
+    pub fn to_line(&self) -> Result<String> {
+        let mut line = serde_json::to_string(self)
+            .map_err(|error| Error::internal("a failure could not be written as JSON").with_source(error))?;
+        line.push('\n');
+        Ok(line)
+    }
+
+    /// Adds this failure to the books.
+    pub fn enter(&self, books: &mut Books) {
+        match self.outcome {
+            Outcome::Replaced => books.replaced += 1,
+            Outcome::Skipped => books.skipped += 1,
+            Outcome::Recovered | Outcome::Raised => {}
+        }
+    }
+}
+
+fn encode_path(path: &Path) -> (String, Option<String>) {
+    use std::os::unix::ffi::OsStrExt;
+    let hex = path.to_str().is_none().then(|| path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect());
+    (path.to_string_lossy().into_owned(), hex)
+}
+
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn a_line_survives_the_round_trip_whatever_the_path() {
+        for name in [b"cat/1\n\".jpg".to_vec(), b"cat/\xff\xfe.jpg".to_vec(), "katze/ü.jpg".into()] {
+            let path = PathBuf::from(std::ffi::OsString::from_vec(name));
+            let error = Error::new(Kind::Corrupt, "is truncated").at_path(&path).at_index(7);
+            let line = Failure::of(&error, &path, Outcome::Replaced).to_line().unwrap();
+            assert_eq!(line.matches('\n').count(), 1);
+            let back: Failure = serde_json::from_str(&line).unwrap();
+            assert_eq!(back.path(), path);
+            assert!(back.is_permanent());
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Vocabulary and arithmetic of forebay: what a sample, a step, a plan, a failure and a state *are*.
+//!
+//! Nothing here does I/O or starts a thread, so everything here can be tested exhaustively. The other crates
+//! add bytes (`forebay-store`), samples (`forebay-format`), pixels (`forebay-decode`) and time (`forebay`).
+
+mod books;
+mod clock;
+mod config;
+mod error;
+mod hash;
+mod ids;
+mod ledger;
+mod plan;
+mod policy;
+mod rng;
+mod shuffle;
+mod state;
+
+pub use books::Books;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use config::{Config, Problems};
+pub use error::{Error, Kind, REGISTRY, Registered, Result, Stage};
+pub use hash::{hash_words, mix};
+pub use ids::{Epoch, Rank, SampleId, Step, WorldSize};
+pub use ledger::{Failure, Outcome};
+pub use plan::{Batch, Order, Origin, Place, Plan};
+pub use policy::{FailureLimit, OnError, Retry};
+pub use rng::Rng;
+pub use shuffle::Shuffle;
+pub use state::{DatasetIdentity, State};

@@ -1,0 +1,241 @@
+//! The order of an epoch: which sample is at which position, and which positions belong to which rank and step.
+//!
+//! Pure arithmetic without memory per sample. The *global* order is defined first (a permutation of the
+//! dataset); a step takes the next `batch_size × world_size` positions of it and splits them among the ranks
+//! in rank order. Threads do not appear here, so they can never matter.
+
+use crate::hash::{hash_words, scale};
+use crate::{Epoch, Rank, SampleId, Shuffle, Step, WorldSize};
+
+/// What determines the order of every epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Samples in the dataset.
+    pub len: u64,
+    /// Samples per rank and step.
+    pub batch_size: u64,
+    /// Ranks that share the epoch.
+    pub world_size: WorldSize,
+    /// Permute each epoch, or take the dataset's own order.
+    pub shuffle: bool,
+    /// Leave out the positions that do not fill a whole step, instead of a smaller last step.
+    pub drop_last: bool,
+    /// The key of the permutation and of all augmentation.
+    pub seed: u64,
+}
+
+/// Where an epoch is entered: at its beginning, or where an earlier run (of any world size) left it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Steps made before.
+    pub step: Step,
+    /// Positions of the global order consumed before.
+    pub position: u64,
+}
+
+/// One sample's place in the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Position in the global order of the epoch. Padding continues beyond the dataset's length.
+    pub position: u64,
+    /// The sample planned there.
+    pub sample: SampleId,
+    /// A repetition from the start of the order, so that all ranks make equal steps.
+    pub padded: bool,
+}
+
+/// One rank's share of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The epoch it belongs to.
+    pub epoch: Epoch,
+    /// Its step within the epoch.
+    pub step: Step,
+    /// Its samples, in order of delivery.
+    pub places: Vec<Place>,
+    /// Positions of the global order consumed once every rank has made this step.
+    pub end_position: u64,
+}
+
+impl Plan {
+    fn global_batch(&self) -> u64 {
+        self.batch_size.saturating_mul(u64::from(self.world_size.0))
+    }
+
+    /// Steps left in an epoch entered at `origin`; the same on every rank.
+    pub fn steps_from(&self, origin: Origin) -> u64 {
+        let rest = self.len.saturating_sub(origin.position);
+        if self.drop_last { rest / self.global_batch() } else { rest.div_ceil(self.global_batch()) }
+    }
+
+    /// Steps in a whole epoch.
+    pub fn steps(&self) -> u64 {
+        self.steps_from(Origin::default())
+    }
+
+    /// Positions that each rank handles in a whole epoch, padding included.
+    pub fn samples_per_rank(&self) -> u64 {
+        match self.steps() {
+            0 => 0,
+            steps => (steps - 1) * self.batch_size + self.share_of(self.global_batch() * (steps - 1)),
+        }
+    }
+
+    /// How many positions each rank takes from the step that begins at `start`.
+    fn share_of(&self, start: u64) -> u64 {
+        let rest = (self.len - start).min(self.global_batch());
+        rest.div_ceil(u64::from(self.world_size.0))
+    }
+
+    /// One rank's batch of one step, or `None` past the end of the epoch or before `origin`.
+    pub fn batch(&self, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<Batch> {
+        let order = self.order(epoch);
+        self.batch_of(&order, epoch, origin, step, rank)
+    }
+
+    /// As [`Plan::batch`], with the epoch's order computed once by the caller.
+    pub fn batch_of(&self, order: &Order, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<Batch> {
+        let made = step.0.checked_sub(origin.step.0)?;
+        if made >= self.steps_from(origin) {
+            return None;
+        }
+        let start = origin.position + made * self.global_batch();
+        let share = self.share_of(start);
+        let first = start + share * u64::from(rank.0);
+        let places = (first..first + share)
+            .map(|position| {
+                let padded = position >= self.len;
+                // `% len` again: a dataset smaller than the world wraps more than once.
+                let source = if padded { (position - self.len) % self.len } else { position };
+                Place { position, sample: order.at(source), padded }
+            })
+            .collect();
+        let end_position = (start + self.global_batch()).min(self.len);
+        Some(Batch { epoch, step, places, end_position })
+    }
+
+    /// The global order of an epoch.
+    pub fn order(&self, epoch: Epoch) -> Order {
+        Order(self.shuffle.then(|| Shuffle::new(self.len, self.seed, epoch)))
+    }
+
+    /// The `attempt`-th substitute for the sample planned at `position`: deterministic, and never `original`
+    /// itself when there is another sample.
+    pub fn substitute(&self, epoch: Epoch, position: u64, original: SampleId, attempt: u32) -> SampleId {
+        const PURPOSE: u64 = 0x7375_6273_7469_7475; // "substitu"
+        if self.len < 2 {
+            return original;
+        }
+        let hash = hash_words(&[PURPOSE, self.seed, epoch.0, position, u64::from(attempt)]);
+        let drawn = scale(hash, self.len - 1);
+        SampleId(if drawn >= original.0 { drawn + 1 } else { drawn })
+    }
+}
+
+/// The global order of one epoch: position → sample.
+#[derive(Clone, Debug)]
+pub struct Order(Option<Shuffle>);
+
+impl Order {
+    /// The sample at a position below the dataset's length.
+    pub fn at(&self, position: u64) -> SampleId {
+        SampleId(self.0.as_ref().map_or(position, |shuffle| shuffle.at(position)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plan(len: u64, batch_size: u64, world: u32, drop_last: bool) -> Plan {
+        Plan { len, batch_size, world_size: WorldSize(world), shuffle: true, drop_last, seed: 11 }
+    }
+
+    /// The global sequence of real (not padded) samples from `origin` on, read off all ranks.
+    fn remaining(plan: &Plan, epoch: Epoch, origin: Origin) -> Vec<SampleId> {
+        let mut out = Vec::new();
+        for step in 0..plan.steps_from(origin) {
+            for rank in 0..plan.world_size.0 {
+                let batch = plan.batch(epoch, origin, Step(origin.step.0 + step), Rank(rank)).unwrap();
+                out.extend(batch.places.iter().filter(|place| !place.padded).map(|place| place.sample));
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn every_rank_makes_equal_steps_of_equal_size(
+            len in 1u64..200, batch in 1u64..17, world in 1u32..9, drop_last: bool,
+        ) {
+            let plan = plan(len, batch, world, drop_last);
+            for step in 0..plan.steps() {
+                let sizes: Vec<_> = (0..world)
+                    .map(|rank| plan.batch(Epoch(0), Origin::default(), Step(step), Rank(rank)).unwrap().places.len())
+                    .collect();
+                prop_assert!(sizes.windows(2).all(|pair| pair[0] == pair[1]), "{sizes:?}");
+                prop_assert!(!drop_last || sizes[0] as u64 == batch);
+            }
+            for rank in 0..world {
+                prop_assert!(plan.batch(Epoch(0), Origin::default(), Step(plan.steps()), Rank(rank)).is_none());
+            }
+        }
+
+        #[test]
+        fn an_epoch_covers_every_sample_once(len in 1u64..200, batch in 1u64..17, world in 1u32..9) {
+            let mut samples = remaining(&plan(len, batch, world, false), Epoch(3), Origin::default());
+            samples.sort_unstable();
+            prop_assert_eq!(samples, (0..len).map(SampleId).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn resuming_on_another_world_continues_the_same_order(
+            len in 1u64..200, batch in 1u64..9, world in 1u32..5, other_batch in 1u64..9, other in 1u32..5, stop in 0u64..40,
+        ) {
+            let first = plan(len, batch, world, false);
+            let all = remaining(&first, Epoch(1), Origin::default());
+            let stop = stop.min(first.steps());
+            let position = match stop {
+                0 => 0,
+                _ => first.batch(Epoch(1), Origin::default(), Step(stop - 1), Rank(0)).unwrap().end_position,
+            };
+            let second = plan(len, other_batch, other, false);
+            let rest = remaining(&second, Epoch(1), Origin { step: Step(stop), position });
+            prop_assert_eq!(&rest[..], &all[position as usize..]);
+        }
+
+        #[test]
+        fn a_substitute_is_another_sample(len in 2u64..50, original in 0u64..50, position: u64, attempt: u32) {
+            let original = SampleId(original % len);
+            let substitute = plan(len, 1, 1, false).substitute(Epoch(0), position, original, attempt);
+            prop_assert!(substitute != original && substitute.0 < len);
+        }
+    }
+
+    #[test]
+    fn padding_repeats_the_start_of_the_order_and_is_marked() {
+        let plan = plan(10, 2, 4, false); // global batch 8: the last step has 2 samples for 4 ranks
+        let order = plan.order(Epoch(0));
+        let last = |rank| plan.batch(Epoch(0), Origin::default(), Step(1), Rank(rank)).unwrap().places;
+        assert_eq!(plan.steps(), 2);
+        assert!(!last(0)[0].padded && !last(1)[0].padded);
+        assert_eq!(last(2), [Place { position: 10, sample: order.at(0), padded: true }]);
+        assert_eq!(last(3), [Place { position: 11, sample: order.at(1), padded: true }]);
+        assert_eq!(plan.samples_per_rank(), 3);
+    }
+
+    #[test]
+    fn a_world_larger_than_the_dataset_still_fills_every_rank() {
+        let plan = plan(3, 4, 8, false);
+        for rank in 0..8 {
+            assert_eq!(plan.batch(Epoch(0), Origin::default(), Step(0), Rank(rank)).unwrap().places.len(), 1);
+        }
+    }
+
+    #[test]
+    fn drop_last_leaves_out_what_does_not_fill_a_step() {
+        assert_eq!(plan(10, 2, 4, true).steps(), 1);
+        assert_eq!(plan(7, 2, 4, true).steps(), 0);
+    }
+}

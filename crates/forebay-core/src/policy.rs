@@ -1,0 +1,140 @@
+//! What the loader does about trouble: retry, replace, skip, stop. Decisions only; the loader carries them out.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::hash::{hash_words, scale};
+use crate::{Books, Error, Kind, Result};
+
+/// What becomes of a sample that cannot be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// The iteration stops with the error of the first bad sample in planned order.
+    #[default]
+    Raise,
+    /// A deterministic substitute takes its place: batch size, steps and order stay as planned.
+    Replace,
+    /// It is left out and the batch is smaller. One rank only: others would drift apart.
+    Skip,
+}
+
+impl std::str::FromStr for OnError {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "raise" => Ok(Self::Raise),
+            "replace" => Ok(Self::Replace),
+            "skip" => Ok(Self::Skip),
+            _ => Err(Error::config(format!("on_error: expected \"raise\", \"replace\" or \"skip\", got {text:?}"))),
+        }
+    }
+}
+
+/// How many samples of an epoch may fail before the run stops.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FailureLimit {
+    /// At most this many.
+    Count(u64),
+    /// At most this fraction of the samples handled so far, judged once 100 have been.
+    Fraction(f64),
+}
+
+impl FailureLimit {
+    /// A fraction is not judged before this many samples: one bad file in the first ten is not 10 %.
+    pub const PROBATION: u64 = 100;
+
+    /// Whether these books are over the limit, and if so the error that stops the run.
+    pub fn check(&self, books: &Books) -> Result<()> {
+        let failed = books.failed();
+        let (over, allowed) = match *self {
+            Self::Count(count) => (failed > count, format!("{count}")),
+            Self::Fraction(fraction) => (
+                books.planned >= Self::PROBATION && failed as f64 > fraction * books.planned as f64,
+                format!("{}% of them", fraction * 100.0),
+            ),
+        };
+        if !over {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::TooManyFailures,
+            format!("{failed} of the first {} samples of this epoch failed (max_failures allows {allowed})", books.planned),
+        ))
+    }
+}
+
+/// How transient errors are tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Attempts after the first.
+    pub retries: u32,
+    /// The first pause; each later one doubles, up to [`Retry::MAX_PAUSE`].
+    pub first_pause: Duration,
+    /// No attempt starts later than this after the first.
+    pub deadline: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { retries: 4, first_pause: Duration::from_millis(50), deadline: Duration::from_secs(60) }
+    }
+}
+
+impl Retry {
+    /// Longer pauses than this help no storage and only delay the batch. Not measured.
+    pub const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+    /// The pause before the next attempt, or `None` when it is time to give up.
+    ///
+    /// The upper half of each pause is jitter, so that a thousand samples that failed together do not return together.
+    pub fn pause(&self, error: &Error, attempts: u32, elapsed: Duration, jitter_key: u64) -> Option<Duration> {
+        if !error.is_transient() || attempts > self.retries {
+            return None;
+        }
+        let doubled = self.first_pause.saturating_mul(1 << (attempts.saturating_sub(1)).min(16));
+        let ceiling = doubled.min(Self::MAX_PAUSE);
+        let half = ceiling / 2;
+        let jitter = scale(hash_words(&[jitter_key, u64::from(attempts)]), half.as_nanos() as u64 + 1);
+        let pause = half + Duration::from_nanos(jitter);
+        (elapsed + pause <= self.deadline).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_judged_after_probation() {
+        let limit = FailureLimit::Fraction(0.01);
+        let books = |planned, replaced| Books { planned, delivered: planned - replaced, replaced, ..Books::default() };
+        assert!(limit.check(&books(99, 50)).is_ok());
+        assert!(limit.check(&books(100, 1)).is_ok());
+        let error = limit.check(&books(100, 2)).unwrap_err();
+        assert_eq!(error.to_string(), "2 of the first 100 samples of this epoch failed (max_failures allows 1% of them)");
+    }
+
+    #[test]
+    fn a_count_allows_exactly_that_many() {
+        let books = |skipped| Books { planned: 10, delivered: 10 - skipped, skipped, ..Books::default() };
+        assert!(FailureLimit::Count(3).check(&books(3)).is_ok());
+        assert!(FailureLimit::Count(3).check(&books(4)).is_err());
+    }
+
+    #[test]
+    fn pauses_double_with_jitter_and_end() {
+        let retry = Retry { retries: 3, first_pause: Duration::from_millis(100), deadline: Duration::from_secs(10) };
+        let error = Error::new(Kind::Unavailable, "x").transient();
+        for attempts in 1..=3 {
+            let pause = retry.pause(&error, attempts, Duration::ZERO, 7).unwrap();
+            let ceiling = Duration::from_millis(100 << (attempts - 1));
+            assert!(pause >= ceiling / 2 && pause <= ceiling, "{pause:?}");
+        }
+        assert_eq!(retry.pause(&error, 4, Duration::ZERO, 7), None);
+        assert_eq!(retry.pause(&error, 1, Duration::from_secs(10), 7), None);
+        assert_eq!(retry.pause(&Error::new(Kind::NotFound, "x"), 1, Duration::ZERO, 7), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! The resume point: a few numbers and the identity of what they belong to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Books, Epoch, Error, Kind, Origin, Plan, Result, Step};
+
+/// What a state is bound to. Two datasets with equal identity have the same samples in the same order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatasetIdentity {
+    /// Samples.
+    pub samples: u64,
+    /// Classes.
+    pub classes: u64,
+    /// Hash of every sample's relative path and label, in order.
+    pub fingerprint: String,
+}
+
+/// Where the consumer is: what was handed to the user counts, not what was prefetched.
+///
+/// Small, JSON, the same on every rank but for the books. It can be loaded on any number of ranks and threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Version of this format.
+    pub version: u32,
+    /// Version of the order: permutation, substitutes and random streams.
+    pub order: u32,
+    /// The dataset it belongs to.
+    pub dataset: DatasetIdentity,
+    /// The seed of the order.
+    pub seed: u64,
+    /// Whether epochs are permuted.
+    pub shuffle: bool,
+    /// Whether an incomplete last step is left out.
+    pub drop_last: bool,
+    /// Per rank, when it was taken (informative: another one may load it).
+    pub batch_size: u64,
+    /// When it was taken (informative: another one may load it).
+    pub world_size: u32,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// Steps made in the epoch.
+    pub step: Step,
+    /// Positions of the epoch's global order consumed.
+    pub position: u64,
+    /// The books of the epoch so far, on the rank that took the state.
+    pub books: Books,
+}
+
+impl State {
+    /// The format written by this version.
+    pub const VERSION: u32 = 1;
+    /// The order computed by this version; changes only if the same seed would give another order.
+    pub const ORDER: u32 = 1;
+
+    /// The state of a loader with this plan.
+    pub fn new(plan: &Plan, dataset: DatasetIdentity, epoch: Epoch, at: Origin, books: Books) -> Self {
+        Self {
+            version: Self::VERSION,
+            order: Self::ORDER,
+            dataset,
+            seed: plan.seed,
+            shuffle: plan.shuffle,
+            drop_last: plan.drop_last,
+            batch_size: plan.batch_size,
+            world_size: plan.world_size.0,
+            epoch,
+            step: at.step,
+            position: at.position,
+            books,
+        }
+    }
+
+    /// Reads a state; hostile until parsed.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {
+            Error::new(Kind::StateMismatch, format!("the state is not JSON: {error}")).with_source(error)
+        })?;
+        match value.get("version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version == u64::from(Self::VERSION) => {}
+            found => {
+                let found = found.map_or("none".to_owned(), |version| version.to_string());
+                return Err(Error::new(
+                    Kind::StateMismatch,
+                    format!("the state has another format version (expected {}, got {found})", Self::VERSION),
+                ));
+            }
+        }
+        serde_json::from_value(value).map_err(|error| {
+            Error::new(Kind::StateMismatch, format!("the state is not one of forebay's: {error}")).with_source(error)
+        })
+    }
+
+    /// The state as JSON.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|error| Error::internal("the state could not be written").with_source(error))
+    }
+
+    /// Refuses a state of another dataset or order, with everything that differs.
+    pub fn check(&self, plan: &Plan, dataset: &DatasetIdentity) -> Result<Origin> {
+        let mut differences = Vec::new();
+        let mut compare = |name: &str, loader: &dyn std::fmt::Display, state: &dyn std::fmt::Display| {
+            let (loader, state) = (loader.to_string(), state.to_string());
+            if loader != state {
+                differences.push(format!("{name}: this loader has {loader}, the state {state}"));
+            }
+        };
+        compare("order version", &Self::ORDER, &self.order);
+        compare("samples", &dataset.samples, &self.dataset.samples);
+        compare("classes", &dataset.classes, &self.dataset.classes);
+        compare("fingerprint of paths and labels", &dataset.fingerprint, &self.dataset.fingerprint);
+        compare("seed", &plan.seed, &self.seed);
+        compare("shuffle", &plan.shuffle, &self.shuffle);
+        compare("drop_last", &plan.drop_last, &self.drop_last);
+        if differences.is_empty() && self.position > plan.len {
+            differences.push(format!("position: expected at most {}, got {}", plan.len, self.position));
+        }
+        if !differences.is_empty() {
+            return Err(Error::new(
+                Kind::StateMismatch,
+                format!("the state belongs to another dataset or order: {}", differences.join("; ")),
+            ));
+        }
+        Ok(Origin { step: self.step, position: self.position })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WorldSize;
+
+    fn fixture() -> (Plan, DatasetIdentity, State) {
+        let plan = Plan { len: 10, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 3 };
+        let dataset = DatasetIdentity { samples: 10, classes: 2, fingerprint: "ab".into() };
+        let state = State::new(&plan, dataset.clone(), Epoch(1), Origin { step: Step(2), position: 4 }, Books::default());
+        (plan, dataset, state)
+    }
+
+    #[test]
+    fn survives_json_and_is_accepted_by_its_own_loader() {
+        let (plan, dataset, state) = fixture();
+        let back = State::from_json(&state.to_json().unwrap()).unwrap();
+        assert_eq!(back, state);
+        assert_eq!(back.check(&plan, &dataset).unwrap(), Origin { step: Step(2), position: 4 });
+    }
+
+    #[test]
+    fn refuses_another_dataset_and_says_everything_that_differs() {
+        let (plan, dataset, state) = fixture();
+        let other = DatasetIdentity { samples: 9, fingerprint: "cd".into(), ..dataset };
+        let error = state.check(&Plan { seed: 4, len: 9, ..plan }, &other).unwrap_err();
+        assert_eq!(error.kind(), Kind::StateMismatch);
+        for part in ["samples: this loader has 9, the state 10", "seed: this loader has 4, the state 3", "cd"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_state() {
+        for text in ["", "null", "{}", "[1]", r#"{"version":99}"#, r#"{"version":1,"epoch":"x"}"#] {
+            assert_eq!(State::from_json(text).unwrap_err().kind(), Kind::StateMismatch, "{text}");
+        }
+        let (plan, dataset, state) = fixture();
+        assert!(State { position: 11, ..state }.check(&plan, &dataset).is_err());
+    }
+}
