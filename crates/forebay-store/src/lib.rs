@@ -1,1 +1,17 @@
-//! store
+//! Where bytes are. The only crate of forebay that touches disk or network.
+//!
+//! A [`Store`] reads whole objects and lists directories; it reports what it met and decides nothing: retry,
+//! replace and stop belong to the loader.
+
+#![allow(clippy::disallowed_methods, reason = "this is the crate that touches the disk")]
+
+mod ledger;
+mod local;
+pub mod machine;
+mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use ledger::LedgerFile;
+pub use local::Local;
+pub use store::{Allot, Object, Stat, Store};

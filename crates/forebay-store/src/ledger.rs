@@ -1,0 +1,118 @@
+//! The ledger on disk: JSONL, appended, safe under several processes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use forebay_core::{Error, Failure, Kind, Result};
+
+/// An append-only file of failures, one JSON object a line, shared by ranks, runs and tools.
+#[derive(Debug)]
+pub struct LedgerFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LedgerFile {
+    /// Opens it for appending, creating it and the directory above it.
+    pub fn open(path: &Path) -> Result<Self> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| Error::io("created", error).at_path(parent))?;
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(|error| Error::io("opened for appending", error).at_path(path))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Appends failures: all their lines in one write under a lock, so that processes never mix theirs.
+    pub fn append(&self, failures: &[Failure]) -> Result<()> {
+        if failures.is_empty() {
+            return Ok(());
+        }
+        let mut lines = String::new();
+        for failure in failures {
+            lines.push_str(&failure.to_line()?);
+        }
+        let written = self.locked(|mut file| file.write_all(lines.as_bytes()));
+        written.map_err(|error| Error::io("appended to", error).at_path(&self.path))
+    }
+
+    /// O_APPEND places a line; the lock keeps it whole where a write may be split (network mounts, a full disk).
+    fn locked(&self, action: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        // SAFETY: the descriptor is open for as long as `self.file` lives.
+        let locked = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) } == 0;
+        let result = action(&self.file);
+        if locked {
+            // SAFETY: as above. A mount without locks has only O_APPEND, which is what it can give.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        }
+        result
+    }
+
+    /// Reads every failure of a ledger; a file that does not exist is empty.
+    ///
+    /// A last line cut short by a crash is passed over. Any other line that is not a failure is an error: it is
+    /// probably not a ledger, and appending to it would spoil it.
+    pub fn read(path: &Path) -> Result<Vec<Failure>> {
+        let text = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io("read", error).at_path(path)),
+        };
+        let mut failures = Vec::new();
+        let complete = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        for (number, line) in text[..complete].split(|&byte| byte == b'\n').enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            failures.push(serde_json::from_slice(line).map_err(|error| {
+                Error::new(Kind::Config, format!("is not a ledger of forebay: line {}: {error}", number + 1)).at_path(path)
+            })?);
+        }
+        Ok(failures)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_core::Outcome;
+
+    fn failure(index: u64) -> Failure {
+        let error = Error::new(Kind::Corrupt, "is truncated").at_index(index);
+        Failure::of(&error, Path::new("cat/1\n.jpg"), Outcome::Replaced)
+    }
+
+    #[test]
+    fn several_writers_never_mix_their_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/ledger.jsonl");
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    let ledger = LedgerFile::open(path).unwrap();
+                    for index in 0..200 {
+                        ledger.append(&[failure(writer * 1000 + index), failure(index)]).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(LedgerFile::read(&path).unwrap().len(), 4 * 400);
+    }
+
+    #[test]
+    fn a_line_cut_short_is_passed_over_and_a_foreign_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.jsonl");
+        assert!(LedgerFile::read(&path).unwrap().is_empty());
+        fs::write(&path, failure(1).to_line().unwrap() + "{\"path\": \"x").unwrap();
+        assert_eq!(LedgerFile::read(&path).unwrap().len(), 1);
+        fs::write(&path, "dear diary\n").unwrap();
+        assert!(LedgerFile::read(&path).unwrap_err().to_string().contains("is not a ledger of forebay: line 1"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Files of this machine and of whatever is mounted on it: open, read, close; never mmap, because an I/O error
+//! under mmap is SIGBUS.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+
+use crate::store::{Allot, Object, Stat, Store};
+
+/// The file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local;
+
+impl Store for Local {
+    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+        read(path, allot).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        let metadata = fs::metadata(path)
+            .map_err(|error| Error::io("examined", error).at_path(path).at_stage(Stage::Fetch))?;
+        Ok(stat_of(&metadata))
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        list(directory).map_err(|error| Error::io("listed", error).at_path(directory).at_stage(Stage::Scan))
+    }
+}
+
+fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+    // O_NONBLOCK: opening a pipe for reading would wait for a writer, perhaps for ever.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| explain_open(path, error))?;
+    let metadata = file.metadata().map_err(|error| Error::io("examined", error))?;
+    expect_regular(&metadata)?;
+    let stat = stat_of(&metadata);
+    let mut bytes = allot(stat.size_bytes)?;
+    // A reused buffer keeps its length, so that only growth is zeroed.
+    bytes.resize(stat.size_bytes as usize, 0);
+    fill(&file, &mut bytes)?;
+    Ok(Object { bytes, stat })
+}
+
+fn fill(file: &File, bytes: &mut [u8]) -> Result<()> {
+    let mut have = 0;
+    while have < bytes.len() {
+        match file.read_at(&mut bytes[have..], have as u64) {
+            // Seen on FUSE: a 300,000-byte file that reads as 1,000 bytes without an error.
+            Ok(0) => {
+                let message = format!("ended early (expected {} bytes, got {have})", bytes.len());
+                return Err(Error::new(Kind::Unavailable, message)
+                    .transient()
+                    .with_hint("the storage cut the read short, or something is rewriting the file"));
+            }
+            Ok(count) => have += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                return Err(Error::io("read", error).with_detail(format!("at byte {have} of {}", bytes.len())));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn expect_regular(metadata: &Metadata) -> Result<()> {
+    let kind = metadata.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_block_device() || kind.is_char_device() => "a device",
+        () => "something else",
+    };
+    Err(Error::new(Kind::Undecodable, format!("is {what}, not a regular file")))
+}
+
+/// Says which component may not be passed, and of whom it is: "Permission denied" alone sends people to the wrong file.
+fn explain_open(path: &Path, error: io::Error) -> Error {
+    let denied = error.raw_os_error() == Some(libc::EACCES);
+    let socket = error.raw_os_error() == Some(libc::ENXIO);
+    let error = Error::io("opened", error);
+    if socket {
+        // What open(2) answers for a socket in the file system.
+        return Error::new(Kind::Undecodable, "is a socket, not a regular file").with_source(error);
+    }
+    if !denied {
+        return error;
+    }
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    // The first component that can be examined but not passed or read is the one to blame.
+    let blamed = path.ancestors().filter(|part| !part.as_os_str().is_empty()).find_map(|part| {
+        let metadata = fs::symlink_metadata(part).ok()?;
+        Some(format!("{part:?} belongs to user {}, mode {:o}", metadata.uid(), metadata.mode() & 0o7777))
+    });
+    let whose = blamed.map_or(String::new(), |text| format!(": {text}"));
+    error.with_hint(format!("this process runs as user {user}{whose}"))
+}
+
+fn stat_of(metadata: &Metadata) -> Stat {
+    let mtime_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+    Stat { size_bytes: metadata.len(), mtime_ns }
+}
+
+fn list(directory: &Path) -> io::Result<Listing> {
+    let metadata = fs::metadata(directory)?;
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let is_directory = if kind.is_symlink() {
+            // A link that leads nowhere may still be a sample's name: reading it will say what is wrong.
+            fs::metadata(entry.path()).is_ok_and(|target| target.is_dir())
+        } else {
+            kind.is_dir()
+        };
+        entries.push(Entry { name: entry.file_name(), is_directory });
+    }
+    Ok(Listing { entries, identity: (metadata.dev(), metadata.ino()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unlimited(size: u64) -> Result<Vec<u8>> {
+        Ok(Vec::with_capacity(size as usize))
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_named_and_never_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.jpg");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: `name` is a valid C string for the duration of the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let socket = folder.path().join("socket.jpg");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, what) in
+            [(pipe, "a named pipe"), (socket, "a socket"), (folder.path().into(), "a directory"), ("/dev/zero".into(), "a device")]
+        {
+            let error = Local.read(&path, &mut unlimited).unwrap_err();
+            assert_eq!(error.kind(), Kind::Undecodable);
+            assert!(error.to_string().ends_with(&format!("is {what}, not a regular file")), "{error}");
+        }
+    }
+
+    #[test]
+    fn links_are_followed_and_loops_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |name: &str, target: &str| {
+            let path = folder.path().join(name);
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            path
+        };
+        let (looping, dangling) = (link("loop.jpg", "loop.jpg"), link("gone.jpg", "nowhere"));
+        for (path, errno) in [(looping, libc::ELOOP), (dangling, libc::ENOENT)] {
+            let error = Local.read(&path, &mut unlimited).unwrap_err();
+            assert_eq!((error.kind(), error.errno(), error.is_transient()), (Kind::NotFound, Some(errno), false));
+        }
+    }
+
+    #[test]
+    fn a_refused_buffer_ends_the_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, b"12345").unwrap();
+        let error = Local.read(&path, &mut |size| Err(Error::internal(format!("asked for {size}")))).unwrap_err();
+        assert_eq!(error.message(), "asked for 5");
+    }
+}

@@ -1,0 +1,96 @@
+//! What this process may use of the machine: memory, descriptors, processors, with the limits of its cgroup.
+
+use std::fs;
+use std::path::Path;
+
+/// Bytes of memory that this process could still take: what the system has available, or what its control
+/// group (v1 or v2) leaves, whichever is less. Falls back to 1 GiB where nothing can be read.
+pub fn available_memory_bytes() -> u64 {
+    let system = field(&read("/proc/meminfo"), "MemAvailable:").map(|kilobytes| kilobytes * 1024);
+    system.into_iter().chain(cgroup_headroom_bytes()).min().unwrap_or(1 << 30)
+}
+
+/// How many descriptors this process may have open.
+pub fn max_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid, writable rlimit.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => 1024,
+    }
+}
+
+/// Processors that this process may run on: affinity mask and cgroup quota respected.
+pub fn available_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// A number after a name, as in `MemAvailable:  123 kB`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line[name.len()..].split_whitespace().next()?.parse().ok()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn number(path: impl AsRef<Path>) -> Option<u64> {
+    read(path).trim().parse().ok()
+}
+
+fn cgroup_headroom_bytes() -> Option<u64> {
+    let membership = read("/proc/self/cgroup");
+    let groups = membership.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        match controllers {
+            "" => Some(("/sys/fs/cgroup", path, "memory.max", "memory.current")),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+            }
+            _ => None,
+        }
+    });
+    groups.filter_map(|(mount, path, limit, usage)| headroom_along(Path::new(mount), path, limit, usage)).min()
+}
+
+/// A limit may be set on any ancestor, and inside a container the path often does not exist: then the mount is it.
+fn headroom_along(mount: &Path, path: &str, limit: &str, usage: &str) -> Option<u64> {
+    let own = mount.join(path.trim_start_matches('/'));
+    own.ancestors()
+        .take_while(|directory| directory.starts_with(mount))
+        .filter_map(|directory| {
+            let limit = number(directory.join(limit))?; // "max" is no number: no limit
+            let usage = number(directory.join(usage)).unwrap_or(0);
+            Some(limit.saturating_sub(usage))
+        })
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_plausible() {
+        assert!(available_memory_bytes() > 1 << 20);
+        assert!(max_open_files() > 8);
+        assert!(available_cpus() >= 1);
+    }
+
+    #[test]
+    fn the_tightest_group_on_the_way_up_decides() {
+        let mount = tempfile::tempdir().unwrap();
+        let child = mount.path().join("a/b");
+        fs::create_dir_all(&child).unwrap();
+        fs::write(mount.path().join("a/memory.max"), "1000\n").unwrap();
+        fs::write(mount.path().join("a/memory.current"), "400\n").unwrap();
+        fs::write(child.join("memory.max"), "max\n").unwrap();
+        let headroom = |path| headroom_along(mount.path(), path, "memory.max", "memory.current");
+        assert_eq!(headroom("/a/b"), Some(600));
+        assert_eq!(headroom("/a/b/not/here"), Some(600));
+        assert_eq!(headroom("/"), None);
+        assert_eq!(field("MemTotal: 5 kB\nMemAvailable:   77 kB\n", "MemAvailable:"), Some(77));
+    }
+}

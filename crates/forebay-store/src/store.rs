@@ -1,0 +1,44 @@
+//! What a store is, and what every one of them promises.
+
+use std::path::Path;
+
+use forebay_core::{Listing, Result};
+
+/// What is known of an object without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its length.
+    pub size_bytes: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+/// A whole object.
+#[derive(Debug)]
+pub struct Object {
+    /// All its bytes.
+    pub bytes: Vec<u8>,
+    /// What it was when it was opened.
+    pub stat: Stat,
+}
+
+/// Gives a buffer for this many bytes once the memory budget allows it, or the error that ends the read.
+pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
+
+/// A place that bytes come from.
+///
+/// # Contract (checked by `testing::conformance` for every store)
+/// - `read` returns all bytes or an error, never a part: fewer bytes than the store itself announced are a
+///   transient error. It asks `allot` for memory, with the exact size, before it takes any.
+/// - Each call starts afresh: no descriptor or connection state of a failed call is used again.
+/// - Errors carry their path and errno; `is_transient` follows promise 5. A store never retries.
+/// - What is not a regular object (a pipe, a device, a directory) is an error at once and never blocks.
+/// - `list` follows links to directories, and says of each entry whether it is one.
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Reads a whole object.
+    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object>;
+    /// What is known of an object without reading it.
+    fn stat(&self, path: &Path) -> Result<Stat>;
+    /// The entries of a directory.
+    fn list(&self, directory: &Path) -> Result<Listing>;
+}

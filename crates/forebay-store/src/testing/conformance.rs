@@ -1,0 +1,72 @@
+//! The suite that every store and every wrapper of a store has to pass: the contract of [`Store`], executed.
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test suite reports by panicking")]
+
+use std::path::Path;
+
+use forebay_core::{Error, Kind};
+
+use crate::store::Store;
+
+/// What `put` must have written below `root` before the suite runs.
+pub const OBJECTS: &[(&str, &[u8])] =
+    &[("cat/1.jpg", b"one"), ("cat/deep/2.jpg", b"twotwo"), ("dog/empty.jpg", b""), ("dog/a b\n\u{fc}.jpg", b"odd name")];
+
+/// Runs the whole suite.
+pub fn check(store: &dyn Store, root: &Path) {
+    reads_all_bytes_and_asks_for_exactly_that_memory(store, root);
+    missing_paths_are_not_found_and_not_transient(store, root);
+    directories_are_not_objects(store, root);
+    lists_entries_and_knows_directories(store, root);
+}
+
+fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Path) {
+    for (name, content) in OBJECTS {
+        let path = root.join(name);
+        let mut asked = Vec::new();
+        // A reused buffer with old content must not show through.
+        let object = store.read(&path, &mut |size| {
+            asked.push(size);
+            Ok(vec![0xAA; 100])
+        });
+        let object = object.unwrap();
+        assert_eq!(object.bytes, *content, "{name}");
+        assert_eq!(asked, [content.len() as u64], "{name}");
+        assert_eq!(object.stat, store.stat(&path).unwrap(), "{name}");
+        assert_eq!(object.stat.size_bytes, content.len() as u64, "{name}");
+        let refused = store.read(&path, &mut |_| Err(Error::internal("no memory"))).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Internal, "{name}");
+    }
+}
+
+fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path) {
+    let path = root.join("cat/none.jpg");
+    let errors = [
+        store.read(&path, &mut |_| Ok(Vec::new())).unwrap_err(),
+        store.stat(&path).unwrap_err(),
+        store.list(&root.join("none")).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), Kind::NotFound, "{error}");
+        assert!(!error.is_transient());
+        assert!(error.path().is_some_and(|path| path.starts_with(root)), "{error}");
+    }
+}
+
+fn directories_are_not_objects(store: &dyn Store, root: &Path) {
+    let error = store.read(&root.join("cat"), &mut |_| Ok(Vec::new())).unwrap_err();
+    assert_eq!(error.kind(), Kind::Undecodable, "{error}");
+}
+
+fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
+    let names = |directory: &Path| {
+        let mut entries = store.list(directory).unwrap().entries;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        entries.into_iter().map(|entry| (entry.name.into_string().unwrap(), entry.is_directory)).collect::<Vec<_>>()
+    };
+    assert_eq!(names(root), [("cat".to_owned(), true), ("dog".to_owned(), true)]);
+    assert_eq!(names(&root.join("cat")), [("1.jpg".to_owned(), false), ("deep".to_owned(), true)]);
+    let identity = |path: &str| store.list(&root.join(path)).unwrap().identity;
+    assert_ne!(identity("cat"), identity("dog"));
+    assert_ne!(identity("cat"), identity("cat/deep"));
+}

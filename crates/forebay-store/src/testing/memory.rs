@@ -1,0 +1,67 @@
+//! A store in memory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+
+use crate::store::{Allot, Object, Stat, Store};
+
+/// Objects in a map, by path.
+#[derive(Debug, Default)]
+pub struct Memory(BTreeMap<PathBuf, Vec<u8>>);
+
+impl Memory {
+    /// Puts an object.
+    pub fn insert(&mut self, path: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) {
+        self.0.insert(path.into(), bytes.into());
+    }
+
+    fn get(&self, path: &Path) -> Result<&[u8]> {
+        if let Some(bytes) = self.0.get(path) {
+            return Ok(bytes);
+        }
+        let error = if self.is_directory(path) {
+            Error::new(Kind::Undecodable, "is a directory, not a regular file")
+        } else {
+            Error::io("opened", std::io::Error::from_raw_os_error(libc::ENOENT))
+        };
+        Err(error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        self.0.keys().any(|key| key.starts_with(path) && key != path)
+    }
+}
+
+impl Store for Memory {
+    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+        let content = self.get(path)?;
+        let mut bytes = allot(content.len() as u64)?;
+        bytes.clear();
+        bytes.extend_from_slice(content);
+        Ok(Object { bytes, stat: self.stat(path)? })
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        Ok(Stat { size_bytes: self.get(path)?.len() as u64, mtime_ns: 0 })
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        if !self.is_directory(directory) {
+            let error = Error::io("listed", std::io::Error::from_raw_os_error(libc::ENOENT));
+            return Err(error.at_path(directory).at_stage(Stage::Scan));
+        }
+        let mut entries: Vec<Entry> = Vec::new();
+        for key in self.0.keys().filter_map(|key| key.strip_prefix(directory).ok()) {
+            let mut parts = key.components();
+            let Some(first) = parts.next() else { continue };
+            let entry = Entry { name: first.as_os_str().to_owned(), is_directory: parts.next().is_some() };
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        let identity = self.0.keys().position(|key| key.starts_with(directory)).unwrap_or(0) as u64;
+        Ok(Listing { entries, identity: (directory.components().count() as u64, identity) })
+    }
+}

@@ -1,0 +1,109 @@
+//! A store that fails as told, and remembers what was asked of it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use forebay_core::{Error, Kind, Listing, Result, Stage};
+
+use crate::store::{Allot, Object, Stat, Store};
+
+/// What one read of a path meets.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The system call fails with this number.
+    Errno(i32),
+    /// The read succeeds with no bytes: the storage's lie, seen as "corrupt image" by other loaders.
+    Empty,
+    /// Fewer bytes than announced.
+    Short,
+    /// The read succeeds with these bytes instead.
+    Garbage(Vec<u8>),
+    /// The thread panics.
+    Panic,
+    /// The read waits until [`Scripted::release`].
+    Wait,
+}
+
+/// Another store, with a script of faults by path. Each read takes the next fault; after the last it reads well.
+#[derive(Debug)]
+pub struct Scripted<S> {
+    inner: S,
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    scripts: HashMap<PathBuf, Vec<Fault>>,
+    reads: HashMap<PathBuf, u32>,
+    is_released: bool,
+}
+
+impl<S: Store> Scripted<S> {
+    /// A store without faults yet.
+    pub fn new(inner: S) -> Self {
+        Self { inner, state: Mutex::default(), released: Condvar::new() }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets what the next reads of a path meet.
+    pub fn script(&self, path: impl Into<PathBuf>, faults: Vec<Fault>) {
+        self.state().scripts.insert(path.into(), faults.into_iter().rev().collect());
+    }
+
+    /// How often a path was read, faults included.
+    pub fn reads(&self, path: &Path) -> u32 {
+        self.state().reads.get(path).copied().unwrap_or(0)
+    }
+
+    /// How many reads there were in all.
+    pub fn total_reads(&self) -> u32 {
+        self.state().reads.values().sum()
+    }
+
+    /// Lets all waiting reads go on.
+    pub fn release(&self) {
+        self.state().is_released = true;
+        self.released.notify_all();
+    }
+}
+
+impl<S: Store> Store for Scripted<S> {
+    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+        let fault = {
+            let mut state = self.state();
+            *state.reads.entry(path.to_owned()).or_default() += 1;
+            state.scripts.get_mut(path).and_then(Vec::pop)
+        };
+        let Some(fault) = fault else { return self.inner.read(path, allot) };
+        let result = match fault {
+            Fault::Errno(errno) => Err(Error::io("read", std::io::Error::from_raw_os_error(errno))),
+            Fault::Empty => allot(0).map(|bytes| (bytes, Vec::new())),
+            Fault::Short => Err(Error::new(Kind::Unavailable, "ended early (expected 9 bytes, got 3)").transient()),
+            Fault::Garbage(content) => allot(content.len() as u64).map(|bytes| (bytes, content)),
+            Fault::Panic => panic!("scripted panic"),
+            Fault::Wait => {
+                let state = self.state();
+                let released = self.released.wait_while(state, |state| !state.is_released);
+                drop(released);
+                return self.inner.read(path, allot);
+            }
+        };
+        let (mut bytes, content) = result.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
+        bytes.clear();
+        bytes.extend_from_slice(&content);
+        Ok(Object { bytes, stat: self.inner.stat(path)? })
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        self.inner.stat(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        self.inner.list(directory)
+    }
+}
