@@ -1,0 +1,168 @@
+//! The samples of a folder in memory: about four bytes each beside the file's own name.
+//!
+//! A directory is stored once; a sample is a slice of one shared string of names. Its class is that of its
+//! directory, so nothing is stored for it at all.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use forebay_core::{DatasetIdentity, SampleId};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Something about the folder that is no failure, but that its owner should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Where.
+    pub path: PathBuf,
+    /// What, as a predicate about the path.
+    pub message: String,
+}
+
+/// The samples below a root, by class.
+#[derive(Debug, Default)]
+pub struct FolderIndex {
+    root: PathBuf,
+    classes: Vec<String>,
+    class_indices: Vec<u32>,
+    notes: Vec<Note>,
+    directories: Vec<Directory>,
+    /// All file names, one after the other.
+    names: Vec<u8>,
+    /// For each sample, where its name ends, counted from its directory's `names_start`.
+    name_ends: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Directory {
+    /// Relative to the root.
+    path: PathBuf,
+    class_index: u32,
+    first_sample: u64,
+    names_start: u64,
+}
+
+impl FolderIndex {
+    /// An empty index below `root`; `class_indices[i]` is the label of `classes[i]`.
+    pub(crate) fn new(root: &Path, classes: Vec<String>, class_indices: Vec<u32>) -> Self {
+        Self { root: root.to_owned(), classes, class_indices, ..Self::default() }
+    }
+
+    pub(crate) fn push_directory(&mut self, path: PathBuf, class_index: u32) {
+        let (first_sample, names_start) = (self.name_ends.len() as u64, self.names.len() as u64);
+        self.directories.push(Directory { path, class_index, first_sample, names_start });
+    }
+
+    /// Adds a sample to the directory pushed last.
+    pub(crate) fn push_sample(&mut self, name: &OsStr) {
+        let start = self.directories.last().expect("a sample follows its directory").names_start;
+        self.names.extend_from_slice(name.as_bytes());
+        let end = u32::try_from(self.names.len() as u64 - start).expect("the names in one directory stay below 4 GiB");
+        self.name_ends.push(end);
+    }
+
+    pub(crate) fn push_note(&mut self, path: PathBuf, message: impl Into<String>) {
+        self.notes.push(Note { path, message: message.into() });
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.directories.shrink_to_fit();
+        self.names.shrink_to_fit();
+        self.name_ends.shrink_to_fit();
+    }
+
+    /// The folder that was scanned.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names of the classes, sorted.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The label of each class, in the order of [`FolderIndex::classes`].
+    pub fn class_indices(&self) -> &[u32] {
+        &self.class_indices
+    }
+
+    /// What the scan noticed and passed over.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// How many samples there are.
+    pub fn len(&self) -> u64 {
+        self.name_ends.len() as u64
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.name_ends.is_empty()
+    }
+
+    fn directory_of(&self, sample: u64) -> &Directory {
+        let after = self.directories.partition_point(|directory| directory.first_sample <= sample);
+        &self.directories[after - 1]
+    }
+
+    fn name_of(&self, directory: &Directory, sample: u64) -> &OsStr {
+        let start = match sample > directory.first_sample {
+            true => self.name_ends[sample as usize - 1],
+            false => 0,
+        };
+        let base = directory.names_start as usize;
+        OsStr::from_bytes(&self.names[base + start as usize..base + self.name_ends[sample as usize] as usize])
+    }
+
+    /// A sample's path, below the root as the root was given.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn path(&self, sample: SampleId) -> PathBuf {
+        let directory = self.directory_of(sample.0);
+        let name = self.name_of(directory, sample.0);
+        let mut path = PathBuf::with_capacity(
+            self.root.as_os_str().len() + directory.path.as_os_str().len() + name.len() + 2,
+        );
+        path.push(&self.root);
+        path.push(&directory.path);
+        path.push(name);
+        path
+    }
+
+    /// A sample's label.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn label(&self, sample: SampleId) -> i64 {
+        i64::from(self.directory_of(sample.0).class_index)
+    }
+
+    /// What a resume state is bound to: every relative path and label, in order; not the root, which may move.
+    pub fn identity(&self) -> DatasetIdentity {
+        let mut hash = Xxh3::new();
+        for (position, directory) in self.directories.iter().enumerate() {
+            let end = self.directories.get(position + 1).map_or(self.len(), |next| next.first_sample);
+            for sample in directory.first_sample..end {
+                hash.update(directory.path.as_os_str().as_bytes());
+                hash.update(b"/");
+                hash.update(self.name_of(directory, sample).as_bytes());
+                hash.update(&[0]);
+                hash.update(&directory.class_index.to_le_bytes());
+            }
+        }
+        DatasetIdentity {
+            samples: self.len(),
+            classes: self.classes.len() as u64,
+            fingerprint: format!("{:032x}", hash.digest128()),
+        }
+    }
+
+    /// Bytes that the index takes.
+    pub fn memory_bytes(&self) -> usize {
+        let directories: usize =
+            self.directories.iter().map(|directory| size_of::<Directory>() + directory.path.capacity()).sum();
+        self.names.capacity() + self.name_ends.capacity() * size_of::<u32>() + directories
+    }
+}
