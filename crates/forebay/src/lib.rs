@@ -1,1 +1,53 @@
-//! loader
+//! forebay: whatever the storage does, the training loop gets its next batch.
+//!
+//! This crate is the loader itself, usable without Python: it takes a [`Source`] (samples, where their bytes
+//! are, what to make of them) and a [`Config`], and gives batches in planned order. It owns the threads, and it
+//! alone decides about recovery: stores and decoders only report.
+//!
+//! The data path is the list of modules: [`Source`] → fetch → decode → assemble → deliver.
+//!
+//! ```
+//! use forebay::{Config, Loader, OnError, Op, Pipeline, Source};
+//! # let folder = tempfile::tempdir().unwrap();
+//! # std::fs::create_dir(folder.path().join("cat")).unwrap();
+//! # let bmp = [b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".as_slice(), &[0; 24], &[1, 2, 3, 0]].concat();
+//! # std::fs::write(folder.path().join("cat/1.bmp"), bmp).unwrap();
+//! # let root = folder.path();
+//! let pipeline = Pipeline::new(vec![Op::ToTensor])?;
+//! let source = Source::image_folder(root, pipeline)?;
+//! let loader = Loader::new(source, Config { batch_size: 32, on_error: OnError::Replace, ..Config::default() })?;
+//! for batch in loader.epoch()? {
+//!     assert_eq!(batch?.labels, [0]);
+//! }
+//! # Ok::<(), forebay::Error>(())
+//! ```
+
+mod assemble;
+mod decode;
+mod deliver;
+mod fetch;
+mod journal;
+mod loader;
+mod recover;
+mod report;
+mod schedule;
+mod source;
+mod stats;
+mod stream;
+
+pub use assemble::{Batch, Buffer, Payload};
+pub use deliver::{Next, Run};
+pub use loader::{Explained, Loader};
+pub use report::Report;
+pub use source::{Dataset, Open, Selection, Source, scan_folder};
+pub use stats::{StageStats, Stats, Verdict};
+
+pub use forebay_core::{
+    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Kind, OnError, Outcome, REGISTRY, Rank, Result,
+    Retry, SampleId, Stage, State, Step, WorldSize,
+};
+pub use forebay_decode::{
+    Custom, Dtype, Image, Interpolation, Layout, Op, Pipeline, Scratch, Tensor, TensorData, Value,
+};
+pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
+pub use forebay_store::{Local, Store, machine};

@@ -1,0 +1,252 @@
+//! Batches: pooled memory with one slot per sample, and what is handed over in the end.
+
+use std::alloc::{self, Layout as Allocation};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
+use forebay_decode::{Layout, Tensor, TensorData, Value};
+
+/// Cache line, and enough for any SIMD load.
+const ALIGNMENT: usize = 64;
+
+/// Idle blocks kept for reuse: one that the consumer just gave back and one more, so that memory stays flat.
+const MAX_IDLE_BLOCKS: usize = 2;
+
+/// One allocation, not yet or no longer in use.
+#[derive(Debug)]
+struct Block {
+    start: NonNull<u8>,
+    allocation: Allocation,
+}
+
+// SAFETY: a block owns its memory alone; nothing in it is bound to a thread.
+unsafe impl Send for Block {}
+// SAFETY: `&Block` gives no access to the memory.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(size_bytes: usize) -> Result<Self> {
+        let too_large = || Error::new(Kind::Exhausted, format!("a batch of {size_bytes} bytes cannot be allocated"));
+        let allocation = Allocation::from_size_align(size_bytes.max(1), ALIGNMENT).map_err(|_| too_large())?;
+        // SAFETY: the size is not zero. Zeroed, so that reading a slot before it is written is never undefined.
+        let start = unsafe { alloc::alloc_zeroed(allocation) };
+        NonNull::new(start).map(|start| Self { start, allocation }).ok_or_else(too_large)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this very layout, and freed only here.
+        unsafe { alloc::dealloc(self.start.as_ptr(), self.allocation) }
+    }
+}
+
+/// Blocks that wait for their next batch.
+#[derive(Debug, Default)]
+pub(crate) struct BufferPool(Mutex<Vec<Block>>);
+
+impl BufferPool {
+    /// Memory for a batch, reused where there is some.
+    pub(crate) fn take(self: &Arc<Self>, size_bytes: usize) -> Result<Buffer> {
+        let reused = {
+            let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.iter().position(|block| block.allocation.size() == size_bytes.max(1)).map(|at| idle.swap_remove(at))
+        };
+        let block = reused.map_or_else(|| Block::new(size_bytes), Ok)?;
+        Ok(Buffer { block: Some(block), pool: Arc::clone(self) })
+    }
+
+    fn give_back(&self, block: Block) {
+        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() >= MAX_IDLE_BLOCKS {
+            idle.remove(0); // the oldest may be of a size no longer wanted
+        }
+        idle.push(block);
+    }
+}
+
+/// The memory of one batch. It returns to its pool when the last owner, be it a tensor in Python, lets go.
+#[derive(Debug)]
+pub struct Buffer {
+    block: Option<Block>,
+    pool: Arc<BufferPool>,
+}
+
+impl Buffer {
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("a buffer has its block until it is dropped")
+    }
+
+    /// Where the memory is, for a consumer that shares it. Valid as long as the buffer lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.block().start.as_ptr()
+    }
+
+    /// How much there is.
+    pub fn capacity(&self) -> usize {
+        self.block().allocation.size()
+    }
+
+    /// A slot to write a sample into.
+    ///
+    /// # Safety
+    /// No other reference to the bytes `offset..offset + len` may exist while the result does. The schedule hands
+    /// each slot to one thread at a time.
+    #[expect(clippy::mut_from_ref, reason = "disjoint slots of one block are written by several threads")]
+    pub(crate) unsafe fn slot(&self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.capacity()), "slot outside its batch");
+        // SAFETY: inside the allocation (asserted), initialised (zeroed at allocation), unaliased (the caller's promise).
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(offset), len) }
+    }
+
+    /// The bytes, once nobody writes any more.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `&mut self` excludes every other slot and view made through this buffer.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.capacity()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.pool.give_back(block);
+        }
+    }
+}
+
+/// The samples of a batch.
+#[derive(Debug)]
+pub enum Payload {
+    /// All of one shape, one after the other.
+    Dense {
+        /// Their memory.
+        buffer: Buffer,
+        /// Each one's shape.
+        layout: Layout,
+    },
+    /// Whatever the transforms made, in order.
+    Values(Vec<Value>),
+}
+
+/// One batch, as planned.
+#[derive(Debug)]
+pub struct Batch {
+    /// The epoch it belongs to.
+    pub epoch: Epoch,
+    /// Its step within the epoch.
+    pub step: Step,
+    /// The samples' content.
+    pub payload: Payload,
+    /// Their labels.
+    pub labels: Vec<i64>,
+    /// Which samples they are, substitutes included.
+    pub samples: Vec<SampleId>,
+}
+
+impl Batch {
+    /// How many samples it has.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+}
+
+/// Puts tensors of one shape side by side; values that are not stay as they are.
+pub(crate) fn stack(values: Vec<Value>, pool: &Arc<BufferPool>) -> Result<Payload> {
+    let layout_of = |value: &Value| match value {
+        Value::Tensor(tensor) => Some(tensor.layout()),
+        _ => None,
+    };
+    let Some(layout) = values.first().and_then(layout_of) else { return Ok(Payload::Values(values)) };
+    if !values.iter().all(|value| layout_of(value) == Some(layout)) {
+        return Ok(Payload::Values(values));
+    }
+    let mut buffer = pool.take(layout.size_bytes() * values.len())?;
+    for (value, slot) in values.iter().zip(buffer.bytes().chunks_exact_mut(layout.size_bytes().max(1))) {
+        let Value::Tensor(tensor) = value else { continue };
+        write_tensor(tensor, slot)?;
+    }
+    Ok(Payload::Dense { buffer, layout })
+}
+
+/// Writes a tensor into its slot.
+pub(crate) fn write_tensor(tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
+    if tensor.layout().size_bytes() != slot.len() {
+        let message = format!("a tensor has another size than its slot (expected {} bytes)", slot.len());
+        return Err(Error::internal(message).at_stage(Stage::Assemble));
+    }
+    match &tensor.data {
+        TensorData::U8(data) => slot.copy_from_slice(data),
+        TensorData::F32(data) => {
+            for (bytes, value) in slot.chunks_exact_mut(4).zip(data) {
+                bytes.copy_from_slice(&value.to_ne_bytes());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Closes the gaps that skipped samples leave in a dense batch.
+pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
+    let bytes = buffer.bytes();
+    let mut kept = 0;
+    for (slot, _) in keep.iter().enumerate().filter(|(_, keep)| **keep) {
+        if slot != kept {
+            bytes.copy_within(slot * slot_bytes..(slot + 1) * slot_bytes, kept * slot_bytes);
+        }
+        kept += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_reused_and_slots_do_not_overlap() {
+        let pool = Arc::new(BufferPool::default());
+        let buffer = pool.take(256).unwrap();
+        let first = buffer.as_ptr();
+        assert_eq!(first as usize % ALIGNMENT, 0);
+        std::thread::scope(|scope| {
+            for slot in 0..4usize {
+                let buffer = &buffer;
+                // SAFETY: each thread takes another slot.
+                scope.spawn(move || unsafe { buffer.slot(slot * 64, 64) }.fill(slot as u8 + 1));
+            }
+        });
+        let mut buffer = buffer;
+        assert!(buffer.bytes().chunks(64).zip(1..).all(|(slot, value)| slot.iter().all(|&byte| byte == value)));
+        drop(buffer);
+        assert_eq!(pool.take(256).unwrap().as_ptr(), first, "the block was not reused");
+    }
+
+    #[test]
+    fn idle_memory_is_bounded() {
+        let pool = Arc::new(BufferPool::default());
+        let buffers: Vec<_> = (1..10).map(|size| pool.take(size).unwrap()).collect();
+        drop(buffers);
+        assert_eq!(pool.0.lock().unwrap().len(), MAX_IDLE_BLOCKS);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot outside its batch")]
+    fn a_slot_outside_its_batch_is_refused() {
+        let buffer = Arc::new(BufferPool::default()).take(64).unwrap();
+        // SAFETY: the only reference; the call panics before it makes one.
+        unsafe { buffer.slot(1, 64) };
+    }
+
+    #[test]
+    fn gaps_are_closed_in_order() {
+        let mut buffer = Arc::new(BufferPool::default()).take(8).unwrap();
+        buffer.bytes().copy_from_slice(&[1, 1, 2, 2, 3, 3, 4, 4]);
+        compact(&mut buffer, 2, &[true, false, true, true]);
+        assert_eq!(buffer.bytes()[..6], [1, 1, 3, 3, 4, 4]);
+    }
+}

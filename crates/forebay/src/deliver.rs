@@ -1,0 +1,271 @@
+//! Deliver: one pass over an epoch, in planned order. What is handed over here counts; what is prefetched does not.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_core::{Batch as PlannedBatch, Step};
+use forebay_core::{Books, Clock, Epoch, Error, Failure, Kind, Origin, Outcome, Result, SampleId};
+
+use crate::assemble::{Batch, Payload, compact, stack};
+use crate::journal::Journal;
+use crate::schedule::{Assembly, Filled, GivenUp, Item, Shared, Slot, Taken};
+use crate::stream::Stream;
+
+/// Where the consumer is. Shared with the loader, whose `state()` reads it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) epoch: Epoch,
+    pub(crate) at: Origin,
+    pub(crate) books: Books,
+}
+
+/// What [`Run::poll`] found.
+#[derive(Debug)]
+pub enum Next {
+    /// The next batch in planned order.
+    Batch(Batch),
+    /// It is not complete yet: ask again.
+    Pending,
+    /// The epoch is over, and its books balance.
+    End,
+}
+
+/// A place where a stream waits between two epochs.
+pub(crate) type Parking = Arc<Mutex<Option<(Stream, Epoch)>>>;
+
+/// One pass over an epoch.
+///
+/// Dropped before its end it stops and joins the threads that worked for it, and what they had prepared is
+/// lost to nobody: the state only knows what was handed over.
+pub struct Run {
+    pub(crate) stream: Option<Stream>,
+    pub(crate) progress: Arc<Mutex<Progress>>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) parking: Parking,
+    /// Steps still to deliver; `None` for a user's own order, which ends when it is closed.
+    pub(crate) steps_left: Option<u64>,
+    /// What the books must say in the end.
+    pub(crate) expected_planned: u64,
+    /// When the consumer got its last batch, to measure how long it works on one.
+    pub(crate) handed_over: Option<Duration>,
+}
+
+impl Run {
+    fn progress(&self) -> Progress {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next batch; waits for it up to `wait`, so that the caller can look at signals in between.
+    ///
+    /// After an error the run is over: every later call gives [`Next::End`].
+    pub fn poll(&mut self, wait: Duration) -> Result<Next> {
+        let result = self.advance(wait);
+        if result.is_err() {
+            self.stream = None;
+        }
+        result
+    }
+
+    fn advance(&mut self, wait: Duration) -> Result<Next> {
+        let Some(stream) = &self.stream else { return Ok(Next::End) };
+        if stream.is_forked() {
+            return Err(forked());
+        }
+        if self.steps_left == Some(0) {
+            return self.finish();
+        }
+        let shared = Arc::clone(&stream.shared);
+        let asked = self.clock.now();
+        if let Some(handed_over) = self.handed_over.take() {
+            let working = asked.saturating_sub(handed_over).as_nanos() as u64;
+            shared.meters.consumer_nanos.fetch_add(working, std::sync::atomic::Ordering::Relaxed);
+        }
+        let taken = shared.take_batch(wait);
+        let waited = self.clock.now().saturating_sub(asked);
+        match taken {
+            Taken::Batch(assembly) => {
+                shared.meters.deliver.record(waited);
+                let batch = self.hand_over(&shared, *assembly)?;
+                self.handed_over = Some(self.clock.now());
+                // All of its samples were skipped: there is nothing to hand over.
+                if batch.is_empty() { self.advance(wait) } else { Ok(Next::Batch(batch)) }
+            }
+            Taken::Pending => {
+                shared.meters.deliver.record_waiting(waited);
+                Ok(Next::Pending)
+            }
+            Taken::Exhausted => self.finish(),
+            Taken::Stopped => Err(Error::new(Kind::Stopped, "the loader was closed while it was iterated")),
+        }
+    }
+
+    /// Checks the books, enters the next epoch, and leaves the stream where the next run finds it.
+    fn finish(&mut self) -> Result<Next> {
+        let progress = self.progress();
+        if self.steps_left.is_some() {
+            progress.books.check(progress.epoch, self.expected_planned)?;
+        }
+        let next = Epoch(progress.epoch.0 + 1);
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Progress { epoch: next, ..Progress::default() };
+        if let Some(stream) = self.stream.take().filter(|_| self.steps_left.is_some()) {
+            *self.parking.lock().unwrap_or_else(PoisonError::into_inner) = Some((stream, next));
+        }
+        Ok(Next::End)
+    }
+
+    /// Enters a batch into books, journal and state, and makes it the user's.
+    fn hand_over(&mut self, shared: &Shared, assembly: Assembly) -> Result<Batch> {
+        let Assembly { plan, slots, buffer, .. } = assembly;
+        let settled = Settled::of(shared, &plan, slots, self.clock.unix_seconds());
+        self.journal.enter(settled.failures);
+        if let Some(error) = settled.error {
+            return Err(error);
+        }
+        let mut progress = self.progress();
+        progress.books.add(settled.books);
+        if let Some(limit) = &shared.config.max_failures {
+            limit.check(&progress.books)?;
+        }
+        let payload = match (buffer, shared.source.pipeline.layout()) {
+            (Some(buffer), Some(layout)) => {
+                let mut buffer = Arc::into_inner(buffer)
+                    .ok_or_else(|| Error::internal("a batch is complete, and something still writes to it"))?;
+                if settled.books.skipped > 0 {
+                    compact(&mut buffer, layout.size_bytes(), &settled.kept);
+                }
+                Payload::Dense { buffer, layout }
+            }
+            _ => stack(settled.values, &shared.pool)?,
+        };
+        progress.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+        self.journal.set_books(plan.epoch, progress.books);
+        self.steps_left = self.steps_left.map(|left| left - 1);
+        let labels = settled.samples.iter().map(|sample| shared.source.dataset.label(*sample)).collect();
+        Ok(Batch { epoch: plan.epoch, step: plan.step, payload, labels, samples: settled.samples })
+    }
+
+    fn living(&self) -> Result<&Stream> {
+        self.stream.as_ref().filter(|stream| !stream.is_forked()).ok_or_else(forked)
+    }
+
+    /// Gives the next batch of a user's own order.
+    pub fn give(&self, samples: Vec<SampleId>) -> Result<()> {
+        let shared = &self.living()?.shared;
+        let len = shared.source.dataset.len();
+        if let Some(sample) = samples.iter().find(|sample| sample.0 >= len) {
+            return Err(Error::config(format!("sampler: expected indices below {len}, got {sample}")));
+        }
+        if samples.is_empty() {
+            return Err(Error::config("batch_sampler: expected at least one index in a batch, got none"));
+        }
+        shared.with_feed(|feed| feed.give(samples))
+    }
+
+    /// No more batches will be given.
+    pub fn close_order(&self) -> Result<()> {
+        self.living()?.shared.with_feed(|feed| feed.close());
+        Ok(())
+    }
+}
+
+fn forked() -> Error {
+    Error::new(Kind::Stopped, "this loader was made in another process: its threads did not survive the fork")
+        .with_hint("construct the DataLoader in the child, or start the child with spawn instead of fork")
+}
+
+impl Iterator for Run {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        loop {
+            match self.poll(Duration::from_secs(3600)) {
+                Ok(Next::Batch(batch)) => return Some(Ok(batch)),
+                Ok(Next::Pending) => {}
+                Ok(Next::End) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// A batch's slots, turned into accounts.
+struct Settled {
+    books: Books,
+    failures: Vec<Failure>,
+    /// The first one in planned order, if any ends the iteration.
+    error: Option<Error>,
+    samples: Vec<SampleId>,
+    values: Vec<forebay_decode::Value>,
+    kept: Vec<bool>,
+}
+
+impl Settled {
+    fn of(shared: &Shared, plan: &PlannedBatch, slots: Vec<Slot>, unix_seconds: f64) -> Self {
+        let mut settled = Self {
+            books: Books {
+                planned: plan.places.len() as u64,
+                padded: plan.places.iter().filter(|place| place.padded).count() as u64,
+                ..Books::default()
+            },
+            failures: Vec::new(),
+            error: None,
+            samples: Vec::with_capacity(slots.len()),
+            values: Vec::new(),
+            kept: Vec::with_capacity(slots.len()),
+        };
+        for (slot, place) in slots.into_iter().zip(&plan.places) {
+            let Slot { filled, item } = slot;
+            let path = |sample| shared.source.dataset.path(sample);
+            let enter = |error: &Error, path: &Path, outcome, given_up: Option<&GivenUp>| Failure {
+                epoch: plan.epoch.0,
+                step: plan.step.0,
+                position: place.position,
+                rank: shared.config.rank.0,
+                size_bytes: given_up.and_then(|given| given.stat).map(|stat| stat.size_bytes),
+                mtime_ns: given_up.and_then(|given| given.stat).map(|stat| stat.mtime_ns),
+                unix_seconds,
+                ..Failure::of(error, path, outcome)
+            };
+            let (trouble, given_up, attempts) = match item {
+                Some(Item { trouble, given_up, attempts, .. }) => (trouble, given_up, attempts),
+                None => (None, None, 0),
+            };
+            settled.kept.push(matches!(filled, Filled::Done(..)));
+            match (filled, given_up) {
+                (Filled::Done(sample, value), given_up) => {
+                    if let Some(given_up) = &given_up {
+                        settled.books.replaced += 1;
+                        let failure = enter(&given_up.error, &path(place.sample), Outcome::Replaced, Some(given_up));
+                        settled.failures.push(Failure { substitute: Some(sample.0), ..failure });
+                    } else {
+                        settled.books.delivered += 1;
+                        if let Some(trouble) = trouble {
+                            let failure = enter(&trouble, &path(sample), Outcome::Recovered, None);
+                            settled.failures.push(Failure { attempts, ..failure });
+                        }
+                    }
+                    settled.samples.push(sample);
+                    settled.values.extend(value);
+                }
+                (Filled::Skipped, Some(given_up)) => {
+                    settled.books.skipped += 1;
+                    settled.failures.push(enter(&given_up.error, &path(place.sample), Outcome::Skipped, Some(&given_up)));
+                }
+                (Filled::Failed(error), _) => {
+                    if settled.error.is_none() {
+                        settled.failures.push(enter(&error, &path(place.sample), Outcome::Raised, None));
+                        settled.error = Some(error);
+                    }
+                }
+                (Filled::Skipped, None) | (Filled::Pending, _) => {
+                    let error = Error::internal(format!("slot {} was handed over unfilled", place.position));
+                    settled.error.get_or_insert(error);
+                }
+            }
+        }
+        settled
+    }
+}

@@ -1,0 +1,275 @@
+//! The loader: settings and samples go in, one run per epoch comes out, and the state of it all can be taken.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{
+    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Origin, Plan, Rank, Result, SampleId, State, Step,
+    SystemClock, WorldSize,
+};
+use forebay_store::machine;
+
+use crate::assemble::BufferPool;
+use crate::deliver::{Parking, Progress, Run};
+use crate::journal::Journal;
+use crate::recover::Quarantine;
+use crate::report::Report;
+use crate::schedule::Shared;
+use crate::source::Source;
+use crate::stats::{Meters, Stats};
+use crate::stream::{Feed, Stream};
+
+/// Descriptors left to the rest of the process; the others may be open for reading.
+const RESERVED_FILES: u64 = 24;
+
+/// Gives the batches of a source, epoch by epoch. Starts no thread before its first run.
+pub struct Loader {
+    source: Source,
+    config: Config,
+    plan: Plan,
+    identity: DatasetIdentity,
+    clock: Arc<dyn Clock>,
+    journal: Arc<Journal>,
+    quarantine: Arc<Quarantine>,
+    meters: Arc<Meters>,
+    pool: Arc<BufferPool>,
+    parking: Parking,
+    position: Mutex<Position>,
+}
+
+/// Where the next run begins, and how far the last one has come.
+#[derive(Default)]
+struct Position {
+    /// The last run, once there is one.
+    current: Option<Arc<Mutex<Progress>>>,
+    /// Where the next run begins: set by `load_state` and `set_epoch`, otherwise the epoch after the last run's.
+    next: Option<Progress>,
+    last_epoch: Option<Epoch>,
+}
+
+/// A sample of the plan, as [`Loader::explain`] gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// Position in the epoch's global order.
+    pub position: u64,
+    /// The sample.
+    pub sample: SampleId,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its label.
+    pub label: i64,
+    /// A repetition that keeps all ranks at equal steps.
+    pub padded: bool,
+}
+
+impl Loader {
+    /// Checks every setting and opens the ledger. No thread starts yet.
+    pub fn new(source: Source, config: Config) -> Result<Self> {
+        Self::with_clock(source, config, Arc::new(SystemClock::default()))
+    }
+
+    /// As [`Loader::new`], with a clock of the caller's.
+    pub fn with_clock(source: Source, mut config: Config, clock: Arc<dyn Clock>) -> Result<Self> {
+        config.check()?;
+        if source.dataset.is_empty() {
+            return Err(Error::config("the dataset has no samples"));
+        }
+        let descriptors = machine::max_open_files().saturating_sub(RESERVED_FILES).max(1);
+        config.io_threads = config.io_threads.min(descriptors.try_into().unwrap_or(usize::MAX));
+        let (journal, quarantine) = Journal::open(&config)?;
+        Ok(Self {
+            plan: config.plan(source.dataset.len()),
+            identity: source.dataset.identity(),
+            source,
+            config,
+            clock,
+            journal: Arc::new(journal),
+            quarantine: Arc::new(quarantine),
+            meters: Arc::default(),
+            pool: Arc::default(),
+            parking: Arc::default(),
+            position: Mutex::default(),
+        })
+    }
+
+    /// What it loads.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Steps of a whole epoch, the same on every rank.
+    pub fn steps(&self) -> u64 {
+        self.plan.steps()
+    }
+
+    fn position(&self) -> MutexGuard<'_, Position> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters the next epoch, or goes on where a loaded state was taken.
+    pub fn epoch(&self) -> Result<Run> {
+        let start = self.begin();
+        let expected_planned = start.books.planned + self.planned_from(start.at);
+        let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = match parked {
+            Some((stream, epoch)) if epoch == start.epoch && start.at == Origin::default() && !stream.is_forked() => stream,
+            parked => {
+                drop(parked); // joins its threads before others start
+                self.stream(Feed::planned(&self.plan, self.config.rank, start.epoch, start.at))?
+            }
+        };
+        Ok(self.run(stream, start, Some(self.plan.steps_from(start.at)), expected_planned))
+    }
+
+    /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
+    pub fn given_order(&self) -> Result<Run> {
+        let start = self.begin();
+        let stream = self.stream(Feed::given(start.epoch, start.at))?;
+        Ok(self.run(stream, start, None, 0))
+    }
+
+    fn run(&self, stream: Stream, start: Progress, steps_left: Option<u64>, expected_planned: u64) -> Run {
+        let progress = Arc::new(Mutex::new(start));
+        self.position().current = Some(Arc::clone(&progress));
+        Run {
+            stream: Some(stream),
+            progress,
+            journal: Arc::clone(&self.journal),
+            clock: Arc::clone(&self.clock),
+            parking: Arc::clone(&self.parking),
+            steps_left,
+            expected_planned,
+            handed_over: None,
+        }
+    }
+
+    fn begin(&self) -> Progress {
+        let mut position = self.position();
+        let following = position.last_epoch.map_or(Epoch(0), |last| Epoch(last.0 + 1));
+        let start = position.next.take().unwrap_or(Progress { epoch: following, ..Progress::default() });
+        position.last_epoch = Some(start.epoch);
+        start
+    }
+
+    fn stream(&self, feed: Feed) -> Result<Stream> {
+        Stream::start(Shared::new(
+            self.source.clone(),
+            self.config.clone(),
+            self.plan.clone(),
+            Arc::clone(&self.clock),
+            Arc::clone(&self.meters),
+            Arc::clone(&self.quarantine),
+            Arc::clone(&self.pool),
+            feed,
+        ))
+    }
+
+    /// Samples that this rank handles from `origin` to the end of the epoch, counted step by step in closed form.
+    fn planned_from(&self, origin: Origin) -> u64 {
+        let steps = self.plan.steps_from(origin);
+        let Some(last) = steps.checked_sub(1) else { return 0 };
+        let last_step = Step(origin.step.0 + last);
+        let tail = self.plan.batch(Epoch(0), origin, last_step, self.config.rank).map_or(0, |batch| batch.places.len());
+        last * self.plan.batch_size + tail as u64
+    }
+
+    /// Makes the next run that of `epoch`, from its start; a loaded state of the same epoch stays in force.
+    pub fn set_epoch(&self, epoch: Epoch) {
+        let mut position = self.position();
+        if position.next.is_none_or(|next| next.epoch != epoch) {
+            position.next = Some(Progress { epoch, ..Progress::default() });
+        }
+    }
+
+    /// The resume point: what was handed to the user counts, not what was prefetched.
+    pub fn state(&self) -> State {
+        let position = self.position();
+        let progress = position.next.unwrap_or_else(|| match &position.current {
+            Some(current) => *current.lock().unwrap_or_else(PoisonError::into_inner),
+            None => Progress::default(),
+        });
+        State::new(&self.plan, self.identity.clone(), progress.epoch, progress.at, progress.books)
+    }
+
+    /// Goes on where a state was taken, with the next run. Refuses the state of another dataset or order.
+    pub fn load_state(&self, state: &State) -> Result<()> {
+        let at = state.check(&self.plan, &self.identity)?;
+        self.position().next = Some(Progress { epoch: state.epoch, at, books: state.books });
+        Ok(())
+    }
+
+    /// Which samples make up a step, without reading any: of this rank and the epoch at hand, unless said otherwise.
+    pub fn explain(
+        &self,
+        step: Step,
+        epoch: Option<Epoch>,
+        world_size: Option<WorldSize>,
+        rank: Option<Rank>,
+    ) -> Result<Vec<Explained>> {
+        let state = self.state();
+        let plan = Plan { world_size: world_size.unwrap_or(self.plan.world_size), ..self.plan.clone() };
+        let rank = rank.unwrap_or(if world_size.is_none() { self.config.rank } else { Rank(0) });
+        if plan.world_size.0 == 0 || rank.0 >= plan.world_size.0 {
+            return Err(Error::config(format!("rank: expected one below world_size {}, got {rank}", plan.world_size)));
+        }
+        let batch = plan.batch(epoch.unwrap_or(state.epoch), Origin::default(), step, rank).ok_or_else(|| {
+            Error::config(format!("step: expected one below {} (the steps of an epoch), got {step}", plan.steps()))
+        })?;
+        let explain = |place: forebay_core::Place| Explained {
+            position: place.position,
+            sample: place.sample,
+            path: self.source.dataset.path(place.sample),
+            label: self.source.dataset.label(place.sample),
+            padded: place.padded,
+        };
+        Ok(batch.places.into_iter().map(explain).collect())
+    }
+
+    /// What failed so far, oldest first; the ledger has what is older than 100,000.
+    pub fn failures(&self) -> Vec<Failure> {
+        self.journal.pages().failures.iter().cloned().collect()
+    }
+
+    /// The books of each epoch so far.
+    pub fn books(&self) -> Vec<(Epoch, Books)> {
+        self.journal.pages().epochs.iter().copied().collect()
+    }
+
+    /// Why the ledger could not be written, if it could not.
+    pub fn ledger_error(&self) -> Option<String> {
+        self.journal.pages().ledger_error.as_ref().map(Error::to_string)
+    }
+
+    /// Where time went so far.
+    pub fn stats(&self) -> Stats {
+        self.meters.read()
+    }
+
+    /// What failed, why, what to do, and the balance of each epoch: made to be printed.
+    pub fn report(&self) -> Report {
+        let pages = self.journal.pages();
+        Report {
+            failures: pages.failures.iter().cloned().collect(),
+            forgotten: pages.forgotten,
+            epochs: pages.epochs.iter().copied().collect(),
+            ledger_error: pages.ledger_error.as_ref().map(Error::to_string),
+        }
+    }
+
+    /// Stops the threads that wait for the next epoch. A run in progress keeps its own until it is dropped.
+    pub fn close(&self) {
+        let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(parked);
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,515 @@
+//! The desk where all work meets: which sample to fetch next, which to decode next, what may take memory, which
+//! batch is complete. One mutex, held for nanoseconds; all reading, decoding and copying happens outside it.
+//!
+//! Order of need is the order of delivery: the lowest (batch, slot) always goes first. Memory is charged before
+//! it is taken. To make a deadlock impossible, a stage that has nothing in hand is always admitted, so the most
+//! that can be in use is the budget and one sample.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay_core::{Clock, Config, Epoch, Error, Kind, Result, SampleId};
+use forebay_core::{Batch as PlannedBatch, Plan};
+use forebay_decode::Value;
+use forebay_store::{Object, Stat};
+
+use crate::assemble::{Buffer, BufferPool};
+use crate::recover::Quarantine;
+use crate::source::Source;
+use crate::stats::Meters;
+use crate::stream::Feed;
+
+/// Where a sample is needed: batches are numbered in order of delivery, across epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) batch: u64,
+    pub(crate) slot: u32,
+}
+
+/// Why a planned sample was given up.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    pub(crate) error: Error,
+    pub(crate) stat: Option<Stat>,
+}
+
+/// One slot of a batch on its way to being filled.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) key: Key,
+    pub(crate) epoch: Epoch,
+    pub(crate) position: u64,
+    /// What the plan wants here.
+    pub(crate) planned: SampleId,
+    /// What is being tried: the planned sample, or a substitute.
+    pub(crate) sample: SampleId,
+    /// Substitutes tried so far.
+    pub(crate) substitutes: u32,
+    /// Reads of `sample` so far.
+    pub(crate) attempts: u32,
+    /// When the first of them began.
+    pub(crate) started: Option<Duration>,
+    /// A decode error has had its fresh read.
+    pub(crate) reread: bool,
+    /// The first error of `sample`; if a later attempt succeeds it has recovered from this.
+    pub(crate) trouble: Option<Error>,
+    /// Why `planned` was given up.
+    pub(crate) given_up: Option<GivenUp>,
+}
+
+impl Item {
+    pub(crate) fn new(key: Key, epoch: Epoch, position: u64, planned: SampleId) -> Self {
+        Self {
+            key,
+            epoch,
+            position,
+            planned,
+            sample: planned,
+            substitutes: 0,
+            attempts: 0,
+            started: None,
+            reread: false,
+            trouble: None,
+            given_up: None,
+        }
+    }
+
+    /// Starts over with another sample in the same place.
+    pub(crate) fn substitute(&mut self, sample: SampleId) {
+        (self.sample, self.attempts, self.started, self.reread, self.trouble) = (sample, 0, None, false, None);
+    }
+}
+
+/// Orders things by the place they are needed in, first needed first out.
+struct ByKey<T>(Key, T);
+
+impl<T> PartialEq for ByKey<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+impl<T> Eq for ByKey<T> {}
+impl<T> PartialOrd for ByKey<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for ByKey<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        Reverse(self.0).cmp(&Reverse(other.0))
+    }
+}
+
+/// A fetched sample that waits for a CPU thread.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) item: Item,
+    pub(crate) path: PathBuf,
+    pub(crate) object: Object,
+    /// Bytes charged for `object`.
+    pub(crate) charged: u64,
+    /// Bytes that decoding it takes.
+    pub(crate) decode_bytes: u64,
+    /// Its batch's memory, when samples have a fixed shape.
+    pub(crate) buffer: Option<Arc<Buffer>>,
+}
+
+/// What became of a slot.
+#[derive(Debug)]
+pub(crate) enum Filled {
+    /// Not yet known.
+    Pending,
+    /// The sample is in its place: in the buffer, or here.
+    Done(SampleId, Option<Value>),
+    /// Left out.
+    Skipped,
+    /// Ends the iteration.
+    Failed(Error),
+}
+
+/// What a slot's way there has to tell.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) filled: Filled,
+    pub(crate) item: Option<Item>,
+}
+
+/// A batch being filled.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    pub(crate) plan: PlannedBatch,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) buffer: Option<Arc<Buffer>>,
+    pub(crate) charged: u64,
+    pub(crate) opened: Duration,
+    issued: usize,
+    remaining: usize,
+}
+
+/// All that is shared by the threads of a stream.
+pub(crate) struct Shared {
+    pub(crate) source: Source,
+    pub(crate) config: Config,
+    pub(crate) plan: Plan,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) quarantine: Arc<Quarantine>,
+    pub(crate) pool: Arc<BufferPool>,
+    desk: Mutex<Desk>,
+    fetch_work: Condvar,
+    decode_work: Condvar,
+    memory: Condvar,
+    batch_done: Condvar,
+}
+
+struct Desk {
+    feed: Feed,
+    stopped: bool,
+    first_batch: u64,
+    batches: VecDeque<Assembly>,
+    /// Items to read again, or substitutes to read.
+    again: BinaryHeap<ByKey<Item>>,
+    /// Items that pause before their next attempt.
+    pausing: BinaryHeap<Reverse<(Duration, Key)>>,
+    paused: Vec<Item>,
+    ready: BinaryHeap<ByKey<Fetched>>,
+    /// Bytes charged.
+    used: u64,
+    /// Samples being fetched.
+    fetching: usize,
+    /// Samples that hold compressed bytes, or wait for them in a read.
+    holding: usize,
+    /// Samples being decoded.
+    decoding: usize,
+    /// Reads allowed at a time: shrinks when descriptors or memory run out, grows back with success.
+    fetch_limit: usize,
+    successes: u32,
+    /// Compressed buffers for reuse.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Shared {
+    #[expect(clippy::too_many_arguments, reason = "the one place where a stream's parts come together")]
+    pub(crate) fn new(
+        source: Source,
+        config: Config,
+        plan: Plan,
+        clock: Arc<dyn Clock>,
+        meters: Arc<Meters>,
+        quarantine: Arc<Quarantine>,
+        pool: Arc<BufferPool>,
+        feed: Feed,
+    ) -> Self {
+        let desk = Desk {
+            feed,
+            stopped: false,
+            first_batch: 0,
+            batches: VecDeque::new(),
+            again: BinaryHeap::new(),
+            pausing: BinaryHeap::new(),
+            paused: Vec::new(),
+            ready: BinaryHeap::new(),
+            used: 0,
+            fetching: 0,
+            holding: 0,
+            decoding: 0,
+            fetch_limit: config.io_threads,
+            successes: 0,
+            spare: Vec::new(),
+        };
+        Self {
+            source,
+            config,
+            plan,
+            clock,
+            meters,
+            quarantine,
+            pool,
+            desk: Mutex::new(desk),
+            fetch_work: Condvar::new(),
+            decode_work: Condvar::new(),
+            memory: Condvar::new(),
+            batch_done: Condvar::new(),
+        }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        // Nothing panics while it holds the desk; should it ever, the desk is still consistent enough to stop.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Samples fetched ahead of the CPU threads: enough to keep them busy, few enough to stay in the cache.
+    fn max_holding(&self) -> usize {
+        (2 * self.config.cpu_threads).max(self.config.io_threads)
+    }
+
+    /// The next sample to read, and its batch's memory; waits for one. `None` when the stream stops.
+    pub(crate) fn next_fetch(&self) -> Option<Item> {
+        let asked = self.clock.now();
+        let mut desk = self.desk();
+        loop {
+            if desk.stopped {
+                return None;
+            }
+            let now = self.clock.now();
+            if let Some(item) = self.pick_fetch(&mut desk, now) {
+                desk.fetching += 1;
+                drop(desk);
+                self.meters.fetch.record_waiting(now.saturating_sub(asked));
+                return Some(item);
+            }
+            let pause = desk.pausing.peek().map(|Reverse((until, _))| until.saturating_sub(now));
+            desk = match pause {
+                Some(pause) => {
+                    self.fetch_work.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.fetch_work.wait(desk).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn pick_fetch(&self, desk: &mut Desk, now: Duration) -> Option<Item> {
+        if desk.fetching >= desk.fetch_limit {
+            return None;
+        }
+        while desk.pausing.peek().is_some_and(|Reverse((until, _))| *until <= now) {
+            let Some(Reverse((_, key))) = desk.pausing.pop() else { break };
+            if let Some(at) = desk.paused.iter().position(|item| item.key == key) {
+                let item = desk.paused.swap_remove(at);
+                desk.again.push(ByKey(key, item));
+            }
+        }
+        if let Some(ByKey(_, item)) = desk.again.pop() {
+            return Some(item);
+        }
+        if desk.holding + desk.fetching >= self.max_holding() {
+            return None;
+        }
+        self.pick_fresh(desk, now)
+    }
+
+    /// The next slot that nobody has worked on, opening the next batch when the window and the budget allow it.
+    fn pick_fresh(&self, desk: &mut Desk, now: Duration) -> Option<Item> {
+        let exhausted = desk.batches.back().is_none_or(|batch| batch.issued == batch.slots.len());
+        if exhausted {
+            self.open_batch(desk, now)?;
+        }
+        let number = desk.first_batch + desk.batches.len() as u64 - 1;
+        let batch = desk.batches.back_mut()?;
+        let slot = batch.issued;
+        let place = batch.plan.places[slot];
+        batch.issued += 1;
+        Some(Item::new(Key { batch: number, slot: slot as u32 }, batch.plan.epoch, place.position, place.sample))
+    }
+
+    fn open_batch(&self, desk: &mut Desk, now: Duration) -> Option<()> {
+        let layout = self.source.pipeline.layout();
+        let slot_bytes = layout.map_or(0, |layout| layout.size_bytes() as u64);
+        let charged = slot_bytes * self.config.batch_size;
+        let fits = desk.batches.is_empty() || desk.used + charged <= self.config.memory_budget;
+        if desk.batches.len() >= self.config.prefetch_batches || !fits {
+            return None;
+        }
+        let plan = desk.feed.next()?;
+        let count = plan.places.len();
+        let charged = slot_bytes * count as u64;
+        let mut slots: Vec<_> = (0..count).map(|_| Slot { filled: Filled::Pending, item: None }).collect();
+        let buffer = match layout.map(|layout| self.pool.take(layout.size_bytes() * count)) {
+            Some(Ok(buffer)) => Some(Arc::new(buffer)),
+            Some(Err(error)) => {
+                slots[0].filled = Filled::Failed(error);
+                None
+            }
+            None => None,
+        };
+        let failed = matches!(slots.first(), Some(Slot { filled: Filled::Failed(_), .. }));
+        let (issued, remaining) = if failed { (count, 0) } else { (0, count) };
+        desk.used += charged;
+        desk.batches.push_back(Assembly { plan, slots, buffer, charged, opened: now, issued, remaining });
+        if remaining == 0 {
+            self.batch_done.notify_all();
+            return None;
+        }
+        Some(())
+    }
+
+    /// Charges memory for compressed bytes, waiting until there is some, and gives a buffer for them.
+    pub(crate) fn allot(&self, size_bytes: u64) -> Result<Vec<u8>> {
+        let mut desk = self.desk();
+        while desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped {
+            desk = self.memory.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        }
+        if desk.stopped {
+            return Err(Error::new(Kind::Stopped, "the loader was closed during a read"));
+        }
+        desk.used += size_bytes;
+        desk.holding += 1;
+        Ok(desk.spare.pop().unwrap_or_default())
+    }
+
+    /// Gives back memory charged by [`Shared::allot`].
+    fn release(&self, desk: &mut Desk, charged: Option<u64>, buffer: Vec<u8>) {
+        /// Spare buffers are not charged, so they stay small: what one huge file blew up is not kept.
+        const MAX_SPARE_BYTES: usize = 1 << 20;
+        let Some(charged) = charged else { return };
+        desk.used -= charged;
+        desk.holding -= 1;
+        if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_holding() {
+            desk.spare.push(buffer);
+        }
+        self.memory.notify_all();
+        self.fetch_work.notify_one();
+    }
+
+    /// A sample's bytes are here.
+    pub(crate) fn fetched(&self, mut fetched: Fetched) {
+        let mut desk = self.desk();
+        desk.fetching -= 1;
+        desk.successes += 1;
+        if desk.successes >= 64 && desk.fetch_limit < self.config.io_threads {
+            (desk.successes, desk.fetch_limit) = (0, desk.fetch_limit + 1);
+        }
+        let at = (fetched.item.key.batch - desk.first_batch) as usize;
+        fetched.buffer = desk.batches.get(at).and_then(|batch| batch.buffer.clone());
+        desk.ready.push(ByKey(fetched.item.key, fetched));
+        drop(desk);
+        self.decode_work.notify_one();
+    }
+
+    /// A read failed; what it was allotted is given back.
+    pub(crate) fn fetch_failed(&self, charged: Option<u64>, error: &Error) {
+        let mut desk = self.desk();
+        desk.fetching -= 1;
+        if error.kind() == Kind::Exhausted && error.is_transient() {
+            // Too many open files: what is being read now, less one, is what this process can bear.
+            (desk.fetch_limit, desk.successes) = (desk.fetching.max(1), 0);
+        }
+        self.release(&mut desk, charged, Vec::new());
+        drop(desk);
+        self.fetch_work.notify_one();
+    }
+
+    /// Whether fewer reads at a time could still help against running out.
+    pub(crate) fn can_shrink(&self) -> bool {
+        self.desk().fetching > 1
+    }
+
+    /// The next sample to decode; waits for one that fits into memory. `None` when the stream stops.
+    pub(crate) fn next_decode(&self) -> Option<Fetched> {
+        let asked = self.clock.now();
+        let mut desk = self.desk();
+        loop {
+            if desk.stopped {
+                return None;
+            }
+            let fits = desk.ready.peek().is_some_and(|ByKey(_, next)| {
+                desk.decoding == 0 || desk.used + next.decode_bytes <= self.config.memory_budget
+            });
+            if fits && let Some(ByKey(_, next)) = desk.ready.pop() {
+                desk.decoding += 1;
+                desk.used += next.decode_bytes;
+                drop(desk);
+                self.meters.decode.record_waiting(self.clock.now().saturating_sub(asked));
+                return Some(next);
+            }
+            desk = self.decode_work.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A CPU thread is done with a sample, well or not; what it held is given back.
+    pub(crate) fn decoded(&self, decode_bytes: u64, charged: u64, buffer: Vec<u8>) {
+        let mut desk = self.desk();
+        desk.decoding -= 1;
+        desk.used -= decode_bytes;
+        self.release(&mut desk, Some(charged), buffer);
+        drop(desk);
+        self.decode_work.notify_one();
+    }
+
+    /// Reads an item again, now or after a pause.
+    pub(crate) fn read_again(&self, item: Item, pause: Duration) {
+        let mut desk = self.desk();
+        if pause.is_zero() {
+            desk.again.push(ByKey(item.key, item));
+        } else {
+            desk.pausing.push(Reverse((self.clock.now() + pause, item.key)));
+            desk.paused.push(item);
+        }
+        drop(desk);
+        self.fetch_work.notify_all();
+    }
+
+    /// A slot has its end.
+    pub(crate) fn fill(&self, item: Item, filled: Filled) {
+        let now = self.clock.now();
+        let mut desk = self.desk();
+        let at = (item.key.batch - desk.first_batch) as usize;
+        let batch = desk.batches.get_mut(at).expect("a batch stays until all its slots are filled");
+        let slot = &mut batch.slots[item.key.slot as usize];
+        slot.filled = filled;
+        slot.item = (item.given_up.is_some() || item.trouble.is_some()).then_some(item);
+        batch.remaining -= 1;
+        if batch.remaining == 0 {
+            let opened = batch.opened;
+            drop(desk);
+            self.meters.assemble.record(now.saturating_sub(opened));
+            self.batch_done.notify_all();
+        }
+    }
+
+    /// The next batch in order, if it is complete within `wait`.
+    pub(crate) fn take_batch(&self, wait: Duration) -> Taken {
+        let desk = self.desk();
+        let is_waiting = |desk: &mut Desk| {
+            !desk.stopped && desk.batches.front().map_or(!desk.feed.is_closed(), |batch| batch.remaining > 0)
+        };
+        let (mut desk, _) =
+            self.batch_done.wait_timeout_while(desk, wait, is_waiting).unwrap_or_else(PoisonError::into_inner);
+        if desk.stopped {
+            return Taken::Stopped;
+        }
+        match desk.batches.front() {
+            None if desk.feed.is_closed() => Taken::Exhausted,
+            Some(batch) if batch.remaining == 0 => {
+                let batch = desk.batches.pop_front().expect("it was there a line ago");
+                desk.first_batch += 1;
+                desk.used -= batch.charged;
+                drop(desk);
+                self.fetch_work.notify_all();
+                self.memory.notify_all();
+                self.decode_work.notify_one();
+                Taken::Batch(Box::new(batch))
+            }
+            _ => Taken::Pending,
+        }
+    }
+
+    /// Hands batches to the feed of a user's own order.
+    pub(crate) fn with_feed<T>(&self, action: impl FnOnce(&mut Feed) -> T) -> T {
+        let result = action(&mut self.desk().feed);
+        self.fetch_work.notify_all();
+        self.batch_done.notify_all();
+        result
+    }
+
+    /// Ends the stream: every thread returns as soon as it is done with what it has in hand.
+    pub(crate) fn stop(&self) {
+        self.desk().stopped = true;
+        for condvar in [&self.fetch_work, &self.decode_work, &self.memory, &self.batch_done] {
+            condvar.notify_all();
+        }
+    }
+}
+
+/// What [`Shared::take_batch`] found.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Batch(Box<Assembly>),
+    Pending,
+    /// The feed has ended and every batch of it was taken.
+    Exhausted,
+    Stopped,
+}

@@ -1,0 +1,127 @@
+//! What a loader loads: which samples, where their bytes are, what to make of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{DatasetIdentity, Error, Result, SampleId, hash_words};
+use forebay_decode::{Pipeline, Value};
+use forebay_format::{Accept, FolderIndex, ScanOptions};
+use forebay_store::{Local, Store};
+
+/// Samples with a path and a label.
+pub trait Dataset: Send + Sync {
+    /// How many there are.
+    fn len(&self) -> u64;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Where one's bytes are.
+    fn path(&self, sample: SampleId) -> PathBuf;
+    /// Its label.
+    fn label(&self, sample: SampleId) -> i64;
+    /// What a resume state is bound to.
+    fn identity(&self) -> DatasetIdentity;
+}
+
+impl Dataset for FolderIndex {
+    fn len(&self) -> u64 {
+        FolderIndex::len(self)
+    }
+
+    fn path(&self, sample: SampleId) -> PathBuf {
+        FolderIndex::path(self, sample)
+    }
+
+    fn label(&self, sample: SampleId) -> i64 {
+        FolderIndex::label(self, sample)
+    }
+
+    fn identity(&self) -> DatasetIdentity {
+        FolderIndex::identity(self)
+    }
+}
+
+/// Some samples of a dataset, in an order of their own.
+pub struct Selection {
+    base: Arc<dyn Dataset>,
+    samples: Vec<u64>,
+}
+
+impl Selection {
+    /// Selects samples; each has to exist.
+    pub fn new(base: Arc<dyn Dataset>, samples: Vec<u64>) -> Result<Self> {
+        match samples.iter().find(|&&sample| sample >= base.len()) {
+            Some(sample) => {
+                Err(Error::config(format!("subset: expected indices below {}, got {sample}", base.len())))
+            }
+            None => Ok(Self { base, samples }),
+        }
+    }
+
+    fn base_of(&self, sample: SampleId) -> SampleId {
+        SampleId(self.samples[sample.0 as usize])
+    }
+}
+
+impl Dataset for Selection {
+    fn len(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    fn path(&self, sample: SampleId) -> PathBuf {
+        self.base.path(self.base_of(sample))
+    }
+
+    fn label(&self, sample: SampleId) -> i64 {
+        self.base.label(self.base_of(sample))
+    }
+
+    fn identity(&self) -> DatasetIdentity {
+        let base = self.base.identity();
+        let selected = hash_words(&self.samples);
+        DatasetIdentity { samples: self.len(), fingerprint: format!("{}+{selected:016x}", base.fingerprint), ..base }
+    }
+}
+
+/// A user's own way from a path to a sample, instead of reading and decoding its bytes.
+pub trait Open: Send + Sync {
+    /// Makes the sample.
+    fn open(&self, path: &Path) -> Result<Value>;
+}
+
+/// What a loader loads.
+#[derive(Clone)]
+pub struct Source {
+    /// The samples.
+    pub dataset: Arc<dyn Dataset>,
+    /// Where their bytes are.
+    pub store: Arc<dyn Store>,
+    /// What to make of them.
+    pub pipeline: Arc<Pipeline>,
+    /// A user's own way to open a sample; `None` reads and decodes its bytes.
+    pub open: Option<Arc<dyn Open>>,
+}
+
+impl Source {
+    /// A local folder with one directory per class.
+    pub fn image_folder(root: &Path, pipeline: Pipeline) -> Result<Self> {
+        let index = scan_folder(&Local, root, &ScanOptions::images(), None)?;
+        Ok(Self::new(Arc::new(index), Arc::new(Local), pipeline))
+    }
+
+    /// Samples whose bytes a store reads and the pipeline decodes.
+    pub fn new(dataset: Arc<dyn Dataset>, store: Arc<dyn Store>, pipeline: Pipeline) -> Self {
+        Self { dataset, store, pipeline: Arc::new(pipeline), open: None }
+    }
+}
+
+/// Scans a folder through a store.
+pub fn scan_folder(
+    store: &dyn Store,
+    root: &Path,
+    options: &ScanOptions,
+    accept: Option<&mut Accept<'_>>,
+) -> Result<FolderIndex> {
+    forebay_format::scan(root, options, &|directory| store.list(directory), accept)
+}

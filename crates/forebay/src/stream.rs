@@ -1,0 +1,154 @@
+//! A stream of batches: the threads that make them, and the order they are made in.
+//!
+//! A stream runs on over the ends of epochs, so that the first batches of the next are ready when the loop is
+//! entered again. Dropping it stops and joins its threads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
+
+use crate::schedule::Shared;
+use crate::{decode, fetch};
+
+/// Where the stream's batches come from.
+pub(crate) enum Feed {
+    /// The plan, epoch after epoch.
+    Planned { plan: Plan, order: Order, rank: Rank, epoch: Epoch, origin: Origin, step: Step },
+    /// Batches given from outside (a user's own sampler), until closed.
+    Given { queue: VecDeque<Batch>, is_closed: bool, epoch: Epoch, end: Origin },
+}
+
+impl Feed {
+    pub(crate) fn planned(plan: &Plan, rank: Rank, epoch: Epoch, origin: Origin) -> Self {
+        Self::Planned { plan: plan.clone(), order: plan.order(epoch), rank, epoch, origin, step: origin.step }
+    }
+
+    pub(crate) fn given(epoch: Epoch, origin: Origin) -> Self {
+        Self::Given { queue: VecDeque::new(), is_closed: false, epoch, end: origin }
+    }
+
+    /// Adds a batch to a user's own order.
+    pub(crate) fn give(&mut self, samples: Vec<SampleId>) -> Result<()> {
+        let Self::Given { queue, epoch, end, .. } = self else {
+            return Err(Error::internal("a planned run takes no batches"));
+        };
+        let place = |(position, sample)| Place { position, sample, padded: false };
+        let places: Vec<_> = (end.position..).zip(samples).map(place).collect();
+        let step = end.step;
+        *end = Origin { step: Step(step.0 + 1), position: end.position + places.len() as u64 };
+        queue.push_back(Batch { epoch: *epoch, step, places, end_position: end.position });
+        Ok(())
+    }
+
+    /// Ends a user's own order.
+    pub(crate) fn close(&mut self) {
+        if let Self::Given { is_closed, .. } = self {
+            *is_closed = true;
+        }
+    }
+
+    /// No batch will ever come again.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Planned { plan, .. } => plan.steps() == 0,
+            Self::Given { queue, is_closed, .. } => *is_closed && queue.is_empty(),
+        }
+    }
+}
+
+impl Iterator for Feed {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        match self {
+            Self::Planned { plan, order, rank, epoch, origin, step } => {
+                if plan.steps() == 0 {
+                    return None;
+                }
+                if let Some(batch) = plan.batch_of(order, *epoch, *origin, *step, *rank) {
+                    step.0 += 1;
+                    return Some(batch);
+                }
+                *epoch = Epoch(epoch.0 + 1);
+                (*order, *origin, *step) = (plan.order(*epoch), Origin::default(), Step(1));
+                plan.batch_of(order, *epoch, *origin, Step(0), *rank)
+            }
+            Self::Given { queue, .. } => queue.pop_front(),
+        }
+    }
+}
+
+/// Running threads and what they share.
+pub(crate) struct Stream {
+    pub(crate) shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    process: u32,
+}
+
+impl Stream {
+    pub(crate) fn start(shared: Shared) -> Result<Self> {
+        let shared = Arc::new(shared);
+        let mut stream = Self { threads: Vec::new(), process: std::process::id(), shared };
+        let (io, cpu) = (stream.shared.config.io_threads, stream.shared.config.cpu_threads);
+        for number in 0..io {
+            stream.spawn(format!("forebay-io-{number}"), fetch::run)?;
+        }
+        for number in 0..cpu {
+            stream.spawn(format!("forebay-cpu-{number}"), decode::run)?;
+        }
+        Ok(stream)
+    }
+
+    fn spawn(&mut self, name: String, work: fn(&Shared)) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = Builder::new().name(name).spawn(move || work(&shared));
+        // Those already started are stopped and joined when `self` is dropped by the caller's `?`.
+        self.threads.push(thread.map_err(|error| Error::io("given a thread", error).with_hint(
+            "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
+        ))?);
+        Ok(())
+    }
+
+    /// Threads do not survive a fork: the child has their memory, but nobody works in it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Another thread may have held the lock at the moment of the fork: touch nothing, join nobody.
+            std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
+            return;
+        }
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
+            let _ended = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_core::WorldSize;
+
+    #[test]
+    fn runs_on_into_the_next_epoch() {
+        let plan = Plan { len: 5, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 1 };
+        let feed = Feed::planned(&plan, Rank(0), Epoch(3), Origin { step: Step(1), position: 2 });
+        let steps: Vec<_> = feed.take(6).map(|batch| (batch.epoch.0, batch.step.0, batch.places.len())).collect();
+        assert_eq!(steps, [(3, 1, 2), (3, 2, 1), (4, 0, 2), (4, 1, 2), (4, 2, 1), (5, 0, 2)]);
+    }
+
+    #[test]
+    fn a_plan_without_steps_is_closed() {
+        let plan = Plan { len: 1, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: true, seed: 1 };
+        let mut feed = Feed::planned(&plan, Rank(0), Epoch(0), Origin::default());
+        assert!(feed.is_closed() && feed.next().is_none());
+    }
+}

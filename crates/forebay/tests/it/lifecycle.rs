@@ -1,0 +1,131 @@
+//! Threads live exactly as long as they are needed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::{Config, Kind, Loader, Next, SampleId};
+use forebay_store::testing::{Fault, Scripted};
+
+use crate::fixture::{crop, epoch, hashes, loader, path_of, pictures, source};
+
+fn threads() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap();
+    names
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .filter(|name| name.starts_with("forebay-"))
+        .count()
+}
+
+/// A thread gets its name, and leaves /proc, a moment after it starts and is joined.
+fn expect_threads(count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while threads() != count {
+        assert!(Instant::now() < deadline, "expected {count} threads, got {}", threads());
+        std::thread::yield_now();
+    }
+}
+
+/// The only test that counts the threads of this process; others run beside it, so it has a process of its own.
+#[test]
+fn abandoned_runs_leave_no_thread() {
+    if std::env::var_os("FOREBAY_TEST_ALONE").is_none() {
+        let own = std::env::current_exe().unwrap();
+        let status = std::process::Command::new(own)
+            .args(["--exact", "lifecycle::abandoned_runs_leave_no_thread", "--test-threads=1"])
+            .env("FOREBAY_TEST_ALONE", "1")
+            .output()
+            .unwrap();
+        assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
+        return;
+    }
+    let config = Config { batch_size: 2, cpu_threads: 2, io_threads: 3, shuffle: true, ..Config::default() };
+    let loader = loader(40, false, config);
+    assert_eq!(threads(), 0, "none before the first run");
+    for _ in 0..200 {
+        let mut run = loader.epoch().unwrap();
+        run.next().unwrap().unwrap();
+        run.next().unwrap().unwrap();
+        drop(run);
+        expect_threads(0);
+    }
+    epoch(&loader);
+    expect_threads(5); // after a whole epoch they prepare the next one
+    loader.close();
+    expect_threads(0);
+    epoch(&loader);
+    drop(loader);
+    expect_threads(0);
+}
+
+#[test]
+fn the_next_epoch_is_prefetched_and_used() {
+    let store = Arc::new(Scripted::new(pictures(20, false)));
+    let config = Config { batch_size: 2, prefetch_batches: 3, shuffle: true, ..Config::default() };
+    let twin = Loader::new(source(Arc::clone(&store), crop()), config.clone()).unwrap();
+    let (_, second_epoch) = (epoch(&twin), epoch(&twin));
+    drop(twin);
+    let before = store.total_reads();
+    let loader = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    epoch(&loader);
+    // The boundary is crossed without being asked.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.total_reads() - before < 20 + 6 {
+        assert!(Instant::now() < deadline, "only {} reads", store.total_reads() - before);
+        std::thread::yield_now();
+    }
+    assert_eq!(epoch(&loader), second_epoch);
+    drop(loader);
+    assert!(store.total_reads() - before <= 20 + 20 + 6 + 4, "what was prefetched was read again");
+}
+
+#[test]
+fn a_batch_that_is_not_ready_is_pending_and_closing_ends_the_wait() {
+    let store = Arc::new(Scripted::new(pictures(4, false)));
+    store.script(path_of(0), vec![Fault::Wait]);
+    let loader = Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let mut run = loader.epoch().unwrap();
+    assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+    store.release();
+    assert!(matches!(run.poll(Duration::from_secs(20)), Ok(Next::Batch(_))));
+}
+
+#[test]
+fn a_slow_sample_delays_its_own_batch_only() {
+    let store = Arc::new(Scripted::new(pictures(12, false)));
+    store.script(path_of(0), vec![Fault::Wait]);
+    let config = Config { batch_size: 2, prefetch_batches: 6, io_threads: 2, ..Config::default() };
+    let loader = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    let mut run = loader.epoch().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.total_reads() < 12 {
+        assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+        assert!(Instant::now() < deadline, "later batches wait for a slow sample: {} reads", store.total_reads());
+    }
+    store.release();
+    assert_eq!(run.map(|batch| batch.unwrap().len()).sum::<usize>(), 12);
+}
+
+#[test]
+fn a_users_own_order_is_followed_and_resumed() {
+    let loader = loader(10, false, Config { batch_size: 2, ..Config::default() });
+    let mut run = loader.given_order().unwrap();
+    run.give(vec![SampleId(7), SampleId(7), SampleId(1)]).unwrap();
+    run.give(vec![SampleId(0)]).unwrap();
+    assert_eq!(run.give(vec![SampleId(10)]).unwrap_err().kind(), Kind::Config);
+    run.close_order().unwrap();
+    let samples: Vec<_> = run.by_ref().map(|batch| batch.unwrap().samples).collect();
+    assert_eq!(samples, [vec![SampleId(7), SampleId(7), SampleId(1)], vec![SampleId(0)]]);
+}
+
+#[test]
+fn two_runs_at_a_time_do_not_disturb_each_other() {
+    let loader = loader(20, false, Config { batch_size: 4, shuffle: true, ..Config::default() });
+    let (one, two) = (loader.epoch().unwrap(), loader.epoch().unwrap());
+    let mut both = [Vec::new(), Vec::new()];
+    for (first, second) in one.zip(two) {
+        both[0].extend(hashes(first.unwrap()));
+        both[1].extend(hashes(second.unwrap()));
+    }
+    assert_eq!((both[0].len(), both[1].len()), (20, 20));
+    assert_ne!(both[0], both[1], "they are different epochs");
+}

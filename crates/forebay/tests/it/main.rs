@@ -1,0 +1,10 @@
+//! The loader as a whole, on a store in memory that fails as told.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod fixture;
+mod lifecycle;
+mod memory;
+mod order;
+mod recovery;
+mod resume;

@@ -1,0 +1,58 @@
+//! Memory is charged before it is taken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay::{Config, Custom, Kind, Loader, Op, Pipeline, Result, Value};
+use forebay_store::testing::Scripted;
+
+use crate::fixture::{bitmap, crop, epoch, loader, path_of, source};
+
+#[test]
+fn a_budget_smaller_than_one_sample_still_gets_through() {
+    let expected = epoch(&loader(30, false, Config { batch_size: 4, ..Config::default() }));
+    let config = Config { batch_size: 4, memory_budget: 1, cpu_threads: 3, io_threads: 5, ..Config::default() };
+    assert_eq!(epoch(&loader(30, false, config)), expected);
+}
+
+/// Counts how many samples are being transformed at the same time.
+#[derive(Default)]
+struct Gauge {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Custom for Gauge {
+    fn name(&self) -> &str {
+        "Gauge"
+    }
+
+    fn apply(&self, value: Value, _seed: u64) -> Result<Value> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        std::thread::yield_now();
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        Ok(value)
+    }
+}
+
+#[test]
+fn pictures_larger_than_the_budget_are_decoded_one_at_a_time() {
+    let gauge = Arc::new(Gauge::default());
+    let mut store = forebay_store::testing::Memory::default();
+    (0..12).for_each(|index| store.insert(path_of(index), bitmap(200, 200, index as u64)));
+    let pipeline = Pipeline::new(vec![Op::Custom(gauge.clone()), Op::ToTensor]).unwrap();
+    let config = Config { batch_size: 2, memory_budget: 100_000, cpu_threads: 4, io_threads: 4, ..Config::default() };
+    let loader = Loader::new(source(Arc::new(Scripted::new(store)), pipeline), config).unwrap();
+    assert_eq!(epoch(&loader).len(), 12);
+    assert_eq!(gauge.most.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn wrong_settings_are_refused_before_anything_starts() {
+    let config = Config { batch_size: 0, memory_budget: 0, ..Config::default() };
+    let store = Arc::new(Scripted::new(crate::fixture::pictures(2, false)));
+    let error = Loader::new(source(store, crop()), config).err().unwrap();
+    assert_eq!(error.kind(), Kind::Config);
+    assert!(error.to_string().contains("batch_size") && error.to_string().contains("memory_budget"), "{error}");
+}

@@ -1,0 +1,175 @@
+//! Every failure is classified, retried, replaced or reported, and the books balance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::{Batch, Config, Failure, FailureLimit, Kind, Loader, OnError, Op, Outcome, Payload, Pipeline, Result, Retry};
+use forebay_store::testing::{Fault, Scripted};
+
+use crate::fixture::{crop, epoch, loader, path_of, pictures, source};
+
+fn config(on_error: OnError) -> Config {
+    let retry = Retry { first_pause: Duration::from_micros(10), ..Retry::default() };
+    Config { batch_size: 8, shuffle: true, cpu_threads: 2, on_error, retry, ..Config::default() }
+}
+
+fn scripted(count: usize, faults: &[(usize, Vec<Fault>)], config: Config) -> (Loader, Arc<Scripted<forebay_store::testing::Memory>>) {
+    let store = Arc::new(Scripted::new(pictures(count, false)));
+    for (index, script) in faults {
+        store.script(path_of(*index), script.clone());
+    }
+    (Loader::new(source(Arc::clone(&store), crop()), config).unwrap(), store)
+}
+
+fn failures_of(loader: &Loader) -> Vec<(String, Outcome, u32)> {
+    let row = |failure: Failure| (failure.code, failure.outcome, failure.attempts);
+    loader.failures().into_iter().map(row).collect()
+}
+
+#[test]
+fn transient_errors_that_pass_are_delivered_not_replaced() {
+    let twice = vec![Fault::Errno(libc::EIO), Fault::Errno(libc::ESTALE)];
+    let (loader, _) = scripted(20, &[(3, twice), (4, vec![Fault::Short])], config(OnError::Replace));
+    let expected = epoch(&crate::fixture::loader(20, false, config(OnError::Replace)));
+    assert_eq!(epoch(&loader), expected);
+    let mut failures = failures_of(&loader);
+    failures.sort_by_key(|failure| failure.2);
+    let unavailable = "unavailable".to_owned();
+    assert_eq!(failures, [(unavailable.clone(), Outcome::Recovered, 2), (unavailable, Outcome::Recovered, 3)]);
+    assert_eq!(loader.books()[0].1.delivered, 20);
+}
+
+#[test]
+fn a_lying_read_is_not_called_corrupt() {
+    let faults = [(3, vec![Fault::Empty]), (5, vec![Fault::Garbage(b"not a picture".to_vec())])];
+    let (loader, _) = scripted(20, &faults, config(OnError::Raise));
+    assert_eq!(epoch(&loader).len(), 20);
+    assert!(loader.failures().iter().all(|failure| failure.outcome == Outcome::Recovered));
+    assert_eq!(loader.failures().len(), 2);
+}
+
+#[test]
+fn permanent_errors_are_not_retried_and_transient_ones_end() {
+    let always = |errno| vec![Fault::Errno(errno); 50];
+    let faults = [(3, always(libc::ENOENT)), (4, always(libc::EACCES)), (5, always(libc::EIO))];
+    let (loader, _) = scripted(20, &faults, config(OnError::Replace));
+    assert_eq!(epoch(&loader).len(), 20);
+    let mut failures = failures_of(&loader);
+    failures.sort_by(|a, b| a.0.cmp(&b.0));
+    let replaced = |code: &str, attempts| (code.to_owned(), Outcome::Replaced, attempts);
+    assert_eq!(failures, [replaced("denied", 1), replaced("not_found", 1), replaced("unavailable", 5)]);
+}
+
+#[test]
+fn books_balance_under_replace_and_skip() {
+    for (on_error, delivered, replaced, skipped) in [(OnError::Replace, 55, 5, 0), (OnError::Skip, 55, 0, 5)] {
+        let loader = loader(60, true, config(on_error));
+        let mut samples = 0;
+        for batch in loader.epoch().unwrap() {
+            let batch = batch.unwrap();
+            samples += batch.len();
+            assert!(on_error == OnError::Skip || batch.len() == 8 || batch.step.0 == 7);
+        }
+        let (_, books) = loader.books()[0];
+        assert_eq!((books.planned, books.delivered, books.replaced, books.skipped), (60, delivered, replaced, skipped));
+        assert_eq!(samples as u64, delivered + replaced);
+    }
+}
+
+#[test]
+fn raise_names_the_first_bad_sample_in_planned_order() {
+    for cpu_threads in [1, 4] {
+        let loader = loader(60, true, Config { cpu_threads, ..config(OnError::Raise) });
+        let first = (0..loader.steps())
+            .flat_map(|step| loader.explain(forebay::Step(step), None, None, None).unwrap())
+            .find(|row| row.path.to_str().unwrap().trim_end_matches(".bmp").ends_with(&format!("{:04}", row_index(row))) && row_index(row) % 14 == 3)
+            .unwrap();
+        let outcome: Result<Vec<Batch>> = loader.epoch().unwrap().collect();
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind(), error.path()), (Kind::Corrupt, Some(first.path.as_path())));
+        assert_eq!(loader.failures()[0].outcome, Outcome::Raised);
+    }
+}
+
+fn row_index(row: &forebay::Explained) -> usize {
+    row.path.file_stem().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn max_failures_stops_the_run_at_the_same_sample_every_time() {
+    for limit in [FailureLimit::Count(3), FailureLimit::Fraction(0.05)] {
+        let mut steps = Vec::new();
+        for cpu_threads in [1, 3] {
+            let config = Config { max_failures: Some(limit), cpu_threads, ..config(OnError::Replace) };
+            let loader = loader(200, true, config);
+            let batches: Vec<_> = loader.epoch().unwrap().collect();
+            let error = batches.last().unwrap().as_ref().unwrap_err();
+            assert_eq!(error.kind(), Kind::TooManyFailures, "{error}");
+            steps.push((batches.len(), error.to_string()));
+        }
+        assert_eq!(steps[0], steps[1]);
+    }
+}
+
+#[test]
+fn a_folder_of_only_bad_files_stops_instead_of_looping() {
+    let mut store = forebay_store::testing::Memory::default();
+    (0..10).for_each(|index| store.insert(path_of(index), *b"BM nothing"));
+    let loader = Loader::new(source(Arc::new(Scripted::new(store)), crop()), config(OnError::Replace)).unwrap();
+    let error = loader.epoch().unwrap().next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::TooManyFailures);
+    assert!(error.to_string().contains("64 substitutes were tried"), "{error}");
+}
+
+#[test]
+fn a_panic_is_a_value_that_names_its_thread() {
+    let (loader, _) = scripted(20, &[(3, vec![Fault::Panic])], config(OnError::Replace));
+    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), Kind::Internal);
+    assert!(error.to_string().contains("forebay-io-") && error.to_string().contains("scripted panic"), "{error}");
+}
+
+#[test]
+fn quarantine_spares_known_bad_files_and_reaches_the_next_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = folder.path().join("ledger.jsonl");
+    let store = Arc::new(Scripted::new(pictures(40, true)));
+    let config = Config { ledger: Some(ledger.clone()), ..config(OnError::Replace) };
+    let first = Loader::new(source(Arc::clone(&store), crop()), config.clone()).unwrap();
+    let (one, bad) = (epoch(&first), path_of(3));
+    assert_eq!(store.reads(&bad), 2, "a read and the fresh one that confirmed it");
+    epoch(&first);
+    assert_eq!(store.reads(&bad), 2, "known to be bad");
+    // The next run knows from the ledger, and makes the same of it.
+    let second = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    assert_eq!(epoch(&second), one);
+    assert_eq!(store.reads(&bad), 2);
+    assert_eq!(second.books()[0].1.replaced, 3);
+    let lines = std::fs::read_to_string(ledger).unwrap();
+    assert_eq!(lines.lines().count(), 9, "three bad files in three epochs");
+    for line in lines.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        for name in ["path", "index", "code", "stage", "attempts", "message", "hint", "epoch", "step", "rank", "outcome"] {
+            assert!(value.get(name).is_some(), "{name} is missing in {line}");
+        }
+    }
+}
+
+#[test]
+fn descriptors_running_out_slow_the_reading_down_instead_of_failing() {
+    let storm: Vec<_> = (0..40).map(|index| (index, vec![Fault::Errno(libc::EMFILE); 3])).collect();
+    let (loader, _) = scripted(40, &storm, Config { io_threads: 8, ..config(OnError::Raise) });
+    assert_eq!(epoch(&loader).len(), 40);
+    assert_eq!(loader.books()[0].1.delivered, 40);
+}
+
+#[test]
+fn samples_of_different_shape_come_as_values() {
+    let mut store = forebay_store::testing::Memory::default();
+    store.insert(path_of(0), crate::fixture::bitmap(3, 2, 0));
+    store.insert(path_of(1), crate::fixture::bitmap(2, 3, 1));
+    let pipeline = Pipeline::new(vec![Op::ToTensor]).unwrap();
+    let loader = Loader::new(source(Arc::new(Scripted::new(store)), pipeline), config(OnError::Raise)).unwrap();
+    let batch = loader.epoch().unwrap().next().unwrap().unwrap();
+    assert!(matches!(batch.payload, Payload::Values(ref values) if values.len() == 2));
+}
