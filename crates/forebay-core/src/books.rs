@@ -42,7 +42,9 @@ impl Books {
         if balanced && self.planned == expected_planned {
             return Ok(());
         }
-        Err(Error::internal(format!("the books of epoch {epoch} do not balance (expected {expected_planned} planned): {self}")))
+        Err(Error::internal(format!(
+            "the books of epoch {epoch} do not balance (expected {expected_planned} planned): {self}"
+        )))
     }
 }
 

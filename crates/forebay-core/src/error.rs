@@ -221,7 +221,8 @@ impl Error {
         error.0.errno = errno;
         error.0.transient = transient;
         if errno == Some(libc::EMFILE) || errno == Some(libc::ENFILE) {
-            error.0.hint = Some("too many open files: raise `ulimit -n`, or find what holds descriptors in /proc/PID/fd".into());
+            error.0.hint =
+                Some("too many open files: raise `ulimit -n`, or find what holds descriptors in /proc/PID/fd".into());
         }
         error
     }
@@ -366,9 +367,22 @@ fn classify(errno: Option<i32>, kind: std::io::ErrorKind) -> (Kind, bool) {
         Some(libc::ETIMEDOUT) => (Kind::Timeout, true),
         Some(libc::EISDIR) => (Kind::Undecodable, false),
         Some(
-            libc::EIO | libc::ESTALE | libc::EAGAIN | libc::EINTR | libc::EBUSY | libc::ECONNRESET | libc::ECONNABORTED
-            | libc::ECONNREFUSED | libc::EPIPE | libc::ENOTCONN | libc::EHOSTDOWN | libc::EHOSTUNREACH | libc::ENETDOWN
-            | libc::ENETUNREACH | libc::EREMOTEIO | libc::EPROTO,
+            libc::EIO
+            | libc::ESTALE
+            | libc::EAGAIN
+            | libc::EINTR
+            | libc::EBUSY
+            | libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::ECONNREFUSED
+            | libc::EPIPE
+            | libc::ENOTCONN
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::ENETUNREACH
+            | libc::EREMOTEIO
+            | libc::EPROTO,
         ) => (Kind::Unavailable, true),
         _ => match kind {
             std::io::ErrorKind::NotFound => (Kind::NotFound, false),
@@ -425,10 +439,8 @@ mod tests {
     fn documented_table_equals_the_registry() {
         let documented = include_str!("../../../docs/errors.md");
         for row in REGISTRY {
-            let line = format!(
-                "| `{}` | `{}` | `{}` | {} | {} |",
-                row.slug, row.class, row.builtin, row.meaning, row.hint
-            );
+            let line =
+                format!("| `{}` | `{}` | `{}` | {} | {} |", row.slug, row.class, row.builtin, row.meaning, row.hint);
             assert!(documented.contains(&line), "docs/errors.md lacks this row:\n{line}");
         }
         assert_eq!(documented.matches("Error` |").count(), 2 * REGISTRY.len(), "docs/errors.md has a row too many");

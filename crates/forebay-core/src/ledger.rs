@@ -144,15 +144,13 @@ impl Failure {
 
 fn encode_path(path: &Path) -> (String, Option<String>) {
     use std::os::unix::ffi::OsStrExt;
-    let hex = path.to_str().is_none().then(|| path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect());
+    let hex =
+        path.to_str().is_none().then(|| path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect());
     (path.to_string_lossy().into_owned(), hex)
 }
 
 fn decode_hex(text: &str) -> Option<Vec<u8>> {
-    text.as_bytes()
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
+    text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]

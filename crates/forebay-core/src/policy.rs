@@ -61,7 +61,10 @@ impl FailureLimit {
         }
         Err(Error::new(
             Kind::TooManyFailures,
-            format!("{failed} of the first {} samples of this epoch failed (max_failures allows {allowed})", books.planned),
+            format!(
+                "{failed} of the first {} samples of this epoch failed (max_failures allows {allowed})",
+                books.planned
+            ),
         ))
     }
 }
@@ -114,7 +117,10 @@ mod tests {
         assert!(limit.check(&books(99, 50)).is_ok());
         assert!(limit.check(&books(100, 1)).is_ok());
         let error = limit.check(&books(100, 2)).unwrap_err();
-        assert_eq!(error.to_string(), "2 of the first 100 samples of this epoch failed (max_failures allows 1% of them)");
+        assert_eq!(
+            error.to_string(),
+            "2 of the first 100 samples of this epoch failed (max_failures allows 1% of them)"
+        );
     }
 
     #[test]

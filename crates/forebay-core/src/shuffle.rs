@@ -4,8 +4,8 @@
 //! (format-preserving encryption by cycle walking). Any rank can ask for any position without drawing the
 //! ones before it: shuffle, resume, `explain` and elastic world sizes all follow from that.
 
-use crate::hash::{hash_words, mix};
 use crate::Epoch;
+use crate::hash::{hash_words, mix};
 
 /// Rounds of the network. Four make a pseudorandom permutation in theory; eight leave room for the
 /// short halves of small datasets (the uniformity test below fails with two).

@@ -94,7 +94,8 @@ impl State {
 
     /// The state as JSON.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|error| Error::internal("the state could not be written").with_source(error))
+        serde_json::to_string(self)
+            .map_err(|error| Error::internal("the state could not be written").with_source(error))
     }
 
     /// Refuses a state of another dataset or order, with everything that differs.
@@ -134,7 +135,8 @@ mod tests {
     fn fixture() -> (Plan, DatasetIdentity, State) {
         let plan = Plan { len: 10, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 3 };
         let dataset = DatasetIdentity { samples: 10, classes: 2, fingerprint: "ab".into() };
-        let state = State::new(&plan, dataset.clone(), Epoch(1), Origin { step: Step(2), position: 4 }, Books::default());
+        let state =
+            State::new(&plan, dataset.clone(), Epoch(1), Origin { step: Step(2), position: 4 }, Books::default());
         (plan, dataset, state)
     }
 

@@ -83,13 +83,19 @@ pub fn find_classes(root: &Path, list: &dyn Fn(&Path) -> Result<Listing>) -> Res
     let mut classes = Vec::new();
     for entry in list(root)?.entries.into_iter().filter(|entry| entry.is_directory) {
         classes.push(entry.name.into_string().map_err(|name| {
-            Error::config("has a name that is not UTF-8; a class name has to be").at_path(&root.join(name)).at_stage(Stage::Scan)
+            Error::config("has a name that is not UTF-8; a class name has to be")
+                .at_path(&root.join(name))
+                .at_stage(Stage::Scan)
         })?);
     }
     classes.sort_unstable();
     if classes.is_empty() {
-        let error = Error::new(Kind::NotFound, "has no class folders (expected one directory per class, with images in it)");
-        return Err(error.at_path(root).at_stage(Stage::Scan).with_hint("is it the right folder? `root/cat/1.jpg` is the layout"));
+        let error =
+            Error::new(Kind::NotFound, "has no class folders (expected one directory per class, with images in it)");
+        return Err(error
+            .at_path(root)
+            .at_stage(Stage::Scan)
+            .with_hint("is it the right folder? `root/cat/1.jpg` is the layout"));
     }
     Ok(classes)
 }
@@ -189,8 +195,16 @@ mod tests {
         }
     }
 
-    const TREE: &[&str] =
-        &["r/dog/z.PNG", "r/dog/a.jpg", "r/cat/b/1.jpg", "r/cat/b-c/2.jpg", "r/cat/b/d/3.jpg", "r/cat/0.jpeg", "r/cat/notes.txt", "r/top.jpg"];
+    const TREE: &[&str] = &[
+        "r/dog/z.PNG",
+        "r/dog/a.jpg",
+        "r/cat/b/1.jpg",
+        "r/cat/b-c/2.jpg",
+        "r/cat/b/d/3.jpg",
+        "r/cat/0.jpeg",
+        "r/cat/notes.txt",
+        "r/top.jpg",
+    ];
 
     fn paths(index: &FolderIndex) -> Vec<(String, i64)> {
         (0..index.len())
@@ -202,8 +216,14 @@ mod tests {
     fn order_and_labels_are_torchvisions() {
         let index = scan(Path::new("r"), &ScanOptions::images(), &lister(TREE), None).unwrap();
         assert_eq!(index.classes(), ["cat", "dog"]);
-        let expected =
-            [("r/cat/0.jpeg", 0), ("r/cat/b/1.jpg", 0), ("r/cat/b-c/2.jpg", 0), ("r/cat/b/d/3.jpg", 0), ("r/dog/a.jpg", 1), ("r/dog/z.PNG", 1)];
+        let expected = [
+            ("r/cat/0.jpeg", 0),
+            ("r/cat/b/1.jpg", 0),
+            ("r/cat/b-c/2.jpg", 0),
+            ("r/cat/b/d/3.jpg", 0),
+            ("r/dog/a.jpg", 1),
+            ("r/dog/z.PNG", 1),
+        ];
         assert_eq!(paths(&index), expected.map(|(path, label)| (path.to_owned(), label)));
     }
 
@@ -219,7 +239,10 @@ mod tests {
     fn empty_classes_are_named_unless_allowed() {
         let tree = &["r/cat/1.jpg", "r/dog/readme.txt", "r/eel/readme.txt"];
         let error = scan(Path::new("r"), &ScanOptions::images(), &lister(tree), None).unwrap_err();
-        assert!(error.to_string().contains("no samples for class \"dog\", \"eel\" (expected files ending in .jpg"), "{error}");
+        assert!(
+            error.to_string().contains("no samples for class \"dog\", \"eel\" (expected files ending in .jpg"),
+            "{error}"
+        );
         let options = ScanOptions { allow_empty: true, ..ScanOptions::images() };
         let index = scan(Path::new("r"), &options, &lister(tree), None).unwrap();
         assert_eq!((index.len(), index.notes().len()), (1, 2));

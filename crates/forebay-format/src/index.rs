@@ -122,9 +122,8 @@ impl FolderIndex {
     pub fn path(&self, sample: SampleId) -> PathBuf {
         let directory = self.directory_of(sample.0);
         let name = self.name_of(directory, sample.0);
-        let mut path = PathBuf::with_capacity(
-            self.root.as_os_str().len() + directory.path.as_os_str().len() + name.len() + 2,
-        );
+        let mut path =
+            PathBuf::with_capacity(self.root.as_os_str().len() + directory.path.as_os_str().len() + name.len() + 2);
         path.push(&self.root);
         path.push(&directory.path);
         path.push(name);

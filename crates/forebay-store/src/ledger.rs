@@ -70,7 +70,8 @@ impl LedgerFile {
                 continue;
             }
             failures.push(serde_json::from_slice(line).map_err(|error| {
-                Error::new(Kind::Config, format!("is not a ledger of forebay: line {}: {error}", number + 1)).at_path(path)
+                Error::new(Kind::Config, format!("is not a ledger of forebay: line {}: {error}", number + 1))
+                    .at_path(path)
             })?);
         }
         Ok(failures)

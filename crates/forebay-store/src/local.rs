@@ -20,8 +20,8 @@ impl Store for Local {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
-        let metadata = fs::metadata(path)
-            .map_err(|error| Error::io("examined", error).at_path(path).at_stage(Stage::Fetch))?;
+        let metadata =
+            fs::metadata(path).map_err(|error| Error::io("examined", error).at_path(path).at_stage(Stage::Fetch))?;
         Ok(stat_of(&metadata))
     }
 
@@ -143,9 +143,12 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         let socket = folder.path().join("socket.jpg");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        for (path, what) in
-            [(pipe, "a named pipe"), (socket, "a socket"), (folder.path().into(), "a directory"), ("/dev/zero".into(), "a device")]
-        {
+        for (path, what) in [
+            (pipe, "a named pipe"),
+            (socket, "a socket"),
+            (folder.path().into(), "a directory"),
+            ("/dev/zero".into(), "a device"),
+        ] {
             let error = Local.read(&path, &mut unlimited).unwrap_err();
             assert_eq!(error.kind(), Kind::Undecodable);
             assert!(error.to_string().ends_with(&format!("is {what}, not a regular file")), "{error}");

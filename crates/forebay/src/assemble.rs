@@ -194,12 +194,9 @@ pub(crate) fn write_tensor(tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
 /// Closes the gaps that skipped samples leave in a dense batch.
 pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
     let bytes = buffer.bytes();
-    let mut kept = 0;
-    for (slot, _) in keep.iter().enumerate().filter(|(_, keep)| **keep) {
-        if slot != kept {
-            bytes.copy_within(slot * slot_bytes..(slot + 1) * slot_bytes, kept * slot_bytes);
-        }
-        kept += 1;
+    let kept = (0..keep.len()).filter(|&slot| keep[slot]);
+    for (target, slot) in kept.enumerate().filter(|(target, slot)| target != slot) {
+        bytes.copy_within(slot * slot_bytes..(slot + 1) * slot_bytes, target * slot_bytes);
     }
 }
 

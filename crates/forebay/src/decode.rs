@@ -43,10 +43,10 @@ fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Op
     let pipeline = &shared.source.pipeline;
     let item = &fetched.item;
     let rng = Rng::for_sample(shared.plan.seed, item.epoch, item.sample);
-    // SAFETY: the schedule has handed this slot to this thread alone, and reads it after `fill` only.
     let slot = || match (&fetched.buffer, pipeline.layout()) {
         (Some(buffer), Some(layout)) => {
             let size = layout.size_bytes();
+            // SAFETY: the schedule has handed this slot to this thread alone, and reads it after `fill` only.
             Some(unsafe { buffer.slot(item.key.slot as usize * size, size) })
         }
         _ => None,
@@ -105,7 +105,9 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
             shared.fill(item, Filled::Skipped);
         }
         OnError::Replace if item.substitutes >= MAX_SUBSTITUTES => {
-            let message = format!("cannot be replaced: {MAX_SUBSTITUTES} substitutes were tried, and the last one failed too ({error})");
+            let message = format!(
+                "cannot be replaced: {MAX_SUBSTITUTES} substitutes were tried, and the last one failed too ({error})"
+            );
             let path = shared.source.dataset.path(item.planned);
             let error = Error::new(Kind::TooManyFailures, message).at_path(&path).at_index(item.planned.0);
             shared.fill(item, Filled::Failed(error));

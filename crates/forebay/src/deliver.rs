@@ -252,7 +252,12 @@ impl Settled {
                 }
                 (Filled::Skipped, Some(given_up)) => {
                     settled.books.skipped += 1;
-                    settled.failures.push(enter(&given_up.error, &path(place.sample), Outcome::Skipped, Some(&given_up)));
+                    settled.failures.push(enter(
+                        &given_up.error,
+                        &path(place.sample),
+                        Outcome::Skipped,
+                        Some(&given_up),
+                    ));
                 }
                 (Filled::Failed(error), _) => {
                     if settled.error.is_none() {

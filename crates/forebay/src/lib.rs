@@ -43,8 +43,8 @@ pub use source::{Dataset, Open, Selection, Source, scan_folder};
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
-    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Kind, OnError, Outcome, REGISTRY, Rank, Result,
-    Retry, SampleId, Stage, State, Step, WorldSize,
+    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Kind, OnError, Outcome, REGISTRY, Rank,
+    Result, Retry, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
     Custom, Dtype, Image, Interpolation, Layout, Op, Pipeline, Scratch, Tensor, TensorData, Value,

@@ -117,7 +117,9 @@ impl Loader {
         let expected_planned = start.books.planned + self.planned_from(start.at);
         let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stream = match parked {
-            Some((stream, epoch)) if epoch == start.epoch && start.at == Origin::default() && !stream.is_forked() => stream,
+            Some((stream, epoch)) if epoch == start.epoch && start.at == Origin::default() && !stream.is_forked() => {
+                stream
+            }
             parked => {
                 drop(parked); // joins its threads before others start
                 self.stream(Feed::planned(&self.plan, self.config.rank, start.epoch, start.at))?

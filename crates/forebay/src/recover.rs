@@ -102,7 +102,10 @@ impl Quarantine {
         if let Some(detail) = known.detail {
             error = error.with_detail(detail);
         }
-        Some((error.with_hint("known to be bad and unchanged since, so it was not read again: restore or delete it"), known.stat))
+        Some((
+            error.with_hint("known to be bad and unchanged since, so it was not read again: restore or delete it"),
+            known.stat,
+        ))
     }
 }
 
@@ -138,7 +141,8 @@ mod tests {
         let path = Path::new("/cat/1.jpg");
         let mut store = Memory::default();
         store.insert(path, *b"bad");
-        let error = Error::new(Kind::Corrupt, "is truncated").at_stage(Stage::Decode).at_path(path).after(2, Duration::ZERO);
+        let error =
+            Error::new(Kind::Corrupt, "is truncated").at_stage(Stage::Decode).at_path(path).after(2, Duration::ZERO);
         let mut failure = Failure::of(&error, path, Outcome::Replaced);
         let stat = store.stat(path).unwrap();
         (failure.size_bytes, failure.mtime_ns) = (Some(stat.size_bytes), Some(stat.mtime_ns));

@@ -108,7 +108,11 @@ mod tests {
     fn a_file_is_one_row_with_its_hint_and_every_epoch_has_its_line() {
         let books = Books { planned: 10, delivered: 9, replaced: 1, ..Books::default() };
         let report = Report {
-            failures: vec![failure("a.jpg", Outcome::Replaced), failure("a.jpg", Outcome::Replaced), failure("b", Outcome::Recovered)],
+            failures: vec![
+                failure("a.jpg", Outcome::Replaced),
+                failure("a.jpg", Outcome::Replaced),
+                failure("b", Outcome::Recovered),
+            ],
             epochs: vec![(Epoch(0), books), (Epoch(1), books)],
             ..Report::default()
         };

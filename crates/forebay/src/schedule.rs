@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_core::{Clock, Config, Epoch, Error, Kind, Result, SampleId};
 use forebay_core::{Batch as PlannedBatch, Plan};
+use forebay_core::{Clock, Config, Epoch, Error, Kind, Result, SampleId};
 use forebay_decode::Value;
 use forebay_store::{Object, Stat};
 
@@ -263,9 +263,7 @@ impl Shared {
             }
             let pause = desk.pausing.peek().map(|Reverse((until, _))| until.saturating_sub(now));
             desk = match pause {
-                Some(pause) => {
-                    self.fetch_work.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(pause) => self.fetch_work.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.fetch_work.wait(desk).unwrap_or_else(PoisonError::into_inner),
             };
         }

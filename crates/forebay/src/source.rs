@@ -52,9 +52,7 @@ impl Selection {
     /// Selects samples; each has to exist.
     pub fn new(base: Arc<dyn Dataset>, samples: Vec<u64>) -> Result<Self> {
         match samples.iter().find(|&&sample| sample >= base.len()) {
-            Some(sample) => {
-                Err(Error::config(format!("subset: expected indices below {}, got {sample}", base.len())))
-            }
+            Some(sample) => Err(Error::config(format!("subset: expected indices below {}, got {sample}", base.len()))),
             None => Ok(Self { base, samples }),
         }
     }

@@ -218,7 +218,12 @@ mod tests {
     #[test]
     fn the_slowest_stage_is_named() {
         let second = Duration::from_secs(1);
-        let stage = |busy: u32, waiting: u32| StageStats { items: 1, busy: second * busy, waiting: second * waiting, ..Default::default() };
+        let stage = |busy: u32, waiting: u32| StageStats {
+            items: 1,
+            busy: second * busy,
+            waiting: second * waiting,
+            ..Default::default()
+        };
         let stats = |decode, transform, wait| Stats {
             fetch: stage(1, 0),
             decode,

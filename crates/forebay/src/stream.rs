@@ -105,9 +105,11 @@ impl Stream {
         let shared = Arc::clone(&self.shared);
         let thread = Builder::new().name(name).spawn(move || work(&shared));
         // Those already started are stopped and joined when `self` is dropped by the caller's `?`.
-        self.threads.push(thread.map_err(|error| Error::io("given a thread", error).with_hint(
+        self.threads.push(thread.map_err(|error| {
+            Error::io("given a thread", error).with_hint(
             "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
-        ))?);
+        )
+        })?);
         Ok(())
     }
 

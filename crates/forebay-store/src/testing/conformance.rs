@@ -9,8 +9,12 @@ use forebay_core::{Error, Kind};
 use crate::store::Store;
 
 /// What `put` must have written below `root` before the suite runs.
-pub const OBJECTS: &[(&str, &[u8])] =
-    &[("cat/1.jpg", b"one"), ("cat/deep/2.jpg", b"twotwo"), ("dog/empty.jpg", b""), ("dog/a b\n\u{fc}.jpg", b"odd name")];
+pub const OBJECTS: &[(&str, &[u8])] = &[
+    ("cat/1.jpg", b"one"),
+    ("cat/deep/2.jpg", b"twotwo"),
+    ("dog/empty.jpg", b""),
+    ("dog/a b\n\u{fc}.jpg", b"odd name"),
+];
 
 /// Runs the whole suite.
 pub fn check(store: &dyn Store, root: &Path) {

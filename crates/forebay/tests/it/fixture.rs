@@ -87,7 +87,11 @@ pub fn hashes(batch: Batch) -> Vec<u64> {
     };
     assert_eq!(samples.len(), batch.labels.len());
     let ids = batch.labels.iter().zip(&batch.samples);
-    samples.into_iter().zip(ids).map(|(bytes, (label, id))| xxh3_64(&[bytes, id.0.to_le_bytes().into(), label.to_le_bytes().into()].concat())).collect()
+    samples
+        .into_iter()
+        .zip(ids)
+        .map(|(bytes, (label, id))| xxh3_64(&[bytes, id.0.to_le_bytes().into(), label.to_le_bytes().into()].concat()))
+        .collect()
 }
 
 fn value_bytes(value: &Value) -> Vec<u8> {

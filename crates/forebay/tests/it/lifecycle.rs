@@ -82,7 +82,8 @@ fn the_next_epoch_is_prefetched_and_used() {
 fn a_batch_that_is_not_ready_is_pending_and_closing_ends_the_wait() {
     let store = Arc::new(Scripted::new(pictures(4, false)));
     store.script(path_of(0), vec![Fault::Wait]);
-    let loader = Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let loader =
+        Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
     let mut run = loader.epoch().unwrap();
     assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
     store.release();

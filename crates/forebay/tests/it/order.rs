@@ -53,7 +53,8 @@ fn explain_equals_what_is_delivered_on_any_world_size() {
                 let explained = loader.explain(batch.step, None, None, None).unwrap();
                 assert_eq!(explained.iter().map(|row| row.sample).collect::<Vec<_>>(), batch.samples);
                 assert_eq!(explained.iter().map(|row| row.label).collect::<Vec<_>>(), batch.labels);
-                let from_outside = one_rank.explain(batch.step, Some(Epoch(0)), Some(WorldSize(world)), Some(Rank(rank)));
+                let from_outside =
+                    one_rank.explain(batch.step, Some(Epoch(0)), Some(WorldSize(world)), Some(Rank(rank)));
                 assert_eq!(from_outside.unwrap(), explained);
             }
             assert!(loader.explain(Step(loader.steps()), None, None, None).is_err());

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::{Batch, Config, Failure, FailureLimit, Kind, Loader, OnError, Op, Outcome, Payload, Pipeline, Result, Retry};
+use forebay::{
+    Batch, Config, Failure, FailureLimit, Kind, Loader, OnError, Op, Outcome, Payload, Pipeline, Result, Retry,
+};
 use forebay_store::testing::{Fault, Scripted};
 
 use crate::fixture::{crop, epoch, loader, path_of, pictures, source};
@@ -13,7 +15,13 @@ fn config(on_error: OnError) -> Config {
     Config { batch_size: 8, shuffle: true, cpu_threads: 2, on_error, retry, ..Config::default() }
 }
 
-fn scripted(count: usize, faults: &[(usize, Vec<Fault>)], config: Config) -> (Loader, Arc<Scripted<forebay_store::testing::Memory>>) {
+fn scripted(
+    count: usize,
+    faults: &[(usize, Vec<Fault>)],
+    config: Config,
+) -> (Loader, Arc<Scripted<forebay_store::testing::Memory>>) {
+    // One batch at a time: a script is for one epoch, and prefetching the next one would take its faults.
+    let config = Config { prefetch_batches: 1, ..config };
     let store = Arc::new(Scripted::new(pictures(count, false)));
     for (index, script) in faults {
         store.script(path_of(*index), script.clone());
@@ -80,19 +88,19 @@ fn books_balance_under_replace_and_skip() {
 fn raise_names_the_first_bad_sample_in_planned_order() {
     for cpu_threads in [1, 4] {
         let loader = loader(60, true, Config { cpu_threads, ..config(OnError::Raise) });
+        let is_bad = |row: &forebay::Explained| {
+            let number: usize = row.path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+            number % 14 == 3
+        };
         let first = (0..loader.steps())
             .flat_map(|step| loader.explain(forebay::Step(step), None, None, None).unwrap())
-            .find(|row| row.path.to_str().unwrap().trim_end_matches(".bmp").ends_with(&format!("{:04}", row_index(row))) && row_index(row) % 14 == 3)
+            .find(is_bad)
             .unwrap();
         let outcome: Result<Vec<Batch>> = loader.epoch().unwrap().collect();
         let error = outcome.unwrap_err();
         assert_eq!((error.kind(), error.path()), (Kind::Corrupt, Some(first.path.as_path())));
         assert_eq!(loader.failures()[0].outcome, Outcome::Raised);
     }
-}
-
-fn row_index(row: &forebay::Explained) -> usize {
-    row.path.file_stem().unwrap().to_str().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -149,7 +157,9 @@ fn quarantine_spares_known_bad_files_and_reaches_the_next_run() {
     assert_eq!(lines.lines().count(), 9, "three bad files in three epochs");
     for line in lines.lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
-        for name in ["path", "index", "code", "stage", "attempts", "message", "hint", "epoch", "step", "rank", "outcome"] {
+        for name in
+            ["path", "index", "code", "stage", "attempts", "message", "hint", "epoch", "step", "rank", "outcome"]
+        {
             assert!(value.get(name).is_some(), "{name} is missing in {line}");
         }
     }

@@ -61,7 +61,11 @@ fn resumes_exactly_after_every_step_on_any_threads_and_world() {
             assert_eq!(state.step.0, made as u64);
             for (threads, other_world) in [(1, 1), (2, 2), (5, 3), (2, 4)] {
                 let rest = remaining(threads, other_world, Some(state));
-                assert_eq!(rest, whole[state.position as usize..], "{world} ranks, step {made}, then {other_world} ranks");
+                assert_eq!(
+                    rest,
+                    whole[state.position as usize..],
+                    "{world} ranks, step {made}, then {other_world} ranks"
+                );
             }
         }
     }
