@@ -1,1 +1,12 @@
-//! cli
+//! The `forebay` command as a library: the binary and the Python wheel's command are both a call of [`main`].
+//!
+//! One module per command. A command writes to the [`Console`] it is given, never to the process's own streams, and
+//! ends with a [`Status`].
+
+mod command;
+mod console;
+mod demo;
+mod progress;
+
+pub use command::{main, run};
+pub use console::{Console, Status};

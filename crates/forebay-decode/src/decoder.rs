@@ -93,12 +93,112 @@ impl Format {
     }
 }
 
+impl Header {
+    /// All of the picture.
+    pub const fn whole(&self) -> Region {
+        Region { x: 0, y: 0, width: self.width, height: self.height }
+    }
+
+    /// The region to decode; one that leaves the picture is a bug of the caller.
+    pub(crate) fn region(&self, wanted: Option<Region>) -> Result<Region> {
+        let Some(wanted) = wanted else { return Ok(self.whole()) };
+        let inside = |start: u32, length: u32, end: u32| length > 0 && start < end && length <= end - start;
+        if inside(wanted.x, wanted.width, self.width) && inside(wanted.y, wanted.height, self.height) {
+            return Ok(wanted);
+        }
+        let Region { x, y, width, height } = wanted;
+        let message =
+            format!("region {width}×{height} at ({x}, {y}) leaves the picture of {}×{}", self.width, self.height);
+        Err(Error::internal(message))
+    }
+}
+
+/// Refuses pictures without pixels, and those with too many, before anything is allocated for them.
+pub(crate) fn check_size(format: Format, width: u32, height: u32) -> Result<()> {
+    if width == 0 || height == 0 {
+        return Err(Error::new(Kind::Corrupt, format!("has no pixels ({}, {width}×{height})", format.name())));
+    }
+    if u64::from(width) * u64::from(height) > MAX_PIXELS {
+        let message = format!("is too large (expected at most {MAX_PIXELS} pixels, got {width}×{height})");
+        return Err(Error::new(Kind::Exhausted, message));
+    }
+    Ok(())
+}
+
+/// The error for bytes that end too early.
+pub(crate) fn truncated(format: Format, detail: impl Into<String>) -> Error {
+    Error::new(Kind::Corrupt, format!("is truncated ({})", format.name())).with_detail(detail)
+}
+
+/// The error for bytes that contradict their format.
+pub(crate) fn damaged(format: Format, detail: impl Into<String>) -> Error {
+    Error::new(Kind::Corrupt, format!("is damaged ({})", format.name())).with_detail(detail)
+}
+
+/// The error for a sound file of a kind that is not decoded.
+pub(crate) fn unsupported(format: Format, detail: impl Into<String>) -> Error {
+    let message = format!("is a {} of a variant that is not decoded", format.name());
+    Error::new(Kind::Undecodable, message).with_detail(detail)
+}
+
 /// The error for bytes of no known format; it shows how they begin.
 pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
+    const SIGNATURES: [(Format, &[u8]); 8] = [
+        (Format::Jpeg, b"\xFF\xD8\xFF"),
+        (Format::Png, b"\x89PNG\r\n\x1A\n"),
+        (Format::Gif, b"GIF87a"),
+        (Format::Gif, b"GIF89a"),
+        (Format::Bmp, b"BM"),
+        (Format::Tiff, b"II*\0"),
+        (Format::Tiff, b"MM\0*"),
+        (Format::WebP, b"RIFF"),
+    ];
     if bytes.is_empty() {
         return Error::new(Kind::Corrupt, "is empty (0 bytes)");
+    }
+    let begun = |&&(format, signature): &&(Format, &[u8])| {
+        signature.starts_with(bytes) || (format == Format::WebP && bytes.starts_with(signature) && bytes.len() < 12)
+    };
+    if let Some((format, _)) = SIGNATURES.iter().find(begun) {
+        return truncated(*format, format!("only {} bytes", bytes.len()));
     }
     let start = &bytes[..bytes.len().min(12)];
     Error::new(Kind::Undecodable, "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF)")
         .with_detail(format!("begins with \"{}\"", start.escape_ascii()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_end_in_a_signature_are_truncated_and_others_unknown() {
+        for bytes in [&b"\xFF\xD8"[..], b"\x89PNG\r", b"GIF", b"B", b"II", b"RIFF\x01\x02\x03\x04WEB"] {
+            assert_eq!(Format::sniff(bytes), None);
+            assert_eq!(unknown_format(bytes).kind(), Kind::Corrupt, "{}", bytes.escape_ascii());
+        }
+        for bytes in [&b"<html>"[..], b"\0\0\0\0", b"RIFF\x01\x02\x03\x04WAVEfmt ", b"RIFX"] {
+            assert_eq!(Format::sniff(bytes), None);
+            assert_eq!(unknown_format(bytes).kind(), Kind::Undecodable, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_region_lies_inside_the_picture_or_is_refused() {
+        let header = Header { format: Format::Png, width: 10, height: 5, memory_bytes: 0 };
+        let region = |x, y, width, height| header.region(Some(Region { x, y, width, height })).is_ok();
+        assert!(region(0, 0, 10, 5) && region(9, 4, 1, 1));
+        assert!(!region(0, 0, 11, 5) && !region(9, 0, 2, 1) && !region(0, 4, 1, 2));
+        assert!(
+            !region(0, 0, 0, 1) && !region(10, 0, 1, 1) && !region(u32::MAX, 0, 2, 1) && !region(1, 0, u32::MAX, 1)
+        );
+    }
+
+    #[test]
+    fn sizes_are_limited_by_pixels_not_by_sides() {
+        assert!(check_size(Format::Png, 178_956_970, 1).is_ok());
+        assert_eq!(check_size(Format::Png, 178_956_971, 1).unwrap_err().kind(), Kind::Exhausted);
+        assert_eq!(check_size(Format::Png, u32::MAX, u32::MAX).unwrap_err().kind(), Kind::Exhausted);
+        assert_eq!(check_size(Format::Png, 0, 7).unwrap_err().kind(), Kind::Corrupt);
+    }
 }

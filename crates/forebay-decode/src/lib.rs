@@ -3,10 +3,21 @@
 //! Knows nothing of files, threads or batches. [`Pipeline`] is the whole of it for a caller: bytes and a random
 //! stream go in, one sample comes out in its place of the batch.
 
+mod bmp;
 mod decoder;
+mod decoders;
+mod gif;
 mod image;
+mod jpeg;
 mod ops;
 mod pipeline;
+mod pixels;
+mod png;
+mod tiff;
+mod webp;
 
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
+pub use decoders::Decoders;
 pub use image::{Dtype, Image, Layout, Tensor, TensorData, Value};
+pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
+pub use pipeline::{Pipeline, Scratch, Timing};

@@ -1,1 +1,44 @@
-//! python
+//! `forebay._forebay`: the engine as Python sees it. Conversion only: every decision is made below or above.
+//!
+//! Python objects reach other threads only inside [`call::PyCall`], which takes the GIL for as long as the user's
+//! own callable runs. Everything that may wait does so with the GIL released.
+
+use pyo3::prelude::*;
+
+mod array;
+mod call;
+mod engine;
+mod errors;
+mod index;
+mod pipeline;
+mod run;
+
+/// Processors that this process may run on.
+#[pyfunction]
+fn available_cpus() -> usize {
+    forebay::machine::available_cpus()
+}
+
+/// The `forebay` command; returns its exit status.
+#[pyfunction]
+fn run_cli(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| forebay_cli::main(arguments))
+}
+
+#[pymodule]
+fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<array::Array>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<index::Index>()?;
+    module.add_class::<pipeline::Pipeline>()?;
+    module.add_class::<run::Batch>()?;
+    module.add_class::<run::Run>()?;
+    module.add_function(wrap_pyfunction!(available_cpus, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
+    module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;
+    module.add_function(wrap_pyfunction!(index::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(pipeline::apply, module)?)?;
+    module.add_function(wrap_pyfunction!(pipeline::load_one, module)?)?;
+    module.add_function(wrap_pyfunction!(run_cli, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

@@ -39,15 +39,16 @@ pub use assemble::{Batch, Buffer, Payload};
 pub use deliver::{Next, Run};
 pub use loader::{Explained, Loader};
 pub use report::Report;
-pub use source::{Dataset, Open, Selection, Source, scan_folder};
+pub use source::{Dataset, Open, Selection, Source, find_classes, scan_folder};
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
     Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Kind, OnError, Outcome, REGISTRY, Rank,
-    Result, Retry, SampleId, Stage, State, Step, WorldSize,
+    Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Custom, Dtype, Image, Interpolation, Layout, Op, Pipeline, Scratch, Tensor, TensorData, Value,
+    Custom, Dtype, Erase, Image, Interpolation, Layout, Op, Padding, PaddingMode, Pipeline, ResizeTo, Scratch, Size,
+    Tensor, TensorData, Value,
 };
 pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
 pub use forebay_store::{Local, Store, machine};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{DatasetIdentity, Error, Result, SampleId, hash_words};
-use forebay_decode::{Pipeline, Value};
+use forebay_core::{DatasetIdentity, Epoch, Error, Result, Rng, SampleId, hash_words};
+use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{Accept, FolderIndex, ScanOptions};
 use forebay_store::{Local, Store};
 
@@ -112,6 +112,26 @@ impl Source {
     pub fn new(dataset: Arc<dyn Dataset>, store: Arc<dyn Store>, pipeline: Pipeline) -> Self {
         Self { dataset, store, pipeline: Arc::new(pipeline), open: None }
     }
+
+    /// One sample in the calling thread, without a loader: no retry, no substitute, no budget.
+    pub fn load(&self, sample: SampleId, seed: u64, epoch: Epoch) -> Result<Value> {
+        let path = self.dataset.path(sample);
+        let rng = Rng::for_sample(seed, epoch, sample);
+        let mut scratch = Scratch::default();
+        let mut load = || match &self.open {
+            Some(open) => self.pipeline.transform(open.open(&path)?, &rng, &mut scratch),
+            None => {
+                let object = self.store.read(&path, &mut |size| Ok(Vec::with_capacity(size as usize)))?;
+                self.pipeline.run(&object.bytes, &rng, &mut scratch).map(|(value, _)| value)
+            }
+        };
+        load().map_err(|error| error.at_path(&path).at_index(sample.0).after(1, std::time::Duration::ZERO))
+    }
+}
+
+/// The classes of a folder: the directories below it, sorted.
+pub fn find_classes(store: &dyn Store, root: &Path) -> Result<Vec<String>> {
+    forebay_format::find_classes(root, &|directory| store.list(directory))
 }
 
 /// Scans a folder through a store.

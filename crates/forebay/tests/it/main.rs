@@ -1,6 +1,6 @@
 //! The loader as a whole, on a store in memory that fails as told.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod fixture;
 mod lifecycle;

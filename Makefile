@@ -1,0 +1,72 @@
+# Every target does all of its own set-up; scripts/setup.sh says what it installs. CI runs these same lines (.ci/run).
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup native python develop demo test test-rust test-python lint bench docs clean
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+export VENV
+# Two targets at once would fight for the processors and for cargo's lock.
+.NOTPARALLEL:
+
+# An extension module is linked by the interpreter that loads it; it is tested through Python.
+RUST := --workspace --exclude forebay-python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: native python ## everything that test, lint and bench need (they do it themselves)
+
+native:
+	@scripts/setup.sh native
+
+python:
+	@scripts/setup.sh python
+
+demo: native ## load a small folder with damaged files and print the report (no torch needed)
+	@cargo run --release --package forebay-cli --bin forebay -- demo
+
+test: test-rust test-python ## all tests: Rust, documentation, Python
+
+test-rust: native ## the Rust tests only
+	@set -x
+	if cargo nextest --version >/dev/null 2>&1; then
+	    cargo nextest run $(RUST) --config-file scripts/nextest.toml
+	else
+	    cargo test $(RUST) --lib --bins --tests
+	fi
+	cargo test $(RUST) --doc
+
+# The release profile: the parity and lifecycle tests decode thousands of pictures.
+develop: native python
+	@env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --quiet
+
+test-python: develop ## the Python tests only
+	@$(BIN)/python -m pytest python/tests
+
+# clippy looks into the extension too; with one fixed interpreter, whatever `python3` is elsewhere.
+lint: export PYO3_PYTHON := $(abspath $(BIN)/python)
+lint: native python ## formatting, clippy, the layers, ruff, mypy
+	@set -x
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(BIN)/python scripts/check_layers.py --self-test
+	$(BIN)/python scripts/check_layers.py
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict python/forebay
+
+bench: develop ## images/s against torch and against the bare kernels, into benchmarks/results/
+	@cargo build --quiet --release --package forebay --example kernel
+	$(BIN)/python benchmarks/bench.py
+
+docs: native ## the Rust documentation, in target/doc
+	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps
+
+clean: ## remove what was built, the environment and the benchmark's pictures
+	@cargo clean
+	rm -rf $(VENV) benchmarks/data .pytest_cache .mypy_cache .ruff_cache
+	rm -f python/forebay/*.so
+	find python scripts benchmarks -name __pycache__ -prune -exec rm -rf {} +

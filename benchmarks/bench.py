@@ -1,0 +1,141 @@
+"""`make bench`: images/s of forebay, of torch's DataLoader, and of forebay's kernels without a loader around them.
+
+Each contender runs in a process of its own, in turns, and medians are compared: the ratios are what counts, because
+other work on the machine slows all of them alike. Writes benchmarks/results/imagefolder.md. Fails only if it cannot
+run; a slow result is a result.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import photos
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+NAMES = {
+    "forebay": "forebay DataLoader + ImageFolder",
+    "torch": "torch DataLoader + torchvision ImageFolder (PIL)",
+    "kernel": "the bare kernel loop (no loader, files in memory)",
+}
+
+
+def command(name: str, kernel: Path, folder: Path, threads: int, epochs: int) -> list[str]:
+    """How a contender is started."""
+    numbers = [str(folder), str(threads), str(epochs)]
+    if name == "kernel":
+        return [str(kernel), *numbers]
+    return [sys.executable, str(HERE / "contender.py"), name, *numbers]
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """All rounds of all contenders, in turns; the first one to go changes every round."""
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.contenders}
+    for number in range(arguments.rounds):
+        turn = number % len(arguments.contenders)
+        for name in arguments.contenders[turn:] + arguments.contenders[:turn]:
+            line = command(name, arguments.kernel, folder, arguments.threads, arguments.epochs)
+            told = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
+            result = json.loads(told.stdout.splitlines()[-1])
+            result["rate"] = result["images"] / result["seconds"]
+            rounds[name].append(result)
+            print(
+                f"round {number}  {name:8}  {result['rate']:7.0f} images/s  "
+                f"{result['images']} delivered  hash {result['hash']}",
+                flush=True,
+            )
+    return rounds
+
+
+def machine() -> str:
+    """What it was measured on, in one line."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.machine()
+    return f"{model}, {len(os.sched_getaffinity(0))} CPUs, {platform.system()} {platform.release()}"
+
+
+def versions() -> str:
+    """Of everything that was compared."""
+    told = [f"Python {platform.python_version()}"]
+    for name in ("forebay", "torch", "torchvision", "pillow", "numpy"):
+        try:
+            told.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            told.append(f"{name} absent")
+    return ", ".join(told)
+
+
+def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]], mean_bytes: float) -> str:
+    """The result as Markdown."""
+    rates = {name: median(result["rate"] for result in results) for name, results in rounds.items()}
+    lines = [
+        "# Image folder",
+        "",
+        f"Measured {datetime.date.today()} by `make bench`. {machine()}. {versions()}.",
+        "",
+        f"{arguments.count} synthetic JPEGs of {photos.WIDTH}x{photos.HEIGHT}, {mean_bytes / 1000:.0f} KB on average, "
+        "in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, shuffled; "
+        f"{arguments.threads} threads or worker processes; {arguments.rounds} rounds of {arguments.epochs} timed "
+        "epochs after one that is not. Each run is a process of its own; medians, and the range in brackets.",
+        "",
+        "| loader | images/s | forebay is | delivered per run | hash of epoch 0, each round |",
+        "|---|---|---|---|---|",
+    ]
+    for name, results in rounds.items():
+        spread = f"{min(result['rate'] for result in results):.0f} to {max(result['rate'] for result in results):.0f}"
+        ratio = f"{rates['forebay'] / rates[name]:.2f}x" if name != "forebay" and "forebay" in rates else ""
+        delivered = ", ".join(sorted({str(result["images"]) for result in results}))
+        hashes = [result["hash"] for result in results]
+        hashes = f"`{hashes[0]}`, the same {len(hashes)} times" if len(set(hashes)) == 1 else ", ".join(hashes)
+        lines.append(f"| {NAMES[name]} | {rates[name]:.0f} ({spread}) | {ratio} | {delivered} | {hashes} |")
+    lines += [
+        "",
+        "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is the",
+        "same in every round, and the same as the kernels', says that the loader delivers every sample exactly once",
+        "and changes none; torch draws its random crops from another stream, so its hash is another one.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def parse() -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(description="images/s of forebay, torch and the bare kernels")
+    parser.add_argument("--count", type=int, default=1500, help="pictures")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=2, help="timed epochs per round")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--data", type=Path, default=HERE / "data", help="where the pictures are, or will be")
+    parser.add_argument("--contenders", nargs="+", choices=list(NAMES), default=list(NAMES))
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    parser.add_argument("--kernel", type=Path, default=target / "release" / "examples" / "kernel")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "imagefolder.md")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    arguments = parse()
+    folder = arguments.data / f"photos-{arguments.count}"
+    photos.ensure(folder, arguments.count)
+    sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
+    rounds = measure(arguments, folder)
+    text = page(arguments, rounds, sum(sizes) / len(sizes))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(text, "utf-8")
+    print("\n" + text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""One contender of the benchmark in a process of its own: loads the folder and prints one JSON line.
+
+`contender.py NAME FOLDER THREADS EPOCHS`. Epoch 0 starts workers and warms up caches; what it delivers is counted and
+hashed. The epochs after it are timed, and nothing is done with their batches, so that the loader alone is measured.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+BATCH_SIZE = 64
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def training(t: Any) -> Any:
+    """The usual transform, of one library's module `transforms` or the other's."""
+    return t.Compose([t.RandomResizedCrop(224), t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(MEAN, STD)])
+
+
+def forebay_loader(folder: str, threads: int) -> Iterable[Any]:
+    """forebay, as a user writes it."""
+    import forebay as fb
+    from forebay import transforms
+
+    dataset = fb.ImageFolder(folder, transform=training(transforms))
+    return fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, on_error="replace")
+
+
+def torch_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Torch with torchvision's ImageFolder: PIL, transforms v1, workers that stay between epochs."""
+    import torch
+    from torchvision import datasets, transforms
+
+    torch.manual_seed(0)
+    dataset = datasets.ImageFolder(folder, transform=training(transforms))
+    return torch.utils.data.DataLoader(
+        dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, persistent_workers=True
+    )
+
+
+LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {"forebay": forebay_loader, "torch": torch_loader}
+
+
+def main() -> None:
+    """Measures one contender."""
+    name, folder, threads, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    loader = LOADERS[name](folder, threads)
+    total = 0
+    for images, _ in loader:
+        # The sum of 32-bit words does not depend on the order; examples/kernel.rs takes the same.
+        total = (total + int(images.numpy().view(np.uint32).sum(dtype=np.uint64))) % 2**64
+    delivered = 0
+    started = time.perf_counter()
+    for _ in range(epochs):
+        for images, _ in loader:
+            delivered += len(images)
+    seconds = time.perf_counter() - started
+    print(json.dumps({"images": delivered, "seconds": seconds, "hash": f"{total:016x}"}))
+
+
+if __name__ == "__main__":
+    main()

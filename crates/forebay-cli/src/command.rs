@@ -1,0 +1,62 @@
+//! The command line: which command, with which arguments, to which exit status.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+
+use clap::{Parser, Subcommand};
+
+use crate::console::{Console, Status};
+use crate::demo;
+
+/// A data loader for training that survives its storage.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Arguments),
+}
+
+/// Runs the command with the process's own streams. `arguments` are those after the program's name; the result is the
+/// exit status: 0 fine, 1 problems found, 2 wrong usage.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    // Not locked: a thread that panics writes to stderr, and would wait for the lock while the command waits for it.
+    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let is_terminal = err.is_terminal();
+    run(arguments, &mut Console { out: &mut out, err: &mut err, is_terminal }) as u8
+}
+
+/// As [`main`], writing to a console of the caller's.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> Status {
+    let status = dispatch(arguments, console).and_then(|status| console.out.flush().map(|()| status));
+    match status {
+        Ok(status) => status,
+        // `forebay … | head` closed the pipe: it has seen what it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Status::Fine,
+        Err(error) => {
+            // If this cannot be written either, the exit status is all that is left to say.
+            let _unheard = writeln!(console.err, "error: the output could not be written: {error}");
+            Status::Problems
+        }
+    }
+}
+
+fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> io::Result<Status> {
+    // Whatever the program was started as (`python -m forebay` too), it is called forebay.
+    match Arguments::try_parse_from(std::iter::once("forebay".into()).chain(arguments)) {
+        Ok(Arguments { command: Command::Demo(arguments) }) => demo::run(&arguments, console),
+        // `--help` and `--version` come this way too.
+        Err(told) => {
+            let (stream, status): (&mut dyn Write, _) = match told.use_stderr() {
+                true => (console.err, Status::Usage),
+                false => (console.out, Status::Fine),
+            };
+            write!(stream, "{}", told.render())?;
+            Ok(status)
+        }
+    }
+}

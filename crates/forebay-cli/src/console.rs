@@ -1,0 +1,35 @@
+//! Where a command writes, and how it ends.
+
+use std::io::{self, Write};
+
+/// How a command ended; the number is the process's exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It did what it was asked to.
+    Fine = 0,
+    /// It found problems, or could not do it.
+    Problems = 1,
+    /// It was called in a wrong way, and did nothing.
+    Usage = 2,
+}
+
+/// Where a command writes.
+pub struct Console<'a> {
+    /// What it was asked for: text, or one JSON object.
+    pub out: &'a mut dyn Write,
+    /// Progress, notes and errors.
+    pub err: &'a mut dyn Write,
+    /// Whether `err` is a terminal, on which a line may be drawn over itself.
+    pub is_terminal: bool,
+}
+
+impl Console<'_> {
+    /// Says why the command failed, with the hint kept apart.
+    pub(crate) fn error(&mut self, error: &forebay::Error) -> io::Result<()> {
+        writeln!(self.err, "error: {error}")?;
+        if let Some(detail) = error.detail() {
+            writeln!(self.err, "detail: {detail}")?;
+        }
+        writeln!(self.err, "hint: {}", error.hint())
+    }
+}

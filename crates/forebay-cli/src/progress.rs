@@ -1,0 +1,77 @@
+//! One line that is drawn over itself while a command works. Without a terminal there is none.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// Faster than this is flicker.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Columns of the bar.
+const BAR: u64 = 24;
+
+/// The line.
+pub(crate) struct Progress {
+    is_shown: bool,
+    started: Instant,
+    drawn: Option<Instant>,
+}
+
+impl Progress {
+    pub(crate) fn new(is_shown: bool) -> Self {
+        Self { is_shown, started: Instant::now(), drawn: None }
+    }
+
+    /// Time since it was made.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Draws `label  [####----]  done/total` and `rest`, unless it was drawn a moment ago.
+    pub(crate) fn draw(
+        &mut self,
+        to: &mut dyn Write,
+        label: &str,
+        (done, total): (u64, u64),
+        rest: &str,
+    ) -> io::Result<()> {
+        let recent = self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL) && done < total;
+        if !self.is_shown || recent {
+            return Ok(());
+        }
+        self.drawn = Some(Instant::now());
+        let filled = (BAR * done / total.max(1)).min(BAR) as usize;
+        let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR as usize - filled));
+        write!(to, "\r{label}  [{bar}]  {done}/{total}  {rest}\x1b[K")?;
+        to.flush()
+    }
+
+    /// Removes the line.
+    pub(crate) fn clear(&mut self, to: &mut dyn Write) -> io::Result<()> {
+        match self.drawn.take() {
+            Some(_) => write!(to, "\r\x1b[K").and_then(|()| to.flush()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_drawn_over_itself_and_leaves_nothing() {
+        let (mut progress, mut to) = (Progress::new(true), Vec::new());
+        progress.draw(&mut to, "epoch 0", (300, 600), "7 failed").unwrap();
+        progress.draw(&mut to, "epoch 0", (301, 600), "too soon to be drawn").unwrap();
+        progress.clear(&mut to).unwrap();
+        let text = String::from_utf8(to).unwrap();
+        assert_eq!(text, "\repoch 0  [############------------]  300/600  7 failed\x1b[K\r\x1b[K");
+    }
+
+    #[test]
+    fn without_a_terminal_nothing_is_drawn() {
+        let (mut progress, mut to) = (Progress::new(false), Vec::new());
+        progress.draw(&mut to, "epoch 0", (600, 600), "").unwrap();
+        progress.clear(&mut to).unwrap();
+        assert!(to.is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! One decoder of each format, made when first needed and kept: what a thread decodes with.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forebay_core::{Error, Kind, Result};
+
+use crate::bmp::Bmp;
+use crate::decoder::{check_size, unknown_format};
+use crate::gif::Gif;
+use crate::jpeg::Jpeg;
+use crate::png::Png;
+use crate::tiff::Tiff;
+use crate::webp::WebP;
+use crate::{Decoder, Format, Header, Image, Region};
+
+/// The working memory of larger pictures is given back, so that one of them does not enlarge every thread for good.
+const MAX_KEPT_BYTES: u64 = 64 << 20;
+
+/// Decodes pictures of every format, by their content. One per thread; creating one costs nothing.
+///
+/// After an error it can be used on: a failure never changes what later pictures look like. A decoder that panics
+/// is thrown away, and the picture reported as corrupt.
+///
+/// ```
+/// let mut decoders = forebay_decode::Decoders::default();
+/// let error = decoders.header(b"<html>not found</html>").unwrap_err();
+/// assert_eq!(error.to_string(), "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF)");
+/// ```
+#[derive(Default)]
+pub struct Decoders {
+    jpeg: Option<Jpeg>,
+    png: Png,
+    webp: WebP,
+    gif: Gif,
+    bmp: Bmp,
+    tiff: Tiff,
+}
+
+impl Decoders {
+    /// What the first bytes tell. Reads no pixels; refuses pictures without pixels or with too many.
+    pub fn header(&mut self, bytes: &[u8]) -> Result<Header> {
+        let format = Format::sniff(bytes).ok_or_else(|| unknown_format(bytes))?;
+        let header = self.guarded(format, |decoder| decoder.header(bytes))?;
+        check_size(format, header.width, header.height)?;
+        Ok(header)
+    }
+
+    /// Decodes at least `wanted` (all of it when `None`) of the picture that `header` is of, into `out`, whose memory
+    /// is used again. Gives the region that `out` then holds. After an error `out` holds nothing of use.
+    pub fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
+        let wanted = wanted.map(|wanted| header.region(Some(wanted))).transpose()?;
+        let decoded = self.guarded(header.format, |decoder| decoder.decode(bytes, header, wanted, out));
+        if header.memory_bytes > MAX_KEPT_BYTES {
+            *self = Self::default();
+        }
+        decoded
+    }
+
+    /// Calls the decoder of `format`. Damaged bytes must not end the thread, whatever a library makes of them.
+    fn guarded<T>(&mut self, format: Format, call: impl FnOnce(&mut dyn Decoder) -> Result<T>) -> Result<T> {
+        let called = catch_unwind(AssertUnwindSafe(|| call(self.of(format)?)));
+        called.unwrap_or_else(|panic| {
+            *self = Self::default();
+            let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+            let words = words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Err(Error::new(Kind::Corrupt, format!("made the {} decoder panic", format.name())).with_detail(words))
+        })
+    }
+
+    fn of(&mut self, format: Format) -> Result<&mut dyn Decoder> {
+        Ok(match format {
+            Format::Jpeg => match &mut self.jpeg {
+                Some(jpeg) => jpeg,
+                empty => empty.insert(Jpeg::new()?),
+            },
+            Format::Png => &mut self.png,
+            Format::WebP => &mut self.webp,
+            Format::Gif => &mut self.gif,
+            Format::Bmp => &mut self.bmp,
+            Format::Tiff => &mut self.tiff,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_corrupt_picture_and_the_next_one_is_decoded() {
+        let mut decoders = Decoders::default();
+        let error = decoders.guarded::<()>(Format::Gif, |_| panic!("index out of bounds")).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert_eq!(error.to_string(), "made the GIF decoder panic");
+        assert_eq!(error.detail(), Some("index out of bounds"));
+        let bitmap = b"BM\0\0\0\0\0\0\0\0\x1A\0\0\0\x0C\0\0\0\x01\0\x01\0\x01\0\x18\0\x03\x02\x01";
+        let header = decoders.header(bitmap).unwrap();
+        let mut out = Image::default();
+        decoders.decode(bitmap, &header, None, &mut out).unwrap();
+        assert_eq!(out, Image { width: 1, height: 1, channels: 3, pixels: vec![1, 2, 3] });
+    }
+}

@@ -1,0 +1,217 @@
+//! JPEG, by libjpeg-turbo: whole pictures, or only the rows and columns around a wanted region.
+//!
+//! The C side (`jpeg/shim.c`) turns libjpeg's jumps into return codes and decides which of its warnings mean damage.
+//! This side owns the memory and words the errors. No scaling: a scaled picture has other pixels.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::NonNull;
+
+use forebay_core::{Error, Kind, Result};
+// Not called from Rust: it brings the library that the shim is linked with.
+use turbojpeg_sys as _;
+
+use crate::decoder::{check_size, truncated};
+use crate::pixels::{cmyk_to_rgb, prepare};
+use crate::{Decoder, Format, Header, Image, Region};
+
+/// Bytes of junk between coded data and the next marker that are taken for padding. Cameras write a few; a decoder
+/// that lost its place leaves more. Measured with 4 KiB of zeros at 2500 places in 250 photo-like files: 99.4 % are
+/// noticed with this tolerance as without any, 99.2 % with 16. (Up to 7 more bytes at the end of a picture go
+/// unnoticed, because libjpeg has already read them when it finishes.)
+const MAX_EXTRANEOUS_BYTES: u32 = 8;
+
+/// What libjpeg-turbo holds besides coefficients and result: tables, and a few rows of blocks per component.
+const WORKING_BYTES: u64 = 64 << 10;
+const WORKING_BYTES_PER_COLUMN: u64 = 256;
+
+#[repr(C)]
+struct Decompressor {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Shape {
+    width: u32,
+    height: u32,
+    components: u32,
+    multi_scan: u32,
+    coefficient_bytes: u64,
+    data_offset: u64,
+}
+
+#[repr(C)]
+struct Trouble {
+    row: u32,
+    scan: u32,
+    message: *const c_char,
+}
+
+const DONE: c_int = 0;
+const TRUNCATED: c_int = 2;
+const UNSUPPORTED: c_int = 3;
+const NO_MEMORY: c_int = 4;
+
+unsafe extern "C" {
+    fn forebay_jpeg_new(max_extraneous_bytes: u32) -> Option<NonNull<Decompressor>>;
+    fn forebay_jpeg_free(decompressor: NonNull<Decompressor>);
+    fn forebay_jpeg_trouble(decompressor: NonNull<Decompressor>, trouble: *mut Trouble);
+    fn forebay_jpeg_header(d: NonNull<Decompressor>, data: *const u8, size: usize, shape: *mut Shape) -> c_int;
+    fn forebay_jpeg_begin(
+        d: NonNull<Decompressor>,
+        data: *const u8,
+        size: usize,
+        y: u32,
+        x: *mut u32,
+        width: *mut u32,
+        channels: *mut u32,
+    ) -> c_int;
+    fn forebay_jpeg_rows(d: NonNull<Decompressor>, rows: *mut u8, stride: usize, count: u32) -> c_int;
+    fn forebay_jpeg_finish(d: NonNull<Decompressor>) -> c_int;
+}
+
+/// A decompressor, used again for picture after picture.
+pub(crate) struct Jpeg {
+    raw: NonNull<Decompressor>,
+    /// Some rows of CMYK on their way to RGB.
+    cmyk: Vec<u8>,
+}
+
+// SAFETY: the decompressor is reached through `&mut self` only, and libjpeg keeps no thread-local state.
+unsafe impl Send for Jpeg {}
+
+impl Drop for Jpeg {
+    fn drop(&mut self) {
+        // SAFETY: made by forebay_jpeg_new, freed once, not used after.
+        unsafe { forebay_jpeg_free(self.raw) }
+    }
+}
+
+impl Jpeg {
+    /// A decompressor without a picture.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: no precondition.
+        let raw = unsafe { forebay_jpeg_new(MAX_EXTRANEOUS_BYTES) };
+        let raw = raw.ok_or_else(|| Error::new(Kind::Exhausted, "memory for a JPEG decoder ran out"))?;
+        Ok(Self { raw, cmyk: Vec::new() })
+    }
+
+    fn shape(&mut self, bytes: &[u8]) -> Result<Shape> {
+        let mut shape = Shape::default();
+        // SAFETY: `bytes` is readable for its length; the shim keeps no pointer into it after it returns.
+        let code = unsafe { forebay_jpeg_header(self.raw, bytes.as_ptr(), bytes.len(), &raw mut shape) };
+        match code {
+            DONE => Ok(shape),
+            code => Err(self.error(code, &Shape::default())),
+        }
+    }
+
+    /// Words for a failure. A `shape` without rows means that it happened in the header.
+    fn error(&self, code: c_int, shape: &Shape) -> Error {
+        let mut trouble = Trouble { row: 0, scan: 0, message: std::ptr::null() };
+        // SAFETY: `trouble` is writable.
+        unsafe { forebay_jpeg_trouble(self.raw, &raw mut trouble) };
+        // SAFETY: the shim points to its zero-terminated buffer, which lives as long as `self.raw`.
+        let detail = unsafe { CStr::from_ptr(trouble.message) }.to_string_lossy().into_owned();
+        let place = match shape {
+            Shape { height: 0, .. } => "in its header".to_owned(),
+            Shape { multi_scan: 0, height, .. } => format!("at row {} of {height}", trouble.row),
+            _ => format!("in scan {}", trouble.scan),
+        };
+        match code {
+            TRUNCATED => Error::new(Kind::Corrupt, format!("is truncated (JPEG ends {place})")),
+            UNSUPPORTED => Error::new(Kind::Undecodable, "is a JPEG of a variant that is not decoded"),
+            NO_MEMORY => Error::new(Kind::Exhausted, format!("needs more memory than there is (JPEG, {place})")),
+            _ => Error::new(Kind::Corrupt, format!("is damaged (JPEG, {place})")),
+        }
+        .with_detail(detail)
+    }
+}
+
+impl Decoder for Jpeg {
+    fn header(&mut self, bytes: &[u8]) -> Result<Header> {
+        let shape = self.shape(bytes)?;
+        check_size(Format::Jpeg, shape.width, shape.height)?;
+        let (width, height) = (u64::from(shape.width), u64::from(shape.height));
+        let memory_bytes =
+            width * height * 3 + shape.coefficient_bytes + WORKING_BYTES + WORKING_BYTES_PER_COLUMN * width;
+        Ok(Header { format: Format::Jpeg, width: shape.width, height: shape.height, memory_bytes })
+    }
+
+    fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
+        let shape = self.shape(bytes)?;
+        if (shape.width, shape.height) != (header.width, header.height) {
+            return Err(Error::internal("the header given belongs to another JPEG"));
+        }
+        // Decoding that stops early would not notice that the end is missing. Without it, decode all there is: that
+        // ends in an error which tells where.
+        let ended = ends(bytes, shape.data_offset);
+        let mut region = header.region(wanted.filter(|_| ended))?;
+        let mut channels = 0;
+        // SAFETY: `bytes` is readable for its length and outlives forebay_jpeg_finish below, or the failure that
+        // makes the shim forget it; the next picture begins with forebay_jpeg_header, which sets the pointer anew.
+        let code = unsafe {
+            forebay_jpeg_begin(
+                self.raw,
+                bytes.as_ptr(),
+                bytes.len(),
+                region.y,
+                &raw mut region.x,
+                &raw mut region.width,
+                &raw mut channels,
+            )
+        };
+        if code != DONE {
+            return Err(self.error(code, &shape));
+        }
+        prepare(out, region.width, region.height);
+        let code = match channels {
+            3 => self.rows(&mut out.pixels, region.width as usize * 3, region.height),
+            _ => self.cmyk_rows(out),
+        };
+        if code != DONE {
+            return Err(self.error(code, &shape));
+        }
+        // SAFETY: no precondition beyond a live decompressor.
+        match unsafe { forebay_jpeg_finish(self.raw) } {
+            DONE if ended => Ok(region),
+            DONE => Err(truncated(Format::Jpeg, "no end marker")),
+            code => Err(self.error(code, &shape)),
+        }
+    }
+}
+
+impl Jpeg {
+    fn rows(&mut self, pixels: &mut [u8], stride: usize, count: u32) -> c_int {
+        assert!(pixels.len() >= stride * count as usize, "room for every row");
+        // SAFETY: `pixels` has room for `count` rows, and `stride` is the row length that forebay_jpeg_begin gave.
+        unsafe { forebay_jpeg_rows(self.raw, pixels.as_mut_ptr(), stride, count) }
+    }
+
+    fn cmyk_rows(&mut self, out: &mut Image) -> c_int {
+        const ROWS: usize = 16;
+        let stride = out.width as usize * 4;
+        let mut cmyk = std::mem::take(&mut self.cmyk);
+        cmyk.resize(stride * ROWS, 0);
+        let mut code = DONE;
+        for rgb in out.pixels.chunks_mut(out.width as usize * 3 * ROWS) {
+            let cmyk = &mut cmyk[..rgb.len() / 3 * 4];
+            code = self.rows(cmyk, stride, (cmyk.len() / stride) as u32);
+            if code != DONE {
+                break;
+            }
+            // As Pillow, which takes every CMYK JPEG for Adobe's kind: inverted.
+            cmyk.iter_mut().for_each(|value| *value = !*value);
+            cmyk_to_rgb(cmyk, rgb);
+        }
+        self.cmyk = cmyk;
+        code
+    }
+}
+
+/// Whether an end marker follows the beginning of the data. What comes after it is nobody's business: cameras append
+/// previews and videos. An end marker before the data is that of a thumbnail.
+fn ends(bytes: &[u8], data_offset: u64) -> bool {
+    let data = bytes.get(data_offset as usize..).unwrap_or_default();
+    data.windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
+}

@@ -1,0 +1,338 @@
+/* The libjpeg API of libjpeg-turbo, behind functions that return codes.
+ *
+ * libjpeg reports errors by a callback that must not return, so the callback jumps. Every jump begins and ends in
+ * this file: no Rust frame is ever skipped. A warning that means damage is treated as an error at once, so that no
+ * time goes into pixels that nobody will see. The TurboJPEG API is not used because its handle stays unusable after
+ * a bad header; here jpeg_abort_decompress() makes the instance as new after every failure.
+ */
+
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+
+/* Results; src/jpeg.rs has the same list. */
+enum {
+  DONE = 0,
+  DAMAGED = 1,
+  TRUNCATED = 2,
+  UNSUPPORTED = 3,
+  NO_MEMORY = 4,
+};
+
+/* Real progressive files have about 10 scans. Each costs a pass over all blocks however short it is, so a file of a
+ * few kilobytes could keep a core busy for minutes. libjpeg-turbo's own fuzzers stop at 500. */
+#define MAX_SCANS 500
+
+/* What one picture is, and what a failure left behind. */
+struct shape {
+  uint32_t width, height;
+  uint32_t components;
+  uint32_t multi_scan;        /* all scans are read before the first row comes out */
+  uint64_t coefficient_bytes; /* held for that */
+  uint64_t data_offset;       /* where the entropy-coded data of the first scan begins */
+};
+
+struct trouble {
+  uint32_t row, scan;
+  const char *message;
+};
+
+struct decompressor {
+  struct jpeg_decompress_struct info;
+  struct jpeg_error_mgr error;
+  struct jpeg_source_mgr source;
+  struct jpeg_progress_mgr progress;
+  jmp_buf out;
+  int result;
+  int in_scan; /* the first scan has begun */
+  uint32_t max_extraneous_bytes;
+  uint32_t row, scan;
+  char message[JMSG_LENGTH_MAX];
+};
+
+static void leave(struct decompressor *d, int result)
+{
+  d->result = result;
+  longjmp(d->out, 1);
+}
+
+static void on_error(j_common_ptr info)
+{
+  struct decompressor *d = info->client_data;
+  (*info->err->format_message)(info, d->message);
+  switch (info->err->msg_code) {
+  case JERR_OUT_OF_MEMORY:
+    leave(d, NO_MEMORY);
+    break;
+  case JERR_ARITH_NOTIMPL:
+  case JERR_BAD_PRECISION:
+  case JERR_CCIR601_NOTIMPL:
+  case JERR_CONVERSION_NOTIMPL:
+  case JERR_FRACT_SAMPLE_NOTIMPL:
+  case JERR_NOTIMPL:
+  case JERR_NOT_COMPILED:
+  case JERR_SOF_UNSUPPORTED:
+    leave(d, UNSUPPORTED);
+    break;
+  default:
+    leave(d, DAMAGED);
+  }
+}
+
+/* Level -1 is a warning, others are traces. */
+static void on_message(j_common_ptr info, int level)
+{
+  struct decompressor *d = info->client_data;
+  if (level >= 0)
+    return;
+  switch (info->err->msg_code) {
+  /* Says nothing about pixels: Pillow and every viewer ignore these. */
+  case JWRN_ADOBE_XFORM:
+  case JWRN_BOGUS_ICC:
+  case JWRN_JFIF_MAJOR:
+  case JWRN_NOT_SEQUENTIAL:
+    return;
+  case JWRN_EXTRANEOUS_DATA:
+    /* Junk between header segments costs nothing (a lost table is an error of its own). Between coded data and the
+     * next marker it means that decoding lost its place, unless it is a few bytes of padding. */
+    if (!d->in_scan || (uint32_t)info->err->msg_parm.i[0] <= d->max_extraneous_bytes)
+      return;
+    break;
+  default:
+    break;
+  }
+  (*info->err->format_message)(info, d->message);
+  leave(d, DAMAGED);
+}
+
+static void on_output(j_common_ptr info)
+{
+  (void)info;
+}
+
+static void on_progress(j_common_ptr info)
+{
+  struct decompressor *d = info->client_data;
+  if (info->is_decompressor && d->info.input_scan_number > MAX_SCANS) {
+    snprintf(d->message, sizeof d->message, "more than %d scans", MAX_SCANS);
+    leave(d, DAMAGED);
+  }
+}
+
+static void source_begin(j_decompress_ptr info)
+{
+  (void)info;
+}
+
+static boolean source_fill(j_decompress_ptr info)
+{
+  struct decompressor *d = info->client_data;
+  snprintf(d->message, sizeof d->message, "Premature end of JPEG file");
+  leave(d, TRUNCATED);
+  return FALSE;
+}
+
+static void source_skip(j_decompress_ptr info, long count)
+{
+  if (count <= 0)
+    return;
+  if ((size_t)count > info->src->bytes_in_buffer)
+    source_fill(info);
+  info->src->next_input_byte += count;
+  info->src->bytes_in_buffer -= (size_t)count;
+}
+
+static void source_end(j_decompress_ptr info)
+{
+  (void)info;
+}
+
+/* Notes where it failed, and makes the instance as new. */
+static int failed(struct decompressor *d)
+{
+  d->row = d->info.output_scanline;
+  d->scan = (uint32_t)d->info.input_scan_number;
+  jpeg_abort_decompress(&d->info);
+  return d->result;
+}
+
+static void read_header(struct decompressor *d, const uint8_t *data, size_t size)
+{
+  d->message[0] = 0;
+  d->row = d->scan = 0;
+  d->in_scan = 0;
+  d->source.next_input_byte = data;
+  d->source.bytes_in_buffer = size;
+  d->info.output_scanline = 0;
+  d->info.input_scan_number = 0;
+  jpeg_read_header(&d->info, TRUE);
+  d->in_scan = 1;
+}
+
+static int create(struct decompressor *d)
+{
+  if (setjmp(d->out))
+    return 0;
+  jpeg_create_decompress(&d->info);
+  return 1;
+}
+
+struct decompressor *forebay_jpeg_new(uint32_t max_extraneous_bytes)
+{
+  struct decompressor *d = calloc(1, sizeof *d);
+  if (!d)
+    return NULL;
+  d->info.err = jpeg_std_error(&d->error);
+  d->error.error_exit = on_error;
+  d->error.emit_message = on_message;
+  d->error.output_message = on_output;
+  d->info.client_data = d;
+  if (!create(d)) {
+    free(d);
+    return NULL;
+  }
+  d->source.init_source = source_begin;
+  d->source.fill_input_buffer = source_fill;
+  d->source.skip_input_data = source_skip;
+  d->source.resync_to_restart = jpeg_resync_to_restart;
+  d->source.term_source = source_end;
+  d->info.src = &d->source;
+  d->progress.progress_monitor = on_progress;
+  d->info.progress = &d->progress;
+  d->max_extraneous_bytes = max_extraneous_bytes;
+  return d;
+}
+
+void forebay_jpeg_free(struct decompressor *d)
+{
+  jpeg_destroy_decompress(&d->info);
+  free(d);
+}
+
+void forebay_jpeg_trouble(const struct decompressor *d, struct trouble *trouble)
+{
+  trouble->row = d->row;
+  trouble->scan = d->scan;
+  trouble->message = d->message;
+}
+
+/* Reads up to the first scan; keeps nothing. */
+int forebay_jpeg_header(struct decompressor *d, const uint8_t *data, size_t size, struct shape *shape)
+{
+  if (setjmp(d->out))
+    return failed(d);
+  read_header(d, data, size);
+  struct jpeg_decompress_struct *info = &d->info;
+  shape->width = info->image_width;
+  shape->height = info->image_height;
+  shape->components = (uint32_t)info->num_components;
+  shape->multi_scan = jpeg_has_multiple_scans(info);
+  shape->data_offset = (uint64_t)(d->source.next_input_byte - data);
+  shape->coefficient_bytes = 0;
+  if (shape->multi_scan) {
+    for (int c = 0; c < info->num_components; c++) {
+      /* The arrays hold whole MCUs. */
+      const jpeg_component_info *component = &info->comp_info[c];
+      uint64_t across = (info->image_width + info->max_h_samp_factor * DCTSIZE - 1) /
+                        (info->max_h_samp_factor * DCTSIZE) * component->h_samp_factor;
+      uint64_t down = (info->image_height + info->max_v_samp_factor * DCTSIZE - 1) /
+                      (info->max_v_samp_factor * DCTSIZE) * component->v_samp_factor;
+      shape->coefficient_bytes += across * down * sizeof(JBLOCK);
+    }
+  }
+  jpeg_abort_decompress(info);
+  return DONE;
+}
+
+/* Some coefficients of an incomplete progressive file are unknown: the library then smooths across blocks. */
+static int smooths(const struct jpeg_decompress_struct *info)
+{
+  if (!info->progressive_mode || !info->coef_bits)
+    return 0;
+  for (int c = 0; c < info->num_components; c++)
+    for (int k = 1; k < 10; k++)
+      if (info->coef_bits[c][k] != 0)
+        return 1;
+  return 0;
+}
+
+/* Begins decoding, and goes to row `y`. The columns are widened so that those asked for come out as they would of
+ * the whole picture: `x` and `width` say which will come. `channels` is 3 (RGB) or 4 (CMYK as stored). `data` must
+ * live until forebay_jpeg_finish() or a failure. */
+int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size, uint32_t y, uint32_t *x,
+                       uint32_t *width, uint32_t *channels)
+{
+  if (setjmp(d->out))
+    return failed(d);
+  read_header(d, data, size);
+  struct jpeg_decompress_struct *info = &d->info;
+  int cmyk = info->jpeg_color_space == JCS_CMYK || info->jpeg_color_space == JCS_YCCK;
+  info->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+  /* The defaults, written down because parity with Pillow rests on them. Never changed on a live instance: 3.1.0
+   * uses freed memory in jpeg_skip_scanlines() when upsampling was merged before and is not now. */
+  info->dct_method = JDCT_ISLOW;
+  info->do_fancy_upsampling = TRUE;
+  info->do_block_smoothing = TRUE;
+  if (info->data_precision != 8)
+    ERREXIT1(info, JERR_BAD_PRECISION, info->data_precision);
+  jpeg_start_decompress(info);
+  *channels = (uint32_t)info->output_components;
+
+  /* The library can neither crop nor skip in a lossless picture (its SOS has other parameters), and is not exact
+   * where it smooths. */
+  int whole = smooths(info) || (!info->progressive_mode && (info->Ss != 0 || info->Se != DCTSIZE2 - 1));
+  uint32_t right = *x + *width;
+  if (whole || right > info->output_width || *width == 0) {
+    *x = 0;
+    right = info->output_width;
+  } else {
+    /* Fancy upsampling looks one chroma sample to either side, and chroma samples are up to 4 pixels wide. */
+    uint32_t margin = 2 * (uint32_t)info->max_h_samp_factor;
+    *x = *x > margin ? *x - margin : 0;
+    right = right + margin < info->output_width ? right + margin : info->output_width;
+  }
+  *width = right - *x;
+  if (*width < info->output_width)
+    jpeg_crop_scanline(info, x, width);
+
+  if (whole) {
+    JSAMPROW spare = (*info->mem->alloc_large)((j_common_ptr)info, JPOOL_IMAGE, (size_t)*width * *channels);
+    while (info->output_scanline < y)
+      jpeg_read_scanlines(info, &spare, 1);
+  } else if (y > 0) {
+    jpeg_skip_scanlines(info, y);
+  }
+  return DONE;
+}
+
+/* Decodes `count` rows of `stride` bytes each. */
+int forebay_jpeg_rows(struct decompressor *d, uint8_t *rows, size_t stride, uint32_t count)
+{
+  if (setjmp(d->out))
+    return failed(d);
+  for (uint32_t k = 0; k < count; k++) {
+    JSAMPROW row = rows + (size_t)k * stride;
+    if (jpeg_read_scanlines(&d->info, &row, 1) != 1) {
+      snprintf(d->message, sizeof d->message, "no row %u", (unsigned)d->info.output_scanline);
+      leave(d, DAMAGED);
+    }
+  }
+  return DONE;
+}
+
+/* Ends decoding. After the last row, it reads on to the end marker: junk before it is how damage shows itself. */
+int forebay_jpeg_finish(struct decompressor *d)
+{
+  if (setjmp(d->out))
+    return failed(d);
+  if (d->info.output_scanline == d->info.output_height)
+    jpeg_finish_decompress(&d->info);
+  else
+    jpeg_abort_decompress(&d->info);
+  return DONE;
+}

@@ -1,0 +1,94 @@
+//! Gaussian blur as torchvision does it: a kernel of given size, mirrored edges, rounded once at the end.
+//!
+//! Two passes in `f32` instead of torchvision's one with the product kernel: the sums differ in their last bits, so a
+//! value that lies halfway may round the other way (±1).
+
+use super::PaddingMode;
+use super::window::source;
+use crate::Image;
+
+/// Buffers kept between pictures.
+#[derive(Default)]
+pub(crate) struct Blur {
+    row: Vec<f32>,
+    sums: Vec<f32>,
+    columns: Vec<f32>,
+    rows: Vec<f32>,
+}
+
+/// Weights of a kernel of `size` taps, without the zeros at both ends.
+fn kernel(size: u32, sigma: f64, weights: &mut Vec<f32>) {
+    weights.clear();
+    let reach = f64::from(size / 2);
+    let exponent = |tap: u32| {
+        let x = (f64::from(tap) - reach) / sigma;
+        -0.5 * x * x
+    };
+    let sum: f64 = (0..size).map(|tap| exponent(tap).exp()).sum();
+    weights.extend((0..size).map(|tap| (exponent(tap).exp() / sum) as f32));
+    let zeros = weights.iter().take_while(|weight| **weight == 0.0).count();
+    weights.truncate(size as usize - zeros);
+    weights.drain(..zeros);
+}
+
+impl Blur {
+    /// Blurs `image` into `out`.
+    pub(crate) fn run(&mut self, image: &Image, kernel_size: (u32, u32), sigma: f64, out: &mut Image) {
+        let (width, height, channels) = (image.width as usize, image.height as usize, image.channels as usize);
+        kernel(kernel_size.0, sigma, &mut self.columns);
+        kernel(kernel_size.1, sigma, &mut self.rows);
+        let (reach_x, reach_y) = (self.columns.len() / 2, self.rows.len() / 2);
+        let mirrored = |at: i64, size: usize| source(at, size, PaddingMode::Reflect).unwrap_or(0);
+        let stride = width * channels;
+        self.row.resize(stride + 2 * reach_x * channels, 0.0);
+        self.sums.resize(stride, 0.0);
+        out.pixels.resize(image.pixels.len(), 0);
+        (out.width, out.height, out.channels) = (image.width, image.height, image.channels);
+        for (y, out) in out.pixels.chunks_exact_mut(stride).enumerate() {
+            let middle = &mut self.row[reach_x * channels..][..stride];
+            middle.fill(0.0);
+            for (tap, weight) in self.rows.iter().enumerate() {
+                let from = mirrored((y + tap) as i64 - reach_y as i64, height);
+                for (sum, value) in middle.iter_mut().zip(&image.pixels[from * stride..]) {
+                    *sum += f32::from(*value) * weight;
+                }
+            }
+            for x in (0..reach_x).chain(reach_x + width..width + 2 * reach_x) {
+                let from = mirrored(x as i64 - reach_x as i64, width) + reach_x;
+                self.row.copy_within(from * channels..(from + 1) * channels, x * channels);
+            }
+            self.sums.fill(0.0);
+            for (tap, weight) in self.columns.iter().enumerate() {
+                for (sum, value) in self.sums.iter_mut().zip(&self.row[tap * channels..]) {
+                    *sum += value * weight;
+                }
+            }
+            for (out, sum) in out.iter_mut().zip(&self.sums) {
+                *out = sum.round_ties_even() as u8;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_picture_stays_even_under_any_kernel() {
+        let image = Image { width: 5, height: 3, channels: 3, pixels: vec![77; 45] };
+        let mut out = Image::default();
+        for size in [1, 3, 9, 101] {
+            Blur::default().run(&image, (size, size), 1.7, &mut out);
+            assert_eq!(out, image, "kernel {size}");
+        }
+    }
+
+    #[test]
+    fn kernel_far_wider_than_sigma_costs_only_its_middle() {
+        let mut weights = Vec::new();
+        kernel(10_001, 1.0, &mut weights);
+        assert!(weights.len() < 40, "{}", weights.len());
+        assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+}

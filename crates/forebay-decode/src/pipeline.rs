@@ -1,0 +1,206 @@
+//! From bytes to a sample: decode, then every op in order.
+//!
+//! The pipeline is data that is checked and printed before anything runs. Two short cuts make it fast without
+//! changing a bit of the result: `head` asks the decoder only for the part that the first crop needs, and `tail`
+//! writes flips, conversion and normalisation in one pass into the sample's place of the batch.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use forebay_core::{Error, Problems, Result, Rng, Stage};
+
+use crate::ops::{Buffers, Form};
+use crate::{Decoders, Image, Layout, Op, TensorData, Value};
+
+mod head;
+mod tail;
+
+use head::Head;
+use tail::Tail;
+
+/// A checked list of ops.
+///
+/// Cheap to share between threads: each brings its own [`Scratch`]. The result depends on bytes and [`Rng`] alone.
+/// A failed sample leaves nothing behind but, perhaps, part of a slot written.
+#[derive(Debug)]
+pub struct Pipeline {
+    ops: Vec<Op>,
+    output: Form,
+    head: Head,
+    tail: Option<Tail>,
+}
+
+/// What one thread keeps between samples: decoders, buffers, resize tables.
+#[derive(Default)]
+pub struct Scratch {
+    decoders: Decoders,
+    image: Image,
+    buffers: Buffers,
+    bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+/// How long one sample took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// Bytes to pixels.
+    pub decode: Duration,
+    /// Pixels to the result.
+    pub transform: Duration,
+}
+
+impl Pipeline {
+    /// Checks the ops: all that is wrong is said at once.
+    pub fn new(ops: Vec<Op>) -> Result<Self> {
+        let mut problems = Problems::default();
+        let mut form = Form::DECODED;
+        let mut forms = Vec::with_capacity(ops.len());
+        for (position, op) in ops.iter().enumerate() {
+            forms.push(form);
+            form = op.check(position, form, &mut problems);
+        }
+        problems.into_result()?;
+        Ok(Self { head: Head::new(&ops), tail: Tail::new(&ops, &forms), ops, output: form })
+    }
+
+    /// Shape and type of every result of [`run`](Self::run), where the ops fix them.
+    pub fn layout(&self) -> Option<Layout> {
+        let Form::Tensor(shape, dtype) = self.output else { return None };
+        let (channels, size) = (shape.channels?, shape.size?);
+        Some(Layout { channels, height: size.height, width: size.width, dtype })
+    }
+
+    /// Whether only a part of each picture may be decoded.
+    pub fn decodes_part(&self) -> bool {
+        self.head != Head::Whole
+    }
+
+    /// The ops.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Bytes of memory that one sample takes at its peak, as far as its header tells: charged before it is decoded.
+    pub fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
+        let header = scratch.decoders.header(bytes)?;
+        // Without a fixed layout the result may be as large as the picture, in floats.
+        let result = match self.layout() {
+            Some(_) => 0,
+            None => u64::from(header.width) * u64::from(header.height) * 3 * size_of::<f32>() as u64,
+        };
+        Ok(header.memory_bytes + result)
+    }
+
+    /// Decodes and transforms one sample.
+    pub fn run(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch) -> Result<(Value, Timing)> {
+        let start = Instant::now();
+        let begun = head::begin(self.head, &self.ops, bytes, rng, scratch)?;
+        let value = self.finish(Value::Image(begun.image), begun.done, rng, scratch)?;
+        Ok((value, Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) }))
+    }
+
+    /// Decodes and transforms one sample into its place of a batch: `slot` has the size that
+    /// [`layout`](Self::layout) says, and gets the elements plane by plane in the machine's byte order.
+    pub fn run_into(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch, slot: &mut [u8]) -> Result<Timing> {
+        let layout = self.layout().ok_or_else(|| Error::internal("the pipeline has no fixed layout to write"))?;
+        if slot.len() != layout.size_bytes() {
+            let message = format!(
+                "the slot has another size than the sample (expected {}, got {})",
+                layout.size_bytes(),
+                slot.len()
+            );
+            return Err(Error::internal(message));
+        }
+        let start = Instant::now();
+        let begun = head::begin(self.head, &self.ops, bytes, rng, scratch)?;
+        self.finish_into(begun.image, begun.done, layout, rng, scratch, slot)?;
+        Ok(Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) })
+    }
+
+    /// Transforms a value that is decoded already.
+    pub fn transform(&self, value: Value, rng: &Rng, scratch: &mut Scratch) -> Result<Value> {
+        self.finish(value, 0, rng, scratch)
+    }
+
+    /// The ops from `from` on.
+    fn finish(&self, mut value: Value, mut from: usize, rng: &Rng, scratch: &mut Scratch) -> Result<Value> {
+        if let Some(tail) = self.tail.as_ref().filter(|tail| from <= tail.start()) {
+            value = self.advance(value, from, tail.start(), rng, scratch)?;
+            from = tail.start();
+            if let Value::Image(image) = &value
+                && tail.fits(image)
+            {
+                value = Value::Tensor(tail.tensor(image, rng, &mut scratch.bytes));
+                from = tail.end();
+            }
+        }
+        self.advance(value, from, self.ops.len(), rng, scratch)
+    }
+
+    /// The same, ending in a slot.
+    fn finish_into(
+        &self,
+        image: Image,
+        from: usize,
+        layout: Layout,
+        rng: &Rng,
+        scratch: &mut Scratch,
+        slot: &mut [u8],
+    ) -> Result<()> {
+        let mut value = Value::Image(image);
+        let mut from = from;
+        if let Some(tail) = self.tail.as_ref().filter(|tail| from <= tail.start() && tail.end() == self.ops.len()) {
+            value = self.advance(value, from, tail.start(), rng, scratch)?;
+            from = tail.start();
+            if let Value::Image(image) = &mut value
+                && tail.fits(image)
+                && (image.width, image.height) == (layout.width, layout.height)
+            {
+                tail.write(image, rng, slot);
+                // Back into the scratch, so that the next sample finds its memory there.
+                std::mem::swap(&mut scratch.image, image);
+                return Ok(());
+            }
+        }
+        match self.finish(value, from, rng, scratch)? {
+            Value::Tensor(tensor) if tensor.layout() == layout => {
+                match tensor.data {
+                    TensorData::U8(data) => slot.copy_from_slice(&data),
+                    TensorData::F32(data) => {
+                        for (bytes, value) in slot.chunks_exact_mut(4).zip(data) {
+                            bytes.copy_from_slice(&value.to_ne_bytes());
+                        }
+                    }
+                }
+                Ok(())
+            }
+            other => Err(Error::internal(format!("the pipeline promised {layout:?} and made {other:?}"))),
+        }
+    }
+
+    /// Ops `from` up to `to`, one by one.
+    fn advance(&self, mut value: Value, from: usize, to: usize, rng: &Rng, scratch: &mut Scratch) -> Result<Value> {
+        for position in from..to {
+            let mut own = rng.fork(position as u64);
+            value = self.ops[position]
+                .apply(value, &mut own, &mut scratch.buffers)
+                .map_err(|error| error.at_stage(Stage::Transform))?;
+        }
+        Ok(value)
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("decode")?;
+        self.ops.iter().try_for_each(|op| write!(f, " → {op}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The beginning of a pipeline: which part of the picture the first crop needs, decided from the header alone, so
+//! that the decoder can leave out the rest.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use forebay_core::{Error, Result, Rng, Stage};
+
+use super::Scratch;
+use crate::ops::apply::cut;
+use crate::ops::resize::{self, Job, Source};
+use crate::ops::window::Window;
+use crate::ops::{Buffers, PaddingMode, Size, crop};
+use crate::{Image, Op, Region, Value};
+
+/// How a pipeline begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// With nothing that could be planned.
+    Whole,
+    /// With a crop.
+    Crop,
+    /// With a crop that is resized.
+    ResizedCrop,
+    /// With a resize that is cropped.
+    ResizeCrop,
+}
+
+impl Head {
+    pub(super) fn new(ops: &[Op]) -> Self {
+        let crops = |op: &Op| matches!(op, Op::CenterCrop { .. } | Op::RandomCrop { .. });
+        match ops {
+            [Op::RandomResizedCrop { .. }, ..] => Self::ResizedCrop,
+            [Op::Resize { .. }, second, ..] if crops(second) => Self::ResizeCrop,
+            [first, ..] if crops(first) => Self::Crop,
+            _ => Self::Whole,
+        }
+    }
+}
+
+/// A picture that the first ops are done on.
+pub(super) struct Begun {
+    pub(super) image: Image,
+    /// How many ops are done.
+    pub(super) done: usize,
+    pub(super) decode: Duration,
+}
+
+/// What is to be decoded, and what is then done with it.
+#[derive(Debug)]
+struct Plan {
+    wanted: Option<Region>,
+    resample: Option<Job>,
+    /// Cut out of what is there then, in coordinates of the picture, or of the wanted part of the resized one.
+    cut: Option<Window>,
+    done: usize,
+}
+
+const WHOLE: Plan = Plan { wanted: None, resample: None, cut: None, done: 0 };
+
+/// Decodes what is needed and does the ops that it was needed for.
+pub(super) fn begin(head: Head, ops: &[Op], bytes: &[u8], rng: &Rng, scratch: &mut Scratch) -> Result<Begun> {
+    let start = Instant::now();
+    let decoding = |error: Error| error.at_stage(Stage::Decode);
+    let transforming = |error: Error| error.at_stage(Stage::Transform);
+    let header = scratch.decoders.header(bytes).map_err(decoding)?;
+    let plan = plan(head, ops, (header.width, header.height), rng, &mut scratch.buffers).map_err(transforming)?;
+    let mut image = std::mem::take(&mut scratch.image);
+    let region = scratch.decoders.decode(bytes, &header, plan.wanted, &mut image).map_err(decoding)?;
+    let decode = start.elapsed();
+    check_decoded(&image, region, plan.wanted)?;
+    if let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) {
+        image = resample(image, region, wanted, job, &mut scratch.buffers);
+    }
+    if let Some(window) = plan.cut {
+        let window = if plan.resample.is_some() { window } else { window.relative_to(region.x, region.y) };
+        let (mode, fill) = ops[plan.done - 1].surrounding();
+        if !is_all(window, &image) {
+            match cut(Value::Image(image), window, mode, fill, &mut scratch.buffers).map_err(transforming)? {
+                Value::Image(cut) => image = cut,
+                _ => return Err(Error::internal("a crop of a picture is no picture")),
+            }
+        }
+    }
+    Ok(Begun { image, done: plan.done, decode })
+}
+
+fn is_all(window: Window, image: &Image) -> bool {
+    window == Window { left: 0, top: 0, width: image.width, height: image.height }
+}
+
+fn plan(head: Head, ops: &[Op], size: (u32, u32), rng: &Rng, buffers: &mut Buffers) -> Result<Plan> {
+    let (width, height) = size;
+    match (head, ops) {
+        (Head::Crop, [first, ..]) => {
+            let Some(window) = first.window(size, &mut rng.fork(0)) else { return Ok(WHOLE) };
+            let window = window?;
+            let (columns, rows) = window.inside(width, height);
+            if !reachable(first, window, size) || columns.is_empty() || rows.is_empty() {
+                return Ok(WHOLE);
+            }
+            let wanted =
+                Region { x: columns.start, y: rows.start, width: columns.len() as u32, height: rows.len() as u32 };
+            Ok(Plan { wanted: Some(wanted), cut: Some(window), done: 1, ..WHOLE })
+        }
+        (Head::ResizedCrop, [Op::RandomResizedCrop { size: to, scale, ratio, interpolation, .. }, ..]) => {
+            let part = crop::random_part(*scale, *ratio, size, &mut rng.fork(0));
+            let job = Job::whole(Size { height: part.height, width: part.width }, *to, *interpolation);
+            let wanted = Region { x: part.left as u32, y: part.top as u32, width: part.width, height: part.height };
+            Ok(Plan { wanted: Some(wanted), resample: Some(job), done: 1, ..WHOLE })
+        }
+        (Head::ResizeCrop, [Op::Resize { size: to, max_size, interpolation, .. }, second, ..]) => {
+            let to = resize::target(*to, *max_size, width, height)?;
+            let Some(window) = second.window((to.width, to.height), &mut rng.fork(1)) else { return Ok(WHOLE) };
+            let window = window?;
+            let (columns, rows) = window.inside(to.width, to.height);
+            if !reachable(second, window, (to.width, to.height)) || columns.is_empty() || rows.is_empty() {
+                return Ok(WHOLE);
+            }
+            let wide = |range: &Range<u32>| range.start as usize..range.end as usize;
+            let mut job = Job::whole(Size { height, width }, to, *interpolation);
+            (job.columns, job.rows) = (wide(&columns), wide(&rows));
+            let (needed_columns, needed_rows) = buffers.resampler.needed(&job);
+            let wanted = Region {
+                x: needed_columns.start as u32,
+                y: needed_rows.start as u32,
+                width: needed_columns.len() as u32,
+                height: needed_rows.len() as u32,
+            };
+            let window = window.relative_to(columns.start, rows.start);
+            Ok(Plan { wanted: Some(wanted), resample: Some(job), cut: Some(window), done: 2 })
+        }
+        _ => Ok(WHOLE),
+    }
+}
+
+/// What the crop shows is inside the window, or the same everywhere outside: mirrored edges need the whole picture.
+fn reachable(op: &Op, window: Window, (width, height): (u32, u32)) -> bool {
+    op.surrounding().0 == PaddingMode::Constant || window.is_inside(width, height)
+}
+
+/// A decoder that broke its contract would have its pixels read from the wrong place.
+fn check_decoded(image: &Image, region: Region, wanted: Option<Region>) -> Result<()> {
+    let contains = |wanted: Region| {
+        wanted.x >= region.x
+            && wanted.y >= region.y
+            && wanted.x + wanted.width <= region.x + region.width
+            && wanted.y + wanted.height <= region.y + region.height
+    };
+    let holds = (image.width, image.height, image.channels) == (region.width, region.height, 3)
+        && image.pixels.len() == region.width as usize * region.height as usize * 3;
+    if holds && wanted.is_none_or(contains) {
+        return Ok(());
+    }
+    Err(Error::internal(format!("the decoder gave {region:?} for {wanted:?}")).at_stage(Stage::Decode))
+}
+
+/// Resizes the wanted region; `image` holds `region`.
+fn resample(mut image: Image, region: Region, wanted: Region, job: &Job, buffers: &mut Buffers) -> Image {
+    let channels = image.channels as usize;
+    let stride = image.width as usize * channels;
+    let start = (wanted.y - region.y) as usize * stride + (wanted.x - region.x) as usize * channels;
+    // The job's picture begins at the crop of a resized crop, and at the picture's own corner otherwise.
+    let whole_part = (job.from.width, job.from.height) == (wanted.width, wanted.height);
+    let origin = if whole_part { (0, 0) } else { (wanted.x as usize, wanted.y as usize) };
+    let source = Source { pixels: &image.pixels[start..], stride, channels, origin };
+    buffers.resampler.run(source, job, &mut buffers.spare.pixels);
+    std::mem::swap(&mut image.pixels, &mut buffers.spare.pixels);
+    (image.width, image.height) = (job.columns.len() as u32, job.rows.len() as u32);
+    image
+}

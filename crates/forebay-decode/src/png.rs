@@ -1,0 +1,129 @@
+//! PNG, by the `png` crate, with all checksums verified and the end chunk required.
+
+use std::io::Cursor;
+
+use forebay_core::{Error, Kind, Result};
+use png::{BitDepth, ColorType, DecodeOptions, DecodingError, Limits, Transformations};
+
+use crate::decoder::{check_size, damaged, truncated};
+use crate::pixels::{Palette, prepare, rgb_mut};
+use crate::{Decoder, Format, Header, Image, Region};
+
+/// What the crate holds besides rows: window and tables of inflate, chunk buffers.
+const WORKING_BYTES: u64 = 256 << 10;
+
+/// Decodes PNG; keeps the memory for undecoded rows.
+#[derive(Default)]
+pub(crate) struct Png {
+    raw: Vec<u8>,
+}
+
+fn open(bytes: &[u8]) -> png::Decoder<Cursor<&[u8]>> {
+    let mut options = DecodeOptions::default();
+    options.set_ignore_adler32(false);
+    options.set_ignore_crc(false);
+    // Says nothing about pixels, and could be a decompression bomb of its own.
+    options.set_ignore_text_chunk(true);
+    options.set_ignore_iccp_chunk(true);
+    let mut decoder = png::Decoder::new_with_options(Cursor::new(bytes), options);
+    decoder.set_transformations(Transformations::IDENTITY);
+    decoder
+}
+
+fn raw_row_bytes(info: &png::Info<'_>) -> u64 {
+    let bits = u64::from(info.width) * info.color_type.samples() as u64 * u64::from(info.bit_depth as u8);
+    bits.div_ceil(8)
+}
+
+impl Decoder for Png {
+    fn header(&mut self, bytes: &[u8]) -> Result<Header> {
+        let mut decoder = open(bytes);
+        let info = decoder.read_header_info().map_err(error)?;
+        check_size(Format::Png, info.width, info.height)?;
+        let raw = match (info.color_type, info.bit_depth) {
+            (ColorType::Rgb, BitDepth::Eight) => 0,
+            _ => raw_row_bytes(info) * u64::from(info.height),
+        };
+        let rgb = u64::from(info.width) * u64::from(info.height) * 3;
+        let memory_bytes = rgb + raw + 4 * raw_row_bytes(info) + WORKING_BYTES;
+        Ok(Header { format: Format::Png, width: info.width, height: info.height, memory_bytes })
+    }
+
+    fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
+        header.region(wanted)?;
+        let mut decoder = open(bytes);
+        // The default of 64 MiB is less than a few rows of a very wide picture; what it takes is charged already.
+        decoder.set_limits(Limits { bytes: header.memory_bytes.max(64 << 20) as usize });
+        let mut reader = decoder.read_info().map_err(error)?;
+        let info = reader.info();
+        if (info.width, info.height) != (header.width, header.height) {
+            return Err(Error::internal("the header given belongs to another PNG"));
+        }
+        let (colour, depth, interlaced) = (info.color_type, info.bit_depth, info.interlaced);
+        let palette = match colour {
+            ColorType::Indexed => Palette::new(info.palette.iter().flat_map(|all| all.as_chunks().0.iter().copied())),
+            _ => Palette::grey(u32::from(depth as u8).min(8)),
+        };
+        prepare(out, header.width, header.height);
+        if (colour, depth) == (ColorType::Rgb, BitDepth::Eight) {
+            check_frame(&reader.next_frame(&mut out.pixels).map_err(error)?, header)?;
+        } else {
+            let size = reader.output_buffer_size().ok_or_else(|| error(DecodingError::LimitsExceeded))?;
+            self.raw.resize(size, 0);
+            if interlaced {
+                // The crate adds pixels of less than a byte to what is there.
+                self.raw.fill(0);
+            }
+            let frame = reader.next_frame(&mut self.raw).map_err(error)?;
+            check_frame(&frame, header)?;
+            let rows = self.raw.chunks(frame.line_size).zip(out.pixels.chunks_mut(header.width as usize * 3));
+            rows.for_each(|(raw, rgb)| convert(raw, colour, depth, &palette, rgb));
+        }
+        // Reads on to the end chunk: without it the file is cut, though no pixel may be missing.
+        reader.finish().map_err(error)?;
+        Ok(header.whole())
+    }
+}
+
+/// The first frame of an animation may say that it is smaller than the picture; it may not be.
+fn check_frame(frame: &png::OutputInfo, header: &Header) -> Result<()> {
+    if (frame.width, frame.height) == (header.width, header.height) {
+        return Ok(());
+    }
+    let detail =
+        format!("expected a frame of {}×{}, got {}×{}", header.width, header.height, frame.width, frame.height);
+    Err(damaged(Format::Png, detail))
+}
+
+/// One row as Pillow converts it: alpha and transparent colours are dropped, colours of 16 bits keep their high byte,
+/// but grey of 16 bits is clipped at 255.
+fn convert(raw: &[u8], colour: ColorType, depth: BitDepth, palette: &Palette, rgb: &mut [u8]) {
+    use ColorType::{Grayscale, GrayscaleAlpha, Indexed, Rgb, Rgba};
+    let wide = depth == BitDepth::Sixteen;
+    match (colour, wide) {
+        (Grayscale | Indexed, false) => palette.paint(raw, u32::from(depth as u8), rgb),
+        (Grayscale | Indexed, true) => each::<2>(raw, rgb, |[high, low]| [if high == 0 { low } else { 255 }; 3]),
+        (GrayscaleAlpha, false) => each::<2>(raw, rgb, |[grey, _]| [grey; 3]),
+        (GrayscaleAlpha, true) => each::<4>(raw, rgb, |[grey, ..]| [grey; 3]),
+        (Rgb, false) => each::<3>(raw, rgb, |pixel| pixel),
+        (Rgb, true) => each::<6>(raw, rgb, |[r, _, g, _, b, _]| [r, g, b]),
+        (Rgba, false) => each::<4>(raw, rgb, |[r, g, b, _]| [r, g, b]),
+        (Rgba, true) => each::<8>(raw, rgb, |[r, _, g, _, b, ..]| [r, g, b]),
+    }
+}
+
+fn each<const N: usize>(raw: &[u8], rgb: &mut [u8], pixel: impl Fn([u8; N]) -> [u8; 3]) {
+    raw.as_chunks::<N>().0.iter().zip(rgb_mut(rgb)).for_each(|(&raw, rgb)| *rgb = pixel(raw));
+}
+
+fn error(error: DecodingError) -> Error {
+    match &error {
+        DecodingError::IoError(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
+            truncated(Format::Png, error.to_string())
+        }
+        DecodingError::LimitsExceeded => {
+            Error::new(Kind::Exhausted, "needs more memory than its size tells (PNG)").with_detail(error.to_string())
+        }
+        _ => damaged(Format::Png, error.to_string()),
+    }
+}

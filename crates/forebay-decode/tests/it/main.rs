@@ -1,0 +1,6 @@
+//! What the crate promises, tried on whole pictures.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+mod decode;
+mod ops;

@@ -1,0 +1,94 @@
+//! Memory that Python shares: the buffer protocol over what Rust owns, without a copy.
+
+use std::ffi::c_int;
+
+use forebay::{Buffer, Dtype, Image, Tensor, TensorData};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Who frees the memory when the last view is gone.
+enum Owner {
+    Pooled(#[expect(dead_code, reason = "kept for its drop: the block returns to the pool")] Buffer),
+    Bytes(#[expect(dead_code, reason = "kept for its drop")] Vec<u8>),
+    Floats(#[expect(dead_code, reason = "kept for its drop")] Vec<f32>),
+    Integers(#[expect(dead_code, reason = "kept for its drop")] Vec<i64>),
+}
+
+/// An n-dimensional array of numbers, as bytes through the buffer protocol.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Array {
+    start: *mut u8,
+    size_bytes: usize,
+    #[expect(dead_code, reason = "owns the memory behind `start`")]
+    owner: Owner,
+    #[pyo3(get)]
+    shape: Vec<usize>,
+    #[pyo3(get)]
+    dtype: &'static str,
+    #[pyo3(get)]
+    kind: &'static str,
+}
+
+// SAFETY: the memory belongs to `owner` alone, which is Send; `start` points into it.
+unsafe impl Send for Array {}
+// SAFETY: `&Array` gives the pointer away only under the GIL's rules of the buffer protocol, like any NumPy array.
+unsafe impl Sync for Array {}
+
+const fn dtype_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::U8 => "uint8",
+        Dtype::F32 => "float32",
+    }
+}
+
+impl Array {
+    /// A dense batch.
+    pub(crate) fn batch(buffer: Buffer, count: usize, layout: forebay::Layout) -> Self {
+        let shape = vec![count, layout.channels as usize, layout.height as usize, layout.width as usize];
+        let (start, size_bytes) = (buffer.as_ptr(), layout.size_bytes() * count);
+        Self { start, size_bytes, owner: Owner::Pooled(buffer), shape, dtype: dtype_name(layout.dtype), kind: "tensor" }
+    }
+
+    /// A picture, rows of pixels.
+    pub(crate) fn image(mut image: Image) -> Self {
+        let shape = vec![image.height as usize, image.width as usize, image.channels as usize];
+        let (start, size_bytes) = (image.pixels.as_mut_ptr(), image.pixels.len());
+        Self { start, size_bytes, owner: Owner::Bytes(image.pixels), shape, dtype: "uint8", kind: "image" }
+    }
+
+    /// One sample, planes of elements.
+    pub(crate) fn tensor(tensor: Tensor) -> Self {
+        let layout = tensor.layout();
+        let shape = vec![layout.channels as usize, layout.height as usize, layout.width as usize];
+        let (start, owner) = match tensor.data {
+            TensorData::U8(mut data) => (data.as_mut_ptr(), Owner::Bytes(data)),
+            TensorData::F32(mut data) => (data.as_mut_ptr().cast(), Owner::Floats(data)),
+        };
+        Self { start, size_bytes: layout.size_bytes(), owner, shape, dtype: dtype_name(layout.dtype), kind: "tensor" }
+    }
+
+    /// Labels.
+    pub(crate) fn integers(mut values: Vec<i64>) -> Self {
+        let (start, count) = (values.as_mut_ptr().cast(), values.len());
+        let owner = Owner::Integers(values);
+        Self { start, size_bytes: count * size_of::<i64>(), owner, shape: vec![count], dtype: "int64", kind: "tensor" }
+    }
+}
+
+#[pymethods]
+impl Array {
+    /// # Safety
+    /// Called by the interpreter with a `view` to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let array = slf.get();
+        let size = array.size_bytes as ffi::Py_ssize_t;
+        // SAFETY: `view` is not null and the interpreter's to fill; the memory lives as long as `slf`, which the view
+        // keeps alive; it is writable, like every tensor of a batch.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), array.start.cast(), size, 0, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}

@@ -1,0 +1,134 @@
+//! The user's own callables, called by CPU threads under the GIL: a transform, or a way to open a sample.
+
+use std::path::Path;
+
+use forebay::{Custom, Error, Image, Kind, Open, Result, Stage, Tensor, TensorData, Value};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::array::Array;
+use crate::errors::Raised;
+
+/// A Python callable with the name it goes by in messages.
+pub(crate) struct PyCall {
+    name: String,
+    callable: Py<PyAny>,
+}
+
+impl PyCall {
+    pub(crate) fn new(name: String, callable: Py<PyAny>) -> Self {
+        Self { name, callable }
+    }
+
+    /// Runs `action` under the GIL, unless the interpreter is on its way out.
+    fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> Result<Value> {
+        let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
+        Python::try_attach(|py| action(py).map_err(|raised| self.explain(py, raised, stage))).unwrap_or_else(stopped)
+    }
+
+    /// The user's exception as an error about the sample. A failed system call keeps its errno, and so its retries.
+    fn explain(&self, py: Python<'_>, raised: PyErr, stage: Stage) -> Error {
+        let errno = raised.value(py).getattr("errno").ok().and_then(|errno| errno.extract::<i32>().ok());
+        let is_system = raised.is_instance_of::<pyo3::exceptions::PyOSError>(py);
+        let text = format!("broke {}: {raised}", self.name);
+        let error = match errno.filter(|_| is_system) {
+            Some(errno) => Error::io(&format!("handled by {}", self.name), std::io::Error::from_raw_os_error(errno)),
+            None => Error::new(Kind::Undecodable, text),
+        };
+        error
+            .with_hint(format!("look at {} with this file alone: the exception is the user code's own", self.name))
+            .with_source(Raised(raised))
+            .at_stage(stage)
+    }
+}
+
+impl Custom for PyCall {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn apply(&self, value: Value, _seed: u64) -> Result<Value> {
+        self.attached(Stage::Transform, |py| {
+            let argument = match value {
+                Value::Opaque(object) => opaque(object)?.into_bound(py),
+                value => conversions(py)?.call_method1("to_python", (to_array(py, value)?,))?,
+            };
+            from_python(self.callable.bind(py).call1((argument,))?)
+        })
+    }
+}
+
+impl Open for PyCall {
+    fn open(&self, path: &Path) -> Result<Value> {
+        self.attached(Stage::Decode, |py| from_python(self.callable.bind(py).call1((path.as_os_str(),))?))
+    }
+}
+
+fn conversions(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("forebay._values")
+}
+
+fn opaque(object: Box<dyn std::any::Any + Send>) -> PyResult<Py<PyAny>> {
+    let object = object.downcast::<Py<PyAny>>();
+    object.map(|object| *object).map_err(|_| pyo3::exceptions::PyTypeError::new_err("an opaque value of another language"))
+}
+
+/// A value as Python gets it: an array, or the object that the user's own callable made.
+pub(crate) fn to_array(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match value {
+        Value::Image(image) => Bound::new(py, Array::image(image))?.into_any(),
+        Value::Tensor(tensor) => Bound::new(py, Array::tensor(tensor))?.into_any(),
+        Value::Opaque(object) => opaque(object)?.into_bound(py),
+    })
+}
+
+/// What a callable returned, as a value that native transforms understand where they can.
+fn from_python(object: Bound<'_, PyAny>) -> PyResult<Value> {
+    value_of(&conversions(object.py())?.call_method1("from_python", (object,))?)
+}
+
+/// The tuple of `forebay._values.from_python`.
+pub(crate) fn value_of(parts: &Bound<'_, PyAny>) -> PyResult<Value> {
+    let parts = parts.cast::<PyTuple>()?;
+    let wrong = |what: &str| pyo3::exceptions::PyTypeError::new_err(format!("expected {what} in a converted value"));
+    match parts.get_item(0)?.extract::<String>()?.as_str() {
+        "image" => {
+            let (_, data, height, width, channels): (String, Bound<'_, PyAny>, u32, u32, u32) = parts.extract()?;
+            let pixels = bytes_of(&data)?;
+            if pixels.len() as u64 != u64::from(height) * u64::from(width) * u64::from(channels) || !matches!(channels, 1 | 3) {
+                return Err(wrong("height × width × channels bytes, 1 or 3 channels"));
+            }
+            Ok(Value::Image(Image { width, height, channels, pixels }))
+        }
+        "tensor" => {
+            type Parts<'py> = (String, Bound<'py, PyAny>, String, (u32, u32, u32));
+            let (_, data, dtype, (channels, height, width)): Parts<'_> = parts.extract()?;
+            let bytes = bytes_of(&data)?;
+            let data = match dtype.as_str() {
+                "uint8" => TensorData::U8(bytes),
+                "float32" => {
+                    let floats = bytes.chunks_exact(4).map(|part| f32::from_ne_bytes([part[0], part[1], part[2], part[3]]));
+                    TensorData::F32(floats.collect())
+                }
+                _ => return Err(wrong("uint8 or float32")),
+            };
+            let count = match &data {
+                TensorData::U8(data) => data.len(),
+                TensorData::F32(data) => data.len(),
+            };
+            if count as u64 != u64::from(channels) * u64::from(height) * u64::from(width) {
+                return Err(wrong("channels × height × width elements"));
+            }
+            Ok(Value::Tensor(Tensor { channels, height, width, data }))
+        }
+        "opaque" => Ok(Value::Opaque(Box::new(parts.get_item(1)?.unbind()))),
+        _ => Err(wrong("\"image\", \"tensor\" or \"opaque\"")),
+    }
+}
+
+/// The bytes of anything with a contiguous buffer.
+fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let view = data.py().import("builtins")?.getattr("memoryview")?.call1((data,))?.call_method1("cast", ("B",))?;
+    PyBuffer::<u8>::get(&view)?.to_vec(data.py())
+}

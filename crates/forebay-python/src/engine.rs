@@ -1,0 +1,226 @@
+//! The loader: options in, runs out, and everything there is to ask of it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay::{
+    Config, Epoch, FailureLimit, Loader, Local, Rank, Retry, Source, StageStats, State, Step, WorldSize, machine,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::call::PyCall;
+use crate::errors::{convert, to_python};
+use crate::index::Index;
+use crate::pipeline::Pipeline;
+use crate::run::Run;
+
+/// What is loaded, from Python's parts.
+pub(crate) fn source(index: &Index, pipeline: &Pipeline, open: Option<Py<PyAny>>) -> Source {
+    let open = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)) as Arc<dyn forebay::Open>);
+    Source { dataset: Arc::clone(&index.dataset), store: Arc::new(Local), pipeline: Arc::clone(&pipeline.0), open }
+}
+
+/// A loader.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Engine {
+    loader: Mutex<Option<Arc<Loader>>>,
+}
+
+impl Engine {
+    fn loader(&self) -> PyResult<Arc<Loader>> {
+        let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        loader.ok_or_else(|| {
+            let error = forebay::Error::new(forebay::Kind::Stopped, "the loader is gone: the interpreter is shutting down");
+            Python::attach(|py| to_python(py, &error))
+        })
+    }
+}
+
+fn options(given: &Bound<'_, PyDict>) -> PyResult<Config> {
+    fn get<'py, T: for<'a> FromPyObject<'a, 'py>>(given: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+        let value = given.get_item(name)?.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))?;
+        value.extract::<T>().map_err(|error| {
+            let error: PyErr = error.into();
+            pyo3::exceptions::PyTypeError::new_err(format!("{name}: {error}"))
+        })
+    }
+    let max_failures = match given.get_item("max_failures")? {
+        None => None,
+        Some(limit) if limit.is_none() => None,
+        Some(limit) => Some(match limit.extract::<u64>() {
+            Ok(count) => FailureLimit::Count(count),
+            Err(_) => FailureLimit::Fraction(get(given, "max_failures")?),
+        }),
+    };
+    let deadline = Duration::try_from_secs_f64(get(given, "deadline_seconds")?)
+        .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("deadline_seconds: {error}")))?;
+    let on_error: String = get(given, "on_error")?;
+    Ok(Config {
+        batch_size: get(given, "batch_size")?,
+        shuffle: get(given, "shuffle")?,
+        drop_last: get(given, "drop_last")?,
+        seed: get(given, "seed")?,
+        rank: Rank(get(given, "rank")?),
+        world_size: WorldSize(get(given, "world_size")?),
+        cpu_threads: get(given, "cpu_threads")?,
+        io_threads: get(given, "io_threads")?,
+        prefetch_batches: get(given, "prefetch_batches")?,
+        memory_budget: get::<Option<u64>>(given, "memory_budget")?.unwrap_or_else(|| machine::available_memory_bytes() / 4),
+        on_error: on_error.parse().map_err(|error| to_python(given.py(), &error))?,
+        max_failures,
+        retry: Retry { retries: get(given, "retries")?, deadline, ..Retry::default() },
+        ledger: get::<Option<PathBuf>>(given, "ledger")?,
+    })
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        index: &Index,
+        pipeline: &Pipeline,
+        open: Option<Py<PyAny>>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let (source, config) = (source(index, pipeline, open), self::options(options)?);
+        let loader = py.detach(|| Loader::new(source, config));
+        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))) })
+    }
+
+    #[getter]
+    fn steps(&self) -> PyResult<u64> {
+        Ok(self.loader()?.steps())
+    }
+
+    fn begin(&self, py: Python<'_>) -> PyResult<Run> {
+        let loader = self.loader()?;
+        let run = py.detach(|| loader.epoch());
+        Ok(Run::new(convert(py, run)?))
+    }
+
+    fn begin_given(&self, py: Python<'_>) -> PyResult<Run> {
+        let loader = self.loader()?;
+        let run = py.detach(|| loader.given_order());
+        Ok(Run::new(convert(py, run)?))
+    }
+
+    fn set_epoch(&self, epoch: u64) -> PyResult<()> {
+        self.loader()?.set_epoch(Epoch(epoch));
+        Ok(())
+    }
+
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        convert(py, self.loader()?.state().to_json())
+    }
+
+    fn load_state(&self, py: Python<'_>, state: &str) -> PyResult<()> {
+        let loader = self.loader()?;
+        let loaded = State::from_json(state).and_then(|state| loader.load_state(&state));
+        convert(py, loaded)
+    }
+
+    fn failures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let failures = self.loader()?.failures();
+        let rows = PyList::empty(py);
+        for failure in failures {
+            let row = from_json(py, &failure)?;
+            row.set_item("path", failure.path().into_os_string())?;
+            rows.append(row)?;
+        }
+        Ok(rows)
+    }
+
+    fn report(&self) -> PyResult<String> {
+        Ok(self.loader()?.report().to_string())
+    }
+
+    fn books<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let rows = PyList::empty(py);
+        for (epoch, books) in self.loader()?.books() {
+            let row = from_json(py, &books)?;
+            row.set_item("epoch", epoch.0)?;
+            rows.append(row)?;
+        }
+        Ok(rows)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.loader()?.stats();
+        let result = PyDict::new(py);
+        for (name, stage) in [
+            ("fetch", stats.fetch),
+            ("decode", stats.decode),
+            ("transform", stats.transform),
+            ("assemble", stats.assemble),
+            ("deliver", stats.deliver),
+        ] {
+            result.set_item(name, stage_stats(py, stage)?)?;
+        }
+        result.set_item("consumer_wait_seconds", stats.deliver.busy.as_secs_f64())?;
+        result.set_item("bytes_read", stats.bytes_read)?;
+        result.set_item("retries", stats.retries)?;
+        result.set_item("verdict", stats.verdict.name())?;
+        Ok(result)
+    }
+
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        step: u64,
+        epoch: Option<u64>,
+        world_size: Option<u32>,
+        rank: Option<u32>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let rows = self.loader()?.explain(Step(step), epoch.map(Epoch), world_size.map(WorldSize), rank.map(Rank));
+        let list = PyList::empty(py);
+        for row in convert(py, rows)? {
+            let entry = PyDict::new(py);
+            entry.set_item("position", row.position)?;
+            entry.set_item("index", row.sample.0)?;
+            entry.set_item("path", row.path.into_os_string())?;
+            entry.set_item("label", row.label)?;
+            entry.set_item("padded", row.padded)?;
+            list.append(entry)?;
+        }
+        Ok(list)
+    }
+
+    fn ledger_error(&self) -> PyResult<Option<String>> {
+        Ok(self.loader()?.ledger_error())
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let loader = self.loader()?;
+        py.detach(|| loader.close());
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        crate::run::drop_detached(loader);
+    }
+}
+
+/// A serialisable value as a Python dictionary.
+fn from_json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyDict>> {
+    let text = serde_json::to_string(value).map_err(|error| {
+        pyo3::exceptions::PyRuntimeError::new_err(format!("a record could not be written as JSON: {error}"))
+    })?;
+    Ok(py.import("json")?.call_method1("loads", (text,))?.cast_into()?)
+}
+
+fn stage_stats(py: Python<'_>, stage: StageStats) -> PyResult<Bound<'_, PyDict>> {
+    let row = PyDict::new(py);
+    row.set_item("items", stage.items)?;
+    row.set_item("busy_seconds", stage.busy.as_secs_f64())?;
+    row.set_item("waiting_seconds", stage.waiting.as_secs_f64())?;
+    row.set_item("p50_seconds", stage.p50.as_secs_f64())?;
+    row.set_item("p95_seconds", stage.p95.as_secs_f64())?;
+    row.set_item("p99_seconds", stage.p99.as_secs_f64())?;
+    Ok(row)
+}

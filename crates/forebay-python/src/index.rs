@@ -1,0 +1,107 @@
+//! The scanned samples of a folder, or a selection of them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{Dataset, FolderIndex, Local, SampleId, ScanOptions, Selection};
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+
+use crate::errors::{Raised, convert};
+
+/// Samples with path and label.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Index {
+    folder: Arc<FolderIndex>,
+    pub(crate) dataset: Arc<dyn Dataset>,
+}
+
+impl Index {
+    pub(crate) fn sample(&self, index: u64) -> PyResult<SampleId> {
+        if index < self.dataset.len() {
+            return Ok(SampleId(index));
+        }
+        Err(PyIndexError::new_err(format!("index: expected one below {}, got {index}", self.dataset.len())))
+    }
+}
+
+#[pymethods]
+impl Index {
+    #[getter]
+    fn root(&self) -> OsString {
+        self.folder.root().as_os_str().to_owned()
+    }
+
+    #[getter]
+    fn classes(&self) -> Vec<String> {
+        self.folder.classes().to_vec()
+    }
+
+    #[getter]
+    fn class_indices(&self) -> Vec<u32> {
+        self.folder.class_indices().to_vec()
+    }
+
+    #[getter]
+    fn notes(&self) -> Vec<(OsString, String)> {
+        self.folder.notes().iter().map(|note| (note.path.clone().into_os_string(), note.message.clone())).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.dataset.len() as usize
+    }
+
+    fn path(&self, index: u64) -> PyResult<OsString> {
+        Ok(self.dataset.path(self.sample(index)?).into_os_string())
+    }
+
+    fn label(&self, index: u64) -> PyResult<i64> {
+        Ok(self.dataset.label(self.sample(index)?))
+    }
+
+    fn paths(&self) -> Vec<OsString> {
+        (0..self.dataset.len()).map(|index| self.dataset.path(SampleId(index)).into_os_string()).collect()
+    }
+
+    fn labels(&self) -> Vec<i64> {
+        (0..self.dataset.len()).map(|index| self.dataset.label(SampleId(index))).collect()
+    }
+
+    fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
+        let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
+        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection) })
+    }
+}
+
+/// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
+#[pyfunction]
+pub(crate) fn scan(
+    py: Python<'_>,
+    root: PathBuf,
+    extensions: Vec<String>,
+    allow_empty: bool,
+    classes: Option<Vec<(String, u32)>>,
+    accept: Option<Py<PyAny>>,
+) -> PyResult<Index> {
+    let options = ScanOptions { extensions, allow_empty, classes };
+    let mut call = accept.map(|accept| {
+        move |path: &Path| {
+            Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy())
+                .map_err(|raised| forebay::Error::config("broke is_valid_file").at_path(path).with_source(Raised(raised)))
+        }
+    });
+    let scanned = py.detach(|| match &mut call {
+        Some(call) => forebay::scan_folder(&Local, &root, &options, Some(call)),
+        None => forebay::scan_folder(&Local, &root, &options, None),
+    });
+    let folder = Arc::new(convert(py, scanned)?);
+    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder })
+}
+
+/// The directories below a root, sorted.
+#[pyfunction]
+pub(crate) fn find_classes(py: Python<'_>, root: PathBuf) -> PyResult<Vec<String>> {
+    let found = py.detach(|| forebay::find_classes(&Local, &root));
+    convert(py, found)
+}

@@ -1,0 +1,125 @@
+//! One pass over an epoch, and the batches that come out of it.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay::{Next, Payload, SampleId};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::array::Array;
+use crate::call::to_array;
+use crate::errors::convert;
+
+/// How long a wait goes on before signals are looked at: Ctrl-C is felt at once.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// One batch.
+#[pyclass(frozen, get_all, module = "forebay._forebay")]
+pub(crate) struct Batch {
+    epoch: u64,
+    step: u64,
+    images: Option<Py<Array>>,
+    values: Option<Py<PyList>>,
+    labels: Py<Array>,
+    indices: Vec<u64>,
+}
+
+#[pymethods]
+impl Batch {
+    fn __len__(&self) -> usize {
+        self.indices.len()
+    }
+}
+
+impl Batch {
+    fn new(py: Python<'_>, batch: forebay::Batch) -> PyResult<Self> {
+        let (images, values) = match batch.payload {
+            Payload::Dense { buffer, layout } => {
+                (Some(Py::new(py, Array::batch(buffer, batch.labels.len(), layout))?), None)
+            }
+            Payload::Values(values) => {
+                let list = PyList::empty(py);
+                for value in values {
+                    list.append(to_array(py, value)?)?;
+                }
+                (None, Some(list.unbind()))
+            }
+        };
+        Ok(Self {
+            epoch: batch.epoch.0,
+            step: batch.step.0,
+            images,
+            values,
+            labels: Py::new(py, Array::integers(batch.labels))?,
+            indices: batch.samples.into_iter().map(|sample| sample.0).collect(),
+        })
+    }
+}
+
+/// One pass over an epoch.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Run(Mutex<Option<forebay::Run>>);
+
+impl Run {
+    pub(crate) fn new(run: forebay::Run) -> Self {
+        Self(Mutex::new(Some(run)))
+    }
+
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        action: impl FnOnce(&mut forebay::Run) -> forebay::Result<T> + Send,
+    ) -> PyResult<T> {
+        let result = py.detach(|| {
+            let mut run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            run.as_mut().map(action)
+        });
+        let closed = || Err(forebay::Error::new(forebay::Kind::Stopped, "this iteration was closed"));
+        convert(py, result.unwrap_or_else(closed))
+    }
+}
+
+#[pymethods]
+impl Run {
+    /// The next batch, or `None` when the epoch is over.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        loop {
+            match self.with(py, |run| run.poll(SLICE))? {
+                Next::Batch(batch) => return Batch::new(py, batch).map(Some),
+                Next::Pending => py.check_signals()?,
+                Next::End => return Ok(None),
+            }
+        }
+    }
+
+    fn give(&self, py: Python<'_>, samples: Vec<u64>) -> PyResult<()> {
+        self.with(py, |run| run.give(samples.into_iter().map(SampleId).collect()))
+    }
+
+    fn close_order(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |run| run.close_order())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let run = py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        py.detach(|| drop(run));
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        drop_detached(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+/// Drops what joins threads. They may be waiting for the GIL, so it must not be held here; and once the interpreter
+/// is shutting down they can no longer get it, so nobody waits for them.
+pub(crate) fn drop_detached<T: Send>(value: Option<T>) {
+    let Some(value) = value else { return };
+    let mut value = std::mem::ManuallyDrop::new(value);
+    Python::try_attach(|py| {
+        // SAFETY: the value is dropped once, here; without an interpreter it is leaked on purpose.
+        py.detach(|| unsafe { std::mem::ManuallyDrop::drop(&mut value) });
+    });
+}

@@ -1,0 +1,9 @@
+"""forebay: whatever the storage does, the training loop gets its next batch."""
+
+from forebay import errors, transforms
+from forebay._failures import Failure
+from forebay.datasets import DatasetFolder, ImageFolder
+from forebay.errors import ForebayError
+from forebay.loader import DataLoader
+
+__all__ = ["DataLoader", "DatasetFolder", "Failure", "ForebayError", "ImageFolder", "errors", "transforms"]

@@ -1,0 +1,95 @@
+"""From a native batch to what the user's loop gets: targets, collation, pinning. Runs in the consumer's thread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from forebay import _torch, _values
+from forebay._forebay import Array, Batch, Index
+from forebay.errors import ConfigError
+
+
+class Output(Protocol):
+    """What `_torch` and `_numpy` both are."""
+
+    def tensor(self, array: Array) -> Any: ...
+    def collate(self, values: list[Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How the batches of a loader are handed over."""
+
+    index: Index
+    output: Output
+    target_transform: Callable[[Any], Any] | None
+    collate_fn: Callable[[Any], Any] | None
+    is_batched: bool
+    is_pinned: bool
+
+    def hand_over(self, batch: Batch) -> Any:
+        made = self._make(batch)
+        return _torch.pin(made) if self.is_pinned else made
+
+    def _make(self, batch: Batch) -> Any:
+        if self.collate_fn is None and self.is_batched:
+            return [self._stack(batch), self._stack_targets(batch)]
+        pairs = list(zip(self._samples(batch), self._targets(batch), strict=True))
+        if self.is_batched:
+            return self.collate_fn(pairs) if self.collate_fn else pairs
+        # torch's `default_convert` makes a list of a pair, and `collate_fn` gets the pair itself.
+        return self.collate_fn(pairs[0]) if self.collate_fn else list(pairs[0])
+
+    def _stack(self, batch: Batch) -> Any:
+        if batch.images is not None:
+            return self.output.tensor(batch.images)
+        samples = self._samples(batch)
+        self._check_shapes(batch, samples)
+        return self.output.collate(samples)
+
+    def _stack_targets(self, batch: Batch) -> Any:
+        if self.target_transform is None:
+            return self.output.tensor(batch.labels)
+        return self.output.collate(self._targets(batch))
+
+    def _samples(self, batch: Batch) -> list[Any]:
+        """Each sample by itself; those of a dense batch are views of it."""
+        if batch.images is not None:
+            return list(self.output.tensor(batch.images))
+        return [self._sample(value) for value in batch.values or []]
+
+    def _sample(self, value: Any) -> Any:
+        if isinstance(value, Array) and value.kind == "tensor":
+            return self.output.tensor(value)
+        return _values.to_python(value)
+
+    def _targets(self, batch: Batch) -> list[Any]:
+        labels = [self.index.label(sample) for sample in batch.indices]
+        if self.target_transform is None:
+            return labels
+        return [self.target_transform(label) for label in labels]
+
+    def _check_shapes(self, batch: Batch, samples: list[Any]) -> None:
+        """Says which samples do not fit together, before a collation says only that some do not."""
+        for sample, index in zip(samples, batch.indices, strict=True):
+            if _values.is_pillow(sample):
+                path = self.index.path(index)
+                raise ConfigError(
+                    f'"{path}" came out of the transforms as a PIL image (expected a tensor)',
+                    path=path,
+                    index=index,
+                    stage="assemble",
+                    hint="end the transforms with ToTensor(), or pass a collate_fn",
+                )
+        shapes = [tuple(getattr(sample, "shape", ())) for sample in samples]
+        other = next((position for position, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if other is not None:
+            first, second = (self.index.path(batch.indices[position]) for position in (0, other))
+            raise ConfigError(
+                f'samples of different shapes do not make a batch: "{first}" has {shapes[0]}, '
+                f'"{second}" has {shapes[other]}',
+                path=second,
+                index=batch.indices[other],
+                stage="assemble",
+                hint="give all samples one size (Resize with height and width, or a crop), or pass a collate_fn",
+            )

@@ -1,0 +1,88 @@
+"""One pass over a loader: feeds a user's sampler into the run, takes batches out, and ends the run whatever happens.
+
+A run that is dropped, broken off, interrupted or left open at exit has its threads stopped and joined here.
+"""
+
+import atexit
+import itertools
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from forebay._delivery import Delivery
+from forebay._forebay import Run
+from forebay._settings import whole
+
+_open: "weakref.WeakSet[Iteration]" = weakref.WeakSet()
+
+
+class Given:
+    """A user's own order, read just far enough ahead: samplers may be endless."""
+
+    def __init__(self, batches: Iterator[Any], ahead: int, skip: int) -> None:
+        self._batches = itertools.islice(batches, skip, None)
+        self._ahead = ahead
+        self._given = 0
+        self._is_over = False
+
+    def feed(self, run: Run, received: int) -> None:
+        while not self._is_over and self._given - received < self._ahead:
+            batch = next(self._batches, None)
+            if batch is None:
+                self._is_over = True
+                run.close_order()
+                return
+            run.give([whole("sampler", index) for index in batch])
+            self._given += 1
+
+
+class Iteration(Iterator[Any]):
+    """What `iter(loader)` gives."""
+
+    def __init__(self, run: Run, delivery: Delivery, given: Given | None) -> None:
+        self._run: Run | None = run
+        self._delivery = delivery
+        self._given = given
+        self._received = 0
+        _open.add(self)
+
+    def __next__(self) -> Any:
+        if self._run is None:
+            raise StopIteration
+        try:
+            return self._advance(self._run)
+        except BaseException:
+            self.close()
+            raise
+
+    def _advance(self, run: Run) -> Any:
+        while True:
+            if self._given is not None:
+                self._given.feed(run, self._received)
+            batch = run.next()
+            if batch is None:
+                raise StopIteration
+            self._received += 1
+            # All samples of a batch of the user's own were skipped: the next one has to be given first.
+            if len(batch) > 0:
+                return self._delivery.hand_over(batch)
+
+    def close(self) -> None:
+        """Stops the threads of this pass and waits for them. Further calls do nothing."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _close_all(owner: int) -> None:
+    # A forked child has the objects, but not the threads.
+    if os.getpid() == owner:
+        for iteration in list(_open):
+            iteration.close()
+
+
+atexit.register(_close_all, os.getpid())

@@ -1,0 +1,147 @@
+"""From what a user gives as `transform` to the native pipeline.
+
+Native transforms become specs (name, arguments); torchvision's own instances are translated where that gives the
+same picture; every other callable runs as it is, under the GIL.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from forebay import _forebay, _numpy, _torch, _values
+from forebay.errors import ConfigError
+
+Spec = tuple[str, dict[str, Any]]
+
+# Pixels are interpolated and recoloured as bytes, as Pillow does it: these take pictures, not tensors.
+PICTURE_ONLY = frozenset({"Resize", "RandomResizedCrop", "ColorJitter", "GaussianBlur", "RandomRotation"})
+TENSOR_ONLY = frozenset({"ToDtype", "Normalize"})
+CONVERSIONS = frozenset({"ToTensor", "ToImage"})
+
+
+class Transform:
+    """A native transform: data that the pipeline checks, prints and runs.
+
+    Called by itself on a PIL image, a NumPy array (height, width, channels) or a tensor (channels, height, width) it
+    gives what torchvision's would; its randomness then comes from torch's generator.
+    """
+
+    def _specs(self) -> list[Spec]:
+        return [(type(self).__name__, {name: getattr(value, "value", value) for name, value in vars(self).items()})]
+
+    def __call__(self, picture: Any) -> Any:
+        result = _forebay.apply(build(self), _values.from_python(picture), _torch.draw_seed())
+        is_image = isinstance(result, _forebay.Array) and result.kind == "image"
+        return _numpy.tensor(result) if is_image and not _values.is_pillow(picture) else _values.to_python(result)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in vars(self).items() if value is not None}
+        arguments = ", ".join(f"{name}={getattr(value, 'value', value)}" for name, value in shown.items())
+        return f"{type(self).__name__}({arguments})"
+
+
+def name_of(transform: object) -> str:
+    name = getattr(transform, "__qualname__", None) or type(transform).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def custom(transform: Callable[[Any], Any]) -> Spec:
+    return "Custom", {"name": name_of(transform), "call": transform}
+
+
+def specs(transform: Any) -> list[Spec]:
+    """The specs of a transform of any kind, in the order they run."""
+    if transform is None:
+        return []
+    if isinstance(transform, Transform):
+        return transform._specs()
+    from forebay import _torchvision  # it makes native transforms, which are made of this module
+
+    if (parts := _torchvision.parts(transform)) is not None:
+        return sequence(parts)
+    if not callable(transform):
+        raise ConfigError(f"transform: expected a transform or a callable, got {transform!r}")
+    if (native := _torchvision.native(transform)) is not None:
+        return [("Torchvision", {"native": native, "call": transform})]
+    return [custom(transform)]
+
+
+def sequence(transforms: Iterable[Any]) -> list[Spec]:
+    return [spec for transform in transforms for spec in specs(transform)]
+
+
+def settle(chain: list[Spec]) -> list[Spec]:
+    """Decides for each of torchvision's instances whether its native twin does the same where it stands.
+
+    After a Python callable nobody knows what the value is; torchvision's transforms take pictures and tensors of any
+    type, the native ones only what they were checked for.
+    """
+    settled: list[Spec] = []
+    form = "image"
+    for name, arguments in chain:
+        spec = (name, arguments)
+        if name == "Torchvision":
+            twin: Spec = arguments["native"]
+            spec = twin if _is_same(twin[0], form) else custom(arguments["call"])
+        settled.append(spec)
+        form = _form_after(spec, form)
+    return _pictures_first(settled)
+
+
+def _is_same(name: str, form: str) -> bool:
+    if name in CONVERSIONS:
+        return True
+    if name in PICTURE_ONLY:
+        return form in ("image", "uint8")
+    if name in TENSOR_ONLY:
+        return form in ("uint8", "float32")
+    return form != "unknown"
+
+
+def _form_after(spec: Spec, form: str) -> str:
+    name, arguments = spec
+    if name == "Custom":
+        return "unknown"
+    if name in CONVERSIONS and form in ("image", "unknown"):
+        return "float32" if name == "ToTensor" else "uint8"
+    return str(arguments["dtype"]) if name == "ToDtype" else form
+
+
+def _pictures_first(chain: list[Spec]) -> list[Spec]:
+    """Moves `ToImage` behind the transforms that take pictures only, as in torchvision's recommended order
+    (ToImage, RandomResizedCrop, ToDtype): a picture and a uint8 tensor are the same bytes in another layout.
+    """
+    names = [name for name, _ in chain]
+    if "ToImage" not in names:
+        return chain
+    start = names.index("ToImage")
+    ends = (position for position, name in enumerate(names) if position > start and name in _ENDS_OF_PICTURES)
+    end = next(ends, len(chain))
+    last = max((position for position in range(start, end) if names[position] in PICTURE_ONLY), default=start)
+    return chain[:start] + chain[start + 1 : last + 1] + [chain[start]] + chain[last + 1 :]
+
+
+_ENDS_OF_PICTURES = TENSOR_ONLY | CONVERSIONS | {"Custom"}
+
+
+def build(transform: Any) -> _forebay.Pipeline:
+    """The checked pipeline of a transform of any kind."""
+    return _forebay.Pipeline(settle(specs(transform)))
+
+
+def python_names(chain: list[Spec]) -> list[str]:
+    """The transforms of a settled chain that run as Python code."""
+    return [arguments["name"] for name, arguments in chain if name == "Custom"]
+
+
+def gives_tensors(chain: list[Spec]) -> bool | None:
+    """Whether samples leave a settled chain as tensors; `None` if only the samples will tell."""
+    form = "image"
+    for spec in chain:
+        form = _form_after(spec, form)
+    return None if form == "unknown" else form != "image"

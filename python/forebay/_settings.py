@@ -1,0 +1,202 @@
+"""The settings of a loader: torch's rules and messages first, then what the engine takes, in its own units.
+
+Everything is checked here or in the engine's constructor, before any thread starts.
+"""
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from forebay import _torch
+from forebay._forebay import available_cpus
+from forebay.errors import ConfigError
+
+# Batches prepared ahead when nothing is said. All threads work on the same few batches, so the number need not grow
+# with them. Not measured.
+PREFETCH_BATCHES = 4
+MAX_PREFETCH_BATCHES = 64
+MAX_IO_THREADS = 32
+DEADLINE_SECONDS = 60.0
+
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{ending}": base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for ending, base in (("b", 1000), ("ib", 1024))
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """How samples are ordered and batched; torch's arguments, after torch's rules."""
+
+    batch_size: int | None
+    shuffle: bool
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
+    drop_last: bool
+
+    def __post_init__(self) -> None:
+        if self.sampler is not None and self.shuffle:
+            raise ConfigError("sampler option is mutually exclusive with shuffle")
+        if self.batch_sampler is not None:
+            if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
+                raise ConfigError(
+                    "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+                )
+        elif self.batch_size is None and self.drop_last:
+            raise ConfigError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+        if self.batch_size is not None:
+            whole("batch_size", self.batch_size, least=1)
+        for name in ("sampler", "batch_sampler"):
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "__iter__") and not hasattr(value, "__getitem__"):
+                raise ConfigError(f"{name}: expected an iterable of indices, got {value!r}")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user brings the order."""
+        return self.sampler is not None or self.batch_sampler is not None
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}") from None
+    if number < least or isinstance(value, bool):
+        raise ConfigError(f"{name}: expected at least {least}, got {value!r}")
+    return number
+
+
+def number(name: str, value: Any, least: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
+        raise ConfigError(f"{name}: expected a number of {least:g} or more, got {value!r}")
+    return float(value)
+
+
+def choice(name: str, value: Any, *choices: str) -> str:
+    if value not in choices:
+        expected = ", ".join(f'"{item}"' for item in choices)
+        raise ConfigError(f"{name}: expected one of {expected}, got {value!r}")
+    return str(value)
+
+
+def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: bool, timeout: Any) -> int:
+    """The number of CPU threads."""
+    if num_workers is not None and whole("num_workers", num_workers, least=-(2**62)) < 0:
+        raise ConfigError("num_workers option should be non-negative; use num_workers=0 for one thread.")
+    if number("timeout", timeout, least=-math.inf) < 0:
+        raise ConfigError("timeout option should be non-negative")
+    if prefetch_factor is not None:
+        if num_workers == 0:
+            raise ConfigError("prefetch_factor option needs num_workers > 0, otherwise set prefetch_factor to None.")
+        if whole("prefetch_factor", prefetch_factor, least=-(2**62)) < 0:
+            raise ConfigError("prefetch_factor option should be non-negative")
+    if persistent_workers and num_workers == 0:
+        raise ConfigError("persistent_workers option needs num_workers > 0")
+    return available_cpus() if num_workers is None else max(1, int(num_workers))
+
+
+def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int) -> int:
+    """Torch counts per worker; here all threads share one line of batches."""
+    if prefetch_factor is None:
+        return PREFETCH_BATCHES
+    return min(MAX_PREFETCH_BATCHES, max(2, operator.index(prefetch_factor) * cpu_threads))
+
+
+def deadline(deadline_seconds: Any, timeout: float) -> float:
+    """Torch's `timeout` is the nearest thing it has: nothing is waited for longer."""
+    if deadline_seconds is None:
+        return float(timeout) or DEADLINE_SECONDS
+    if number("deadline_seconds", deadline_seconds) == 0:
+        raise ConfigError("deadline_seconds: expected more than 0, got 0")
+    return float(deadline_seconds)
+
+
+def memory_budget(value: Any) -> int | None:
+    """Bytes, from a number or from text like "8GiB" or "512 MB"."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", value.lower())
+        if match is None or match[2] not in _UNITS:
+            raise ConfigError(f'memory_budget: expected bytes or text like "8GiB" or "512MB", got {value!r}')
+        value = int(float(match[1]) * _UNITS[match[2]])
+    return whole("memory_budget", value, least=1)
+
+
+def max_failures(value: Any) -> int | float | None:
+    """A whole number is a count, a float a fraction."""
+    if value is None:
+        return None
+    if isinstance(value, float):
+        if not 0 <= value <= 1:
+            raise ConfigError(f"max_failures: expected a count or a fraction from 0 to 1, got {value!r}")
+        return value
+    return whole("max_failures", value)
+
+
+def seed(value: Any, generator: Any) -> int:
+    if generator is None:
+        number = 0 if value is None else whole("seed", value)
+    elif value is not None:
+        raise ConfigError("seed: expected none beside generator, got both")
+    elif hasattr(generator, "initial_seed"):
+        number = int(generator.initial_seed()) % 2**64
+    else:
+        raise ConfigError(f"generator: expected a torch.Generator, got {generator!r}")
+    if number >= 2**64:
+        raise ConfigError(f"seed: expected one below 2**64, got {number}")
+    return number
+
+
+def place(rank: Any, world_size: Any) -> tuple[int, int]:
+    """(rank, world size): as given, else torch.distributed's if it is in use, else the launcher's environment."""
+    if rank is None or world_size is None:
+        found = _torch.distributed() or _launched() or (0, 1)
+        rank, world_size = found[0] if rank is None else rank, found[1] if world_size is None else world_size
+    return whole("rank", rank), whole("world_size", world_size, least=1)
+
+
+def _launched() -> tuple[int, int] | None:
+    if not os.environ.get("WORLD_SIZE"):
+        return None
+    numbers = []
+    for name in ("RANK", "WORLD_SIZE"):
+        text = os.environ.get(name, "")
+        if not text.isdecimal():
+            raise ConfigError(
+                f"{name}: expected a whole number in the environment beside WORLD_SIZE, got {text!r}",
+                hint="pass rank= and world_size=, or start the ranks with torchrun",
+            )
+        numbers.append(int(text))
+    return numbers[0], numbers[1]
+
+
+def path(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise ConfigError(f"{name}: expected a path, got {value!r}") from None
+
+
+def optional_callable(name: str, value: Any) -> Callable[..., Any] | None:
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name}: expected a callable or None, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def output_module(output: Any) -> str:
+    """ "torch" or "numpy"; `None` and "auto" take torch where it is installed."""
+    wanted = choice("output", "auto" if output is None else output, "auto", "torch", "numpy")
+    if wanted == "torch" and not _torch.is_available():
+        raise ConfigError('output: expected torch to be installed for "torch", got no torch')
+    if wanted == "auto":
+        return "torch" if _torch.is_available() else "numpy"
+    return wanted

@@ -1,0 +1,210 @@
+"""Folders of classes, with the arguments and attributes of torchvision's datasets.
+
+The samples are scanned once, natively, and kept in a few bytes each; the lists that torchvision offers (`samples`,
+`targets`, `imgs`) are made when they are first asked for.
+"""
+
+import copy
+import operator
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from forebay import _forebay, _pipeline, _torch, _values
+from forebay.errors import ConfigError
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+
+
+def default_loader(path: str | os.PathLike[str]) -> Any:
+    """One picture as an RGB PIL image, made by Pillow as torchvision does it.
+
+    A dataset that has this loader never calls it: its samples are read and decoded natively, to the same pixels.
+    """
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def _is_native(loader: Callable[[str], Any]) -> bool:
+    """Whether a loader does what the native decoder does: forebay's own, and torchvision's default."""
+    is_torchvision = getattr(loader, "__module__", None) == "torchvision.datasets.folder"
+    return loader is default_loader or (is_torchvision and loader.__name__ in ("default_loader", "pil_loader"))
+
+
+class DatasetFolder:
+    """Samples in one directory per class: `root/class_x/xxx.ext`, at any depth below the class.
+
+    Give `extensions` or `is_valid_file`, not both. `loader` makes a sample of a path; anything but the default runs as
+    Python code under the GIL. Override `find_classes` to choose or number the classes. What the scan noticed and passed
+    over (links that lead back up, empty classes) is in `notes`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        loader: Callable[[str], Any] = default_loader,
+        extensions: str | Sequence[str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> None:
+        self.root = os.path.expanduser(os.fspath(root))
+        self.loader = _callable("loader", loader)
+        self.extensions = extensions
+        self.is_valid_file = is_valid_file
+        self.allow_empty = allow_empty
+        self.target_transform = (
+            target_transform if target_transform is None else _callable("target_transform", target_transform)
+        )
+        self.transform = transform
+        endings = _endings(extensions, is_valid_file)
+        if hasattr(self, "make_dataset"):
+            raise ConfigError(
+                f"{type(self).__name__}.make_dataset: expected no such method, got one",
+                hint="the scan is native: choose files with is_valid_file and classes with find_classes",
+            )
+        self.classes, self.class_to_idx = self.find_classes(self.root)
+        self._index = _forebay.scan(self.root, endings, bool(allow_empty), self._class_folders(), is_valid_file)
+        self._samples: list[tuple[str, int]] | None = None
+        self._targets: list[int] | None = None
+
+    def _class_folders(self) -> list[tuple[str, int]]:
+        if not self.class_to_idx:
+            raise ConfigError("class_to_idx: expected at least one class from find_classes, got none")
+        folders = sorted(self.class_to_idx.items())
+        if self.allow_empty:
+            # A class that has no folder at all is empty too.
+            folders = [item for item in folders if os.path.isdir(os.path.join(self.root, item[0]))]
+        return folders
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        """The classes below a directory and their labels; may be overridden."""
+        classes = _forebay.find_classes(os.fspath(directory))
+        return classes, {name: label for label, name in enumerate(classes)}
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What is done to each sample. Setting it checks it; loaders made later use it."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        chain = _pipeline.settle(_pipeline.specs(transform))
+        self._pipeline, self._chain, self._transform = _forebay.Pipeline(chain), chain, transform
+
+    @property
+    def _open(self) -> Callable[[str], Any] | None:
+        return None if _is_native(self.loader) else self.loader
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(path, label) of each sample. A copy for reading: `subset` chooses samples."""
+        if self._samples is None:
+            self._samples = list(zip(self._index.paths(), self.targets, strict=True))
+        return self._samples
+
+    @property
+    def targets(self) -> list[int]:
+        """The label of each sample. A copy for reading."""
+        if self._targets is None:
+            self._targets = self._index.labels()
+        return self._targets
+
+    @property
+    def imgs(self) -> list[tuple[str, int]]:
+        """The same as `samples`."""
+        return self.samples
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """(path, what) for everything the scan noticed that is no failure."""
+        return list(self._index.notes)
+
+    def subset(self, indices: Iterable[int]) -> "DatasetFolder":
+        """A dataset of these samples, in this order, with everything else the same."""
+        chosen = copy.copy(self)
+        chosen._index = self._index.select([_position(index, len(self)) for index in indices])
+        chosen._samples = chosen._targets = None
+        return chosen
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        position = _position(index, len(self))
+        loaded = _forebay.load_one(self._index, position, self._pipeline, self._open, _torch.draw_seed(), 0)
+        target = self._index.label(position)
+        return _values.to_python(loaded), target if self.target_transform is None else self.target_transform(target)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"Dataset {type(self).__name__}",
+            f"    Number of datapoints: {len(self)}",
+            f"    Root location: {self.root}",
+        ]
+        for head, transform in (("Transform: ", self.transform), ("Target transform: ", self.target_transform)):
+            if transform is not None:
+                first, *rest = repr(transform).splitlines()
+                lines += [f"    {head}{first}", *(" " * (4 + len(head)) + line for line in rest)]
+        return "\n".join(lines)
+
+
+class ImageFolder(DatasetFolder):
+    """Images in one directory per class: `root/cat/1.jpg`.
+
+    >>> import forebay as fb
+    >>> dataset = fb.ImageFolder("data/train")
+    >>> dataset.classes
+    ['cat', 'dog']
+    >>> image, label = dataset[0]
+    >>> image.mode, label
+    ('RGB', 0)
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        loader: Callable[[str], Any] = default_loader,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> None:
+        super().__init__(
+            root,
+            loader,
+            IMG_EXTENSIONS if is_valid_file is None else None,
+            transform=transform,
+            target_transform=target_transform,
+            is_valid_file=is_valid_file,
+            allow_empty=allow_empty,
+        )
+
+
+def _callable(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if not callable(value):
+        raise ConfigError(f"{name}: expected a callable, got {value!r}")
+    return value
+
+
+def _endings(extensions: Any, is_valid_file: Any) -> list[str]:
+    if (extensions is None) == (is_valid_file is None):
+        raise ConfigError("Both extensions and is_valid_file cannot be None or not None at the same time")
+    if is_valid_file is not None:
+        _callable("is_valid_file", is_valid_file)
+        return []
+    endings = [extensions] if isinstance(extensions, str) else list(extensions)
+    if not endings or not all(isinstance(ending, str) and ending for ending in endings):
+        raise ConfigError(f"extensions: expected endings like '.jpg', got {extensions!r}")
+    return [ending.lower() for ending in endings]
+
+
+def _position(index: Any, length: int) -> int:
+    """A list's index: whole, negative ones count from the end."""
+    position = operator.index(index)
+    if not -length <= position < length:
+        raise IndexError(f"index: expected one below {length}, got {position}")
+    return position % length

@@ -1,0 +1,297 @@
+"""The loader: torch's arguments and meaning, the native engine behind them."""
+
+import atexit
+import json
+import math
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from forebay import _notice, _numpy, _pipeline, _settings, _torch
+from forebay._delivery import Delivery
+from forebay._failures import Failure, Failures
+from forebay._forebay import Engine
+from forebay._iteration import Given, Iteration
+from forebay.datasets import DatasetFolder
+from forebay.errors import ConfigError, StateMismatchError, StoppedError
+
+_open: "weakref.WeakSet[DataLoader]" = weakref.WeakSet()
+
+
+class DataLoader:
+    """Gives the batches of a forebay dataset: threads instead of worker processes, nothing else to change.
+
+    Every argument of `torch.utils.data.DataLoader` is taken. `num_workers` counts threads: `None` means one for each
+    CPU, 0 means one. What only worker processes have (`worker_init_fn`, `multiprocessing_context`) has no effect;
+    `timeout` is the deadline of a sample; batches always come in order.
+
+    Beyond torch's arguments:
+
+    - `on_error`: `"raise"` (default), `"replace"` by a deterministic substitute, or `"skip"` (one rank only)
+    - `max_failures`: a count, or a fraction judged after 100 samples, that ends the run
+    - `ledger`: a JSONL file that failures are appended to; files known to be bad are not read again until they change
+    - `deadline_seconds`, `retries`: how long and how often a failing read is tried
+    - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
+    - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
+    - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
+    - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
+
+    >>> import forebay as fb
+    >>> from forebay import transforms as T
+    >>> dataset = fb.ImageFolder("data/train", transform=T.Compose([T.Resize((32, 32)), T.ToTensor()]))
+    >>> loader = fb.DataLoader(dataset, batch_size=4, shuffle=True, on_error="replace", output="numpy")
+    >>> for images, labels in loader:
+    ...     assert images.shape[1:] == (3, 32, 32)
+    >>> print(loader.report())
+    no sample failed
+    epoch 0: planned 8 = delivered 8 + replaced 0 + skipped 0
+    <BLANKLINE>
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        on_error: str = "raise",
+        max_failures: int | float | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        deadline_seconds: float | None = None,
+        retries: int = 4,
+        memory_budget: int | str | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: str = "auto",
+        output: str | None = None,
+        io_threads: int | None = None,
+    ) -> None:
+        self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
+        cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
+        _settings.choice("workers", workers, "auto", "threads")
+        _settings.optional_callable("worker_init_fn", worker_init_fn)
+        _settings.optional_callable("collate_fn", collate_fn)
+        self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads)
+        self._folder = _unwrap(dataset)
+        wants_torch = _settings.output_module(output) == "torch"
+        options: dict[str, Any] = {
+            "batch_size": batch_size or 1,
+            "shuffle": self._order.shuffle,
+            "drop_last": self._order.drop_last,
+            "seed": _settings.seed(seed, generator),
+            "cpu_threads": cpu_threads,
+            "io_threads": min(_settings.MAX_IO_THREADS, max(4, cpu_threads)) if io_threads is None else io_threads,
+            "prefetch_batches": self._ahead,
+            "memory_budget": _settings.memory_budget(memory_budget),
+            "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
+            "max_failures": _settings.max_failures(max_failures),
+            "retries": _settings.whole("retries", retries),
+            "deadline_seconds": _settings.deadline(deadline_seconds, timeout),
+            "ledger": _settings.path("ledger", ledger),
+        }
+        # A user's own order is the user's own division among ranks, too.
+        places = (0, 1) if self._order.is_given else _settings.place(rank, world_size)
+        options["rank"], options["world_size"] = places
+        self._check_batches(collate_fn)
+        self._engine = Engine(self._folder._index, self._folder._pipeline, self._folder._open, options)
+        self._delivery = Delivery(
+            index=self._folder._index,
+            output=_torch if wants_torch else _numpy,
+            target_transform=self._folder.target_transform,
+            collate_fn=collate_fn,
+            is_batched=batch_size is not None,
+            is_pinned=bool(pin_memory) and wants_torch and _can_pin(),
+        )
+        self._process = os.getpid()
+        self._is_closed = False
+        self._resumed: tuple[int, int] | None = None
+        self._iterations: weakref.WeakSet[Iteration] = weakref.WeakSet()
+        self._say_costs(collate_fn, worker_init_fn)
+        _open.add(self)
+
+        self.dataset = dataset
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.shuffle = self._order.shuffle
+        self.sampler, self.batch_sampler = sampler, batch_sampler
+        self.num_workers = cpu_threads if num_workers is None else num_workers
+        self.collate_fn = collate_fn
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.drop_last = self._order.drop_last
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.generator = generator
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.in_order = in_order
+        self.seed: int = options["seed"]
+        self.rank, self.world_size = places
+
+    def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
+        is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False
+        if is_picture and collate_fn is None and self._order.batch_size is not None:
+            raise ConfigError(
+                "transform: expected transforms that end in tensors, got PIL images, which do not make a batch",
+                hint="end the transforms with ToTensor(), or pass a collate_fn",
+            )
+
+    def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
+        folder = self._folder
+        in_threads = "it runs under the GIL, one sample at a time whatever num_workers is"
+        in_loop = "it runs in your loop's thread, between two batches"
+        for name in _pipeline.python_names(folder._chain):
+            _notice.python_callable("transform", name, in_threads)
+        if folder._open is not None:
+            _notice.python_callable("loader", _pipeline.name_of(folder._open), in_threads)
+        if folder.target_transform is not None:
+            _notice.python_callable("target_transform", _pipeline.name_of(folder.target_transform), in_loop)
+        if collate_fn is not None:
+            _notice.python_callable("collate_fn", _pipeline.name_of(collate_fn), in_loop)
+        if worker_init_fn is not None:
+            warnings.warn("worker_init_fn is not called: there are no worker processes", UserWarning, stacklevel=3)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Enters the next epoch, or goes on where a loaded state was taken."""
+        if self._process != os.getpid():
+            raise StoppedError("this loader was made in another process: its threads did not survive the fork")
+        if self._is_closed:
+            raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+        skip = self._resumed[1] if self._resumed else 0
+        self._resumed = None
+        given = Given(self._batches(), self._ahead + 1, skip) if self._order.is_given else None
+        run = self._engine.begin() if given is None else self._engine.begin_given()
+        iteration = Iteration(run, self._delivery, given)
+        self._iterations.add(iteration)
+        return iteration
+
+    def _batches(self) -> Iterator[Any]:
+        """The user's own order as batches of indices."""
+        if self._order.batch_sampler is not None:
+            yield from self._order.batch_sampler
+            return
+        size, batch = self._order.batch_size or 1, []
+        for index in self._order.sampler or ():
+            batch.append(index)
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch and not self._order.drop_last:
+            yield batch
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, the same on every rank."""
+        if self._order.batch_sampler is not None:
+            return len(self._order.batch_sampler)  # type: ignore[arg-type]
+        if self._order.sampler is None:
+            return self._engine.steps
+        samples, size = len(self._order.sampler), self._order.batch_size or 1  # type: ignore[arg-type]
+        return samples // size if self._order.drop_last else math.ceil(samples / size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass that of `epoch`; a loaded state of the same epoch stays in force."""
+        self._engine.set_epoch(_settings.whole("epoch", epoch))
+        if self._resumed and self._resumed[0] != epoch:
+            self._resumed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched."""
+        state: dict[str, Any] = json.loads(self._engine.state())
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where a state was taken, on any number of ranks and threads; refuses one of another dataset.
+
+        With a sampler, as many of its batches are passed over as the state has steps.
+        """
+        try:
+            text = json.dumps(dict(state_dict))
+        except (TypeError, ValueError):
+            raise StateMismatchError(f"expected what state_dict() gave, got {state_dict!r}") from None
+        self._engine.load_state(text)
+        self._resumed = (int(state_dict["epoch"]), int(state_dict["step"]))
+
+    @property
+    def failures(self) -> Failures:
+        """What failed so far, oldest first."""
+        return Failures(map(Failure.from_line, self._engine.failures()))
+
+    def report(self) -> str:
+        """What failed, why, what to do, and the balance of each epoch: made to be printed."""
+        return self._engine.report()
+
+    def stats(self) -> dict[str, Any]:
+        """Where time went: each stage's items, busy and waiting seconds and quantiles, and a verdict in one word."""
+        return self._engine.stats()
+
+    def explain(
+        self, step: int, epoch: int | None = None, *, world_size: int | None = None, rank: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Which samples make up a step, for any world size, without reading any."""
+        if self._order.is_given:
+            raise ConfigError("explain: expected an order of the loader's own, got a sampler")
+        return self._engine.explain(step, epoch, world_size, rank)
+
+    def close(self) -> None:
+        """Stops every thread and waits for them. Reports and state stay readable; iterating again is refused."""
+        self._is_closed = True
+        if self._process != os.getpid():
+            return
+        for iteration in list(self._iterations):
+            iteration.close()
+        self._engine.close()
+
+    def __enter__(self) -> "DataLoader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _can_pin() -> bool:
+    if _torch.can_pin():
+        return True
+    warnings.warn("pin_memory: expected an accelerator, got none: memory is not pinned", UserWarning, stacklevel=4)
+    return False
+
+
+def _unwrap(dataset: Any) -> DatasetFolder:
+    """The folder below any number of `torch.utils.data.Subset`s, with their samples chosen."""
+    chosen: list[int] | None = None
+    while _torch.is_subset(dataset):
+        indices = list(dataset.indices)
+        chosen = indices if chosen is None else [indices[position] for position in chosen]
+        dataset = dataset.dataset
+    if not isinstance(dataset, DatasetFolder):
+        raise ConfigError(
+            "dataset: expected a forebay.ImageFolder or forebay.DatasetFolder, or a torch.utils.data.Subset of one, "
+            f"got {type(dataset).__module__}.{type(dataset).__qualname__}"
+        )
+    return dataset if chosen is None else dataset.subset(chosen)
+
+
+def _close_all() -> None:
+    for loader in list(_open):
+        loader.close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,32 @@
+"""Programs run in processes of their own, each with a time limit: what a test's own process could not survive."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Without what a launcher or a debugger would add; warnings that would be noise are errors."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
+    return kept | {"PYTHONFAULTHANDLER": "1", "PYTHONDONTWRITEBYTECODE": "1"} | extra
+
+
+def command(program: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+
+
+def run(
+    program: str, *arguments: object, prefix: tuple[str, ...] = (), seconds: float = 40, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end; a hang is an error that shows what it had printed."""
+    return subprocess.run(
+        [*prefix, *command(program, *arguments)],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=environment(),
+        check=False,
+        **options,
+    )

@@ -1,0 +1,50 @@
+"""Fixtures: a clean folder, and digests of what a loader gives."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import folders
+import pytest
+from forebay import _notice
+from forebay import transforms as T
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """24 pictures of two classes."""
+    root = tmp_path / "data"
+    folders.write_folder(root)
+    return root
+
+
+@pytest.fixture
+def augment() -> T.Compose:
+    """Random crop, flip and colours: what must be the same whatever the threads do."""
+    return T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ColorJitter(0.2, 0.2, 0.2), T.ToTensor()])
+
+
+@pytest.fixture
+def plain() -> T.Compose:
+    return T.Compose([T.Resize((24, 32)), T.ToTensor()])
+
+
+@pytest.fixture
+def digests() -> Callable[[Iterable[Any]], list[str]]:
+    """One digest per sample, of its bytes and its label, in the order of delivery."""
+
+    def of(batches: Iterable[Any]) -> list[str]:
+        return [
+            hashlib.blake2b(image.numpy().tobytes() + str(int(label)).encode(), digest_size=8).hexdigest()
+            for images, labels in batches
+            for image, label in zip(images, labels, strict=True)
+        ]
+
+    return of
+
+
+@pytest.fixture(autouse=True)
+def _forget_notices() -> None:
+    """Each test is told of costs anew."""
+    _notice._said.clear()

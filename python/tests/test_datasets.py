@@ -1,0 +1,232 @@
+"""`ImageFolder` and `DatasetFolder` are torchvision's, seen from outside."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import folders
+import forebay as fb
+import numpy
+import pytest
+import torch
+import torchvision
+from forebay import transforms as T
+from forebay.datasets import IMG_EXTENSIONS, default_loader
+from PIL import Image
+
+
+@pytest.fixture
+def odd_tree(tmp_path: Path) -> Path:
+    """Depth, hidden files, upper case, other files, links, and names that sort in unexpected ways."""
+    root = tmp_path / "odd"
+    names = [
+        "b/1.jpg",
+        "b/sub/2.JPG",
+        "b/sub/deeper/3.Png",
+        "b/sub-x/4.jpeg",
+        "b/sub.y/5.webp",
+        "b/.hidden.jpg",
+        "b/.hidden/6.jpg",
+        "b/10.jpg",
+        "b/9.jpg",
+        "b/ünï.jpg",
+        "b/new\nline.jpg",
+        "b/.jpg",
+        "B/7.tif",
+        "a b/8.bmp",
+        "Z/9.PPM",
+        ".dot/10.tiff",
+        "b/x.jpg/inside.jpg",
+    ]
+    for number, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.picture(number).save(path, format="PPM" if name.endswith("PPM") else "PNG")
+    for name in ("b/notes.txt", "b/jpg", "b/picture.jpg.part", "top.jpg"):
+        (root / name).write_text("no image")
+    (root / "linked").symlink_to(root / "a b", target_is_directory=True)
+    (root / "b" / "link.jpg").symlink_to(root / "b" / "1.jpg")
+    (root / "Z" / "sub").symlink_to(root / "b" / "sub", target_is_directory=True)
+    return root
+
+
+def both(root: Path, **options: Any) -> tuple[fb.ImageFolder, Any]:
+    return fb.ImageFolder(root, **options), torchvision.datasets.ImageFolder(root, **options)
+
+
+def assert_equal(ours: fb.DatasetFolder, theirs: Any) -> None:
+    assert ours.classes == theirs.classes
+    assert ours.class_to_idx == theirs.class_to_idx
+    assert ours.samples == theirs.samples
+    assert ours.targets == theirs.targets
+    assert len(ours) == len(theirs)
+
+
+def test_samples_classes_and_targets_are_torchvisions(odd_tree: Path) -> None:
+    ours, theirs = both(odd_tree)
+    assert_equal(ours, theirs)
+    assert ours.imgs == theirs.imgs
+    assert ours.samples[0][0].startswith(str(odd_tree))
+
+
+def test_a_root_given_as_text_stays_as_it_was_given(odd_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(odd_tree.parent)
+    for root in ("odd", "./odd", "odd/"):
+        assert fb.ImageFolder(root).samples == torchvision.datasets.ImageFolder(root).samples, root
+    monkeypatch.setenv("HOME", str(odd_tree.parent))
+    assert fb.ImageFolder("~/odd").samples == torchvision.datasets.ImageFolder("~/odd").samples
+
+
+def test_is_valid_file_replaces_the_endings(odd_tree: Path) -> None:
+    assert_equal(*both(odd_tree, is_valid_file=lambda path: not path.endswith(".JPG") and "top" not in path))
+
+
+def test_an_exception_of_is_valid_file_is_the_users_own(odd_tree: Path) -> None:
+    def refuse(path: str) -> bool:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        fb.ImageFolder(odd_tree, is_valid_file=refuse)
+
+
+def test_empty_classes_are_allowed_on_demand(odd_tree: Path) -> None:
+    (odd_tree / "nothing").mkdir()
+    assert_equal(*both(odd_tree, allow_empty=True))
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        fb.ImageFolder(odd_tree)
+
+
+def test_find_classes_may_be_overridden(odd_tree: Path) -> None:
+    def find_classes(self: Any, directory: str) -> tuple[list[str], dict[str, int]]:
+        return ["b", "a b"], {"b": 7, "a b": 3}
+
+    class Ours(fb.ImageFolder):
+        pass
+
+    class Theirs(torchvision.datasets.ImageFolder):
+        pass
+
+    for kind in (Ours, Theirs):
+        kind.find_classes = find_classes  # type: ignore[method-assign]
+    assert_equal(Ours(odd_tree), Theirs(odd_tree))
+
+
+def test_a_class_without_a_folder_is_empty(odd_tree: Path) -> None:
+    class Chosen(fb.ImageFolder):
+        def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+            return ["b", "missing"], {"b": 0, "missing": 1}
+
+    assert set(Chosen(odd_tree, allow_empty=True).targets) == {0}
+    with pytest.raises(FileNotFoundError, match="missing"):
+        Chosen(odd_tree)
+
+
+def test_items_are_torchvisions(odd_tree: Path) -> None:
+    ours, theirs = both(odd_tree, is_valid_file=lambda path: path.lower().endswith((".jpg", ".png", ".webp", ".bmp")))
+    for index in (0, 5, -1):
+        (image, label), (expected, expected_label) = ours[index], theirs[index]
+        assert isinstance(image, Image.Image) and image.mode == "RGB"
+        assert label == expected_label
+        assert numpy.array_equal(numpy.asarray(image), numpy.asarray(expected))
+    with pytest.raises(IndexError):
+        ours[len(ours)]
+    with pytest.raises(TypeError):
+        ours["0"]  # type: ignore[index]
+
+
+def test_transforms_apply_to_items(folder: Path) -> None:
+    dataset = fb.ImageFolder(folder, T.Compose([T.Resize((8, 9)), T.ToTensor()]), target_transform=lambda label: -label)
+    image, target = dataset[1]
+    assert isinstance(image, torch.Tensor) and image.shape == (3, 8, 9) and image.dtype == torch.float32
+    assert target == 0 and dataset[-1][1] == -1
+
+
+def test_random_items_follow_torchs_seed(folder: Path) -> None:
+    dataset = fb.ImageFolder(folder, T.Compose([T.RandomResizedCrop(8), T.ToTensor()]))
+    torch.manual_seed(3)
+    first = dataset[0][0]
+    assert not torch.equal(dataset[0][0], first)
+    torch.manual_seed(3)
+    assert torch.equal(dataset[0][0], first)
+
+
+def test_a_loader_of_ones_own(folder: Path) -> None:
+    dataset = fb.DatasetFolder(folder, lambda path: len(path), extensions=(".jpg",))
+    assert dataset[0] == (len(dataset.samples[0][0]), 0)
+
+
+def test_torchvisions_default_loader_is_the_native_one(folder: Path) -> None:
+    assert fb.ImageFolder(folder, loader=torchvision.datasets.folder.default_loader)._open is None
+    assert fb.ImageFolder(folder, loader=default_loader)._open is None
+    assert numpy.asarray(default_loader(fb.ImageFolder(folder).samples[0][0])).shape == (48, 64, 3)
+
+
+def test_a_subset_has_its_samples_in_its_order(folder: Path) -> None:
+    dataset = fb.ImageFolder(folder)
+    chosen = dataset.subset([5, 0, -1])
+    assert chosen.samples == [dataset.samples[index] for index in (5, 0, -1)]
+    assert chosen.subset([2]).samples == [dataset.samples[-1]]
+    assert chosen.classes == dataset.classes and len(dataset) == 24
+    with pytest.raises(IndexError, match="24"):
+        dataset.subset([24])
+
+
+def test_transform_may_be_set_later_and_is_checked(folder: Path) -> None:
+    dataset = fb.ImageFolder(folder)
+    dataset.transform = T.ToTensor()
+    assert dataset[0][0].shape == (3, 48, 64)
+    with pytest.raises(fb.errors.ConfigError):
+        dataset.transform = T.Normalize([0.5], [0.5])
+    with pytest.raises(AttributeError):
+        dataset.samples = []  # type: ignore[misc]
+
+
+def test_it_prints_as_in_torchvision(folder: Path) -> None:
+    ours = fb.ImageFolder(folder, transform=T.Compose([T.CenterCrop(3), T.ToTensor()])).__repr__()
+    assert ours.splitlines()[:4] == [
+        "Dataset ImageFolder",
+        "    Number of datapoints: 24",
+        f"    Root location: {folder}",
+        "    Transform: Compose(",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda root: fb.ImageFolder(root / "missing"), "missing"),
+        (lambda root: fb.ImageFolder(root / "cat"), "no class folders"),
+        (lambda root: fb.ImageFolder(root / "cat" / "0000.jpg"), "0000.jpg"),
+        (lambda root: fb.DatasetFolder(root, len), "extensions and is_valid_file"),
+        (lambda root: fb.DatasetFolder(root, len, (".jpg",), is_valid_file=bool), "extensions and is_valid_file"),
+        (lambda root: fb.DatasetFolder(root, len, ()), "extensions: expected"),
+        (lambda root: fb.DatasetFolder(root, "loader", (".jpg",)), "loader: expected a callable, got 'loader'"),
+        (lambda root: fb.ImageFolder(root, target_transform=3), "target_transform: expected a callable, got 3"),
+        (lambda root: fb.ImageFolder(root, transform="Resize"), "transform: expected a transform or a callable"),
+        (lambda root: fb.DatasetFolder(root, len, (".gif",)), "no samples for class"),
+    ],
+)
+def test_bad_input_is_named(folder: Path, make: Any, named: str) -> None:
+    with pytest.raises((fb.errors.ConfigError, fb.errors.NotFoundError, OSError), match=named):
+        make(folder)
+
+
+def test_a_missing_root_is_a_file_not_found_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        fb.ImageFolder(tmp_path / "missing")
+    assert raised.value.filename == str(tmp_path / "missing")
+    assert pickle.loads(pickle.dumps(raised.value)).errno == 2
+
+
+def test_the_endings_are_torchvisions_and_gif() -> None:
+    assert set(IMG_EXTENSIONS) == {*torchvision.datasets.folder.IMG_EXTENSIONS, ".gif"}
+
+
+def test_names_that_are_not_utf8_are_those_of_os(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/cat"
+    os.mkdir(folder)
+    folders.picture(1).save(folder + b"/\xff.jpg", format="JPEG")
+    dataset = fb.ImageFolder(tmp_path)
+    assert dataset.samples == torchvision.datasets.ImageFolder(tmp_path).samples
+    assert dataset[0][1] == 0

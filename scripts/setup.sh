@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Installs what the build needs beyond Rust, Python and a C compiler, and says so.
+#
+#   scripts/setup.sh native   cmake and nasm, for libjpeg-turbo (without nasm it would decode at half the speed)
+#   scripts/setup.sh python   .venv with the "dev" dependency group of pyproject.toml
+#
+# Nothing is done twice. PYTHON chooses the interpreter, VENV the place of the environment.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+native() {
+    command -v cargo >/dev/null || die "cargo was not found: install Rust 1.88 or later"
+    command -v cc >/dev/null || die "cc was not found: install a C compiler (Debian: apt-get install build-essential)"
+    local missing=()
+    for tool in cmake nasm; do
+        command -v "$tool" >/dev/null || missing+=("$tool")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    local apt=(apt-get)
+    if ! command -v apt-get >/dev/null; then
+        die "please install ${missing[*]} (this system has no apt-get)"
+    elif [ "$(id -u)" -ne 0 ]; then
+        # -n: never stop to ask for a password.
+        sudo -n true 2>/dev/null || die "please run: sudo apt-get install ${missing[*]}"
+        apt=(sudo -n env DEBIAN_FRONTEND=noninteractive apt-get)
+    fi
+    say "installing ${missing[*]} with apt-get, to build libjpeg-turbo"
+    export DEBIAN_FRONTEND=noninteractive
+    # The lists may be missing (fresh containers) or old: fetch them only if the first try fails.
+    "${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
+        { "${apt[@]}" update -qq >/dev/null && "${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } ||
+        die "apt-get could not install ${missing[*]}: please install them yourself"
+}
+
+find_python() {
+    local venv=${VENV:-.venv} stamp interpreter
+    stamp=$venv/pyproject.installed # what was installed for: compared, because a checkout changes times
+    if [ -f "$stamp" ] && cmp -s "$stamp" pyproject.toml && "$venv/bin/python" -c '' 2>/dev/null; then
+        return 0
+    fi
+    if ! "$venv/bin/python" -c '' 2>/dev/null; then
+        interpreter=$(find_python)
+        say "creating $venv with $("$interpreter" --version)"
+        "$interpreter" -m venv "$venv"
+    fi
+    say "installing the dev group of pyproject.toml into $venv (torch alone is some GB: a few minutes)"
+    local install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    "${install[@]}" "pip>=25.1" # the first with --group
+    "${install[@]}" --group dev
+    cp pyproject.toml "$stamp"
+}
+
+case ${1:-} in
+    native) native ;;
+    python) python ;;
+    *) die "expected native or python, got '${1:-}'" ;;
+esac
