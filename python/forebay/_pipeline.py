@@ -29,7 +29,12 @@ class Transform:
         return [(type(self).__name__, {name: getattr(value, "value", value) for name, value in vars(self).items()})]
 
     def __call__(self, picture: Any) -> Any:
-        result = _forebay.apply(build(self), _values.from_python(picture), _torch.draw_seed())
+        value = _values.from_python(picture)
+        chain = settle(specs(self))
+        if value[0] == "tensor":
+            # A conversion leaves what is a tensor already; here it tells the check what comes.
+            chain.insert(0, ("ToTensor" if value[2] == "float32" else "ToImage", {}))
+        result = _forebay.apply(_forebay.Pipeline(chain), value, _torch.draw_seed())
         is_image = isinstance(result, _forebay.Array) and result.kind == "image"
         return _numpy.tensor(result) if is_image and not _values.is_pillow(picture) else _values.to_python(result)
 

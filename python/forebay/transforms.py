@@ -225,13 +225,13 @@ class RandomRotation(Transform):
             if degrees < 0:
                 raise check.problem("RandomRotation", "degrees", "a number of 0 or more, or two", degrees)
             degrees = (-degrees, degrees)
-        centre = None if center is None else check.sequence(center, (2,), check.is_number)
-        if center is not None and centre is None:
+        column_and_row = check.sequence(center, (2,), check.is_number)
+        if center is not None and column_and_row is None:
             raise check.problem("RandomRotation", "center", "two numbers (column, row)", center)
         self.degrees = check.span("RandomRotation", "degrees", degrees, float("-inf"))
         self.interpolation = check.interpolation("RandomRotation", interpolation)
         self.expand = check.flag("RandomRotation", "expand", expand)
-        self.center = centre
+        self.center = None if column_and_row is None else tuple(column_and_row)
         self.fill = check.values("RandomRotation", "fill", fill)
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import folders
 import pytest
+
+import folders
 from forebay import _notice
 from forebay import transforms as T
 

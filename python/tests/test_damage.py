@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 import children
 import folders
 import forebay as fb
-import pytest
 from forebay import transforms as T
 
 TO_TENSOR = T.Compose([T.Resize((8, 8)), T.ToTensor()])

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import forebay as fb
 import pytest
+
+import forebay as fb
 from forebay import transforms as T
 
 Digests = Callable[[Iterable[Any]], list[str]]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import folders
 import forebay as fb
-import pytest
 from forebay import transforms as T
 
 Digests = Callable[[Iterable[Any]], list[str]]

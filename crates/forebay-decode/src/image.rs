@@ -102,3 +102,14 @@ pub enum Value {
     /// Whatever a transform of the user's own made; only the binding knows.
     Opaque(Box<dyn Any + Send>),
 }
+
+impl Value {
+    /// Bytes that it holds, as far as they are known.
+    pub fn size_bytes(&self) -> usize {
+        match self {
+            Self::Image(image) => image.pixels.len(),
+            Self::Tensor(tensor) => tensor.layout().size_bytes(),
+            Self::Opaque(_) => 0,
+        }
+    }
+}

@@ -16,6 +16,9 @@ use crate::stream::Stream;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) epoch: Epoch,
+    /// Where the run entered the epoch.
+    pub(crate) origin: Origin,
+    /// How far it has come.
     pub(crate) at: Origin,
     pub(crate) books: Books,
 }
@@ -46,8 +49,8 @@ pub struct Run {
     pub(crate) parking: Parking,
     /// Steps still to deliver; `None` for a user's own order, which ends when it is closed.
     pub(crate) steps_left: Option<u64>,
-    /// What the books must say in the end.
-    pub(crate) expected_planned: u64,
+    /// What the books must say in the end; not known for a user's own order.
+    pub(crate) expected_planned: Option<u64>,
     /// When the consumer got its last batch, to measure how long it works on one.
     pub(crate) handed_over: Option<Duration>,
 }
@@ -104,9 +107,7 @@ impl Run {
     /// Checks the books, enters the next epoch, and leaves the stream where the next run finds it.
     fn finish(&mut self) -> Result<Next> {
         let progress = self.progress();
-        if self.steps_left.is_some() {
-            progress.books.check(progress.epoch, self.expected_planned)?;
-        }
+        progress.books.check(progress.epoch, self.expected_planned.unwrap_or(progress.books.planned))?;
         let next = Epoch(progress.epoch.0 + 1);
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Progress { epoch: next, ..Progress::default() };
         if let Some(stream) = self.stream.take().filter(|_| self.steps_left.is_some()) {

@@ -125,17 +125,17 @@ impl Loader {
                 self.stream(Feed::planned(&self.plan, self.config.rank, start.epoch, start.at))?
             }
         };
-        Ok(self.run(stream, start, Some(self.plan.steps_from(start.at)), expected_planned))
+        Ok(self.run(stream, start, Some(self.plan.steps_from(start.at)), Some(expected_planned)))
     }
 
     /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
     pub fn given_order(&self) -> Result<Run> {
         let start = self.begin();
         let stream = self.stream(Feed::given(start.epoch, start.at))?;
-        Ok(self.run(stream, start, None, 0))
+        Ok(self.run(stream, start, None, None))
     }
 
-    fn run(&self, stream: Stream, start: Progress, steps_left: Option<u64>, expected_planned: u64) -> Run {
+    fn run(&self, stream: Stream, start: Progress, steps_left: Option<u64>, expected_planned: Option<u64>) -> Run {
         let progress = Arc::new(Mutex::new(start));
         self.position().current = Some(Arc::clone(&progress));
         Run {
@@ -188,24 +188,30 @@ impl Loader {
         }
     }
 
-    /// The resume point: what was handed to the user counts, not what was prefetched.
-    pub fn state(&self) -> State {
+    fn progress(&self) -> Progress {
         let position = self.position();
-        let progress = position.next.unwrap_or_else(|| match &position.current {
+        position.next.unwrap_or_else(|| match &position.current {
             Some(current) => *current.lock().unwrap_or_else(PoisonError::into_inner),
             None => Progress::default(),
-        });
+        })
+    }
+
+    /// The resume point: what was handed to the user counts, not what was prefetched.
+    pub fn state(&self) -> State {
+        let progress = self.progress();
         State::new(&self.plan, self.identity.clone(), progress.epoch, progress.at, progress.books)
     }
 
     /// Goes on where a state was taken, with the next run. Refuses the state of another dataset or order.
     pub fn load_state(&self, state: &State) -> Result<()> {
         let at = state.check(&self.plan, &self.identity)?;
-        self.position().next = Some(Progress { epoch: state.epoch, at, books: state.books });
+        self.position().next = Some(Progress { epoch: state.epoch, origin: at, at, books: state.books });
         Ok(())
     }
 
     /// Which samples make up a step, without reading any: of this rank and the epoch at hand, unless said otherwise.
+    ///
+    /// In an epoch that was resumed, the steps before the resume point are those of an epoch without one.
     pub fn explain(
         &self,
         step: Step,
@@ -213,14 +219,19 @@ impl Loader {
         world_size: Option<WorldSize>,
         rank: Option<Rank>,
     ) -> Result<Vec<Explained>> {
-        let state = self.state();
+        let progress = self.progress();
         let plan = Plan { world_size: world_size.unwrap_or(self.plan.world_size), ..self.plan.clone() };
         let rank = rank.unwrap_or(if world_size.is_none() { self.config.rank } else { Rank(0) });
         if plan.world_size.0 == 0 || rank.0 >= plan.world_size.0 {
             return Err(Error::config(format!("rank: expected one below world_size {}, got {rank}", plan.world_size)));
         }
-        let batch = plan.batch(epoch.unwrap_or(state.epoch), Origin::default(), step, rank).ok_or_else(|| {
-            Error::config(format!("step: expected one below {} (the steps of an epoch), got {step}", plan.steps()))
+        let epoch = epoch.unwrap_or(progress.epoch);
+        // Another number of ranks before the resume point leaves this one with other steps after it.
+        let is_resumed = epoch == progress.epoch && plan == self.plan && step >= progress.origin.step;
+        let origin = if is_resumed { progress.origin } else { Origin::default() };
+        let batch = plan.batch(epoch, origin, step, rank).ok_or_else(|| {
+            let steps = origin.step.0 + plan.steps_from(origin);
+            Error::config(format!("step: expected one below {steps} (the steps of the epoch), got {step}"))
         })?;
         let explain = |place: forebay_core::Place| Explained {
             position: place.position,

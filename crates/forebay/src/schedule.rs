@@ -187,6 +187,8 @@ struct Desk {
     /// Reads allowed at a time: shrinks when descriptors or memory run out, grows back with success.
     fetch_limit: usize,
     successes: u32,
+    /// Bytes of the batch taken last.
+    last_batch_bytes: u64,
     /// Compressed buffers for reuse.
     spare: Vec<Vec<u8>>,
 }
@@ -218,6 +220,7 @@ impl Shared {
             decoding: 0,
             fetch_limit: config.io_threads,
             successes: 0,
+            last_batch_bytes: 0,
             spare: Vec::new(),
         };
         Self {
@@ -306,8 +309,9 @@ impl Shared {
     fn open_batch(&self, desk: &mut Desk, now: Duration) -> Option<()> {
         let layout = self.source.pipeline.layout();
         let slot_bytes = layout.map_or(0, |layout| layout.size_bytes() as u64);
-        let charged = slot_bytes * self.config.batch_size;
-        let fits = desk.batches.is_empty() || desk.used + charged <= self.config.memory_budget;
+        // What samples without a fixed shape will take is not known before: about what the last batch of them took.
+        let expected = (slot_bytes * self.config.batch_size).max(desk.last_batch_bytes);
+        let fits = desk.batches.is_empty() || desk.used + expected <= self.config.memory_budget;
         if desk.batches.len() >= self.config.prefetch_batches || !fits {
             return None;
         }
@@ -409,7 +413,12 @@ impl Shared {
             if fits && let Some(ByKey(_, next)) = desk.ready.pop() {
                 desk.decoding += 1;
                 desk.used += next.decode_bytes;
+                let more = !desk.ready.is_empty();
                 drop(desk);
+                if more {
+                    // Freed memory may fit several, and only one thread was woken for it.
+                    self.decode_work.notify_one();
+                }
                 self.meters.decode.record_waiting(self.clock.now().saturating_sub(asked));
                 return Some(next);
             }
@@ -445,7 +454,13 @@ impl Shared {
         let now = self.clock.now();
         let mut desk = self.desk();
         let at = (item.key.batch - desk.first_batch) as usize;
+        let held = match &filled {
+            Filled::Done(_, Some(value)) => value.size_bytes() as u64,
+            _ => 0,
+        };
+        desk.used += held;
         let batch = desk.batches.get_mut(at).expect("a batch stays until all its slots are filled");
+        batch.charged += held;
         let slot = &mut batch.slots[item.key.slot as usize];
         slot.filled = filled;
         slot.item = (item.given_up.is_some() || item.trouble.is_some()).then_some(item);
@@ -475,6 +490,7 @@ impl Shared {
                 let batch = desk.batches.pop_front().expect("it was there a line ago");
                 desk.first_batch += 1;
                 desk.used -= batch.charged;
+                desk.last_batch_bytes = batch.charged;
                 drop(desk);
                 self.fetch_work.notify_all();
                 self.memory.notify_all();

@@ -144,3 +144,27 @@ fn help_and_version_are_fine_and_wrong_usage_is_not() {
     }
     assert!(forebay(&["dmo"]).err.contains("'demo'"), "no suggestion");
 }
+
+/// An output that cannot be written.
+struct Closed(std::io::ErrorKind);
+
+impl std::io::Write for Closed {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(self.0.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Err(self.0.into())
+    }
+}
+
+#[test]
+fn a_pipe_closed_by_its_reader_is_fine_and_a_full_disk_is_not() {
+    for (kind, expected) in
+        [(std::io::ErrorKind::BrokenPipe, Status::Fine), (std::io::ErrorKind::StorageFull, Status::Problems)]
+    {
+        let mut err = Vec::new();
+        let mut console = Console { out: &mut Closed(kind), err: &mut err, is_terminal: false };
+        assert_eq!(run(["--version".into()], &mut console), expected);
+    }
+}

@@ -4,6 +4,7 @@
 //! value that lies halfway may round the other way (±1).
 
 use super::PaddingMode;
+use super::wide::widest;
 use super::window::source;
 use crate::Image;
 
@@ -11,7 +12,7 @@ use crate::Image;
 #[derive(Default)]
 pub(crate) struct Blur {
     row: Vec<f32>,
-    sums: Vec<f32>,
+    starts: Vec<usize>,
     columns: Vec<f32>,
     rows: Vec<f32>,
 }
@@ -41,31 +42,56 @@ impl Blur {
         let mirrored = |at: i64, size: usize| source(at, size, PaddingMode::Reflect).unwrap_or(0);
         let stride = width * channels;
         self.row.resize(stride + 2 * reach_x * channels, 0.0);
-        self.sums.resize(stride, 0.0);
         out.pixels.resize(image.pixels.len(), 0);
         (out.width, out.height, out.channels) = (image.width, image.height, image.channels);
         for (y, out) in out.pixels.chunks_exact_mut(stride).enumerate() {
+            self.starts.clear();
+            let taps = (0..self.rows.len()).map(|tap| (y + tap) as i64 - reach_y as i64);
+            self.starts.extend(taps.map(|y| mirrored(y, height) * stride));
             let middle = &mut self.row[reach_x * channels..][..stride];
-            middle.fill(0.0);
-            for (tap, weight) in self.rows.iter().enumerate() {
-                let from = mirrored((y + tap) as i64 - reach_y as i64, height);
-                for (sum, value) in middle.iter_mut().zip(&image.pixels[from * stride..]) {
-                    *sum += f32::from(*value) * weight;
-                }
-            }
+            widest(|| weigh_rows(&image.pixels, &self.starts, &self.rows, middle));
             for x in (0..reach_x).chain(reach_x + width..width + 2 * reach_x) {
                 let from = mirrored(x as i64 - reach_x as i64, width) + reach_x;
                 self.row.copy_within(from * channels..(from + 1) * channels, x * channels);
             }
-            self.sums.fill(0.0);
-            for (tap, weight) in self.columns.iter().enumerate() {
-                for (sum, value) in self.sums.iter_mut().zip(&self.row[tap * channels..]) {
-                    *sum += value * weight;
-                }
+            widest(|| weigh_columns(&self.row, channels, &self.columns, out));
+        }
+    }
+}
+
+/// Elements summed at once: enough for vectors, few enough to stay in registers.
+const BLOCK: usize = 32;
+
+/// The weighted sum of the rows that begin at `starts`.
+#[inline(always)]
+fn weigh_rows(pixels: &[u8], starts: &[usize], weights: &[f32], out: &mut [f32]) {
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        let mut sums = [0.0f32; BLOCK];
+        for (start, weight) in starts.iter().zip(weights) {
+            let values = &pixels[start + block * BLOCK..][..out.len()];
+            match values.first_chunk::<BLOCK>() {
+                Some(values) => sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f32::from(*value) * weight),
+                None => sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f32::from(*value) * weight),
             }
-            for (out, sum) in out.iter_mut().zip(&self.sums) {
-                *out = sum.round_ties_even() as u8;
+        }
+        out.copy_from_slice(&sums[..out.len()]);
+    }
+}
+
+/// The weighted sum of neighbouring pixels, rounded; `row` is wider than `out` by what the kernel reaches.
+#[inline(always)]
+fn weigh_columns(row: &[f32], channels: usize, weights: &[f32], out: &mut [u8]) {
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        let mut sums = [0.0f32; BLOCK];
+        for (tap, weight) in weights.iter().enumerate() {
+            let values = &row[block * BLOCK + tap * channels..][..out.len()];
+            match values.first_chunk::<BLOCK>() {
+                Some(values) => sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * weight),
+                None => sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * weight),
             }
+        }
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = sum.round_ties_even() as u8;
         }
     }
 }

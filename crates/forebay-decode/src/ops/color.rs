@@ -3,6 +3,7 @@
 use forebay_core::Rng;
 
 use super::gray::luma;
+use super::wide::widest;
 use crate::Image;
 
 /// One change of colour with its factor.
@@ -47,17 +48,19 @@ impl Change {
             Self::Saturation(_) | Self::Hue(_) if image.channels == 1 => {}
             Self::Saturation(factor) => {
                 let factor = factor as f32;
-                for pixel in image.pixels.chunks_exact_mut(3) {
-                    let grey = luma(pixel[0], pixel[1], pixel[2]);
-                    pixel.iter_mut().for_each(|value| *value = blend(grey, *value, factor));
-                }
+                widest(|| {
+                    for pixel in image.pixels.as_chunks_mut::<3>().0 {
+                        let grey = luma(pixel[0], pixel[1], pixel[2]);
+                        *pixel = pixel.map(|value| blend(grey, value, factor));
+                    }
+                });
             }
             Self::Hue(factor) => {
                 // Truncated towards zero, then added modulo 256.
                 let shift = (factor * 255.0) as i32 as u8;
-                for pixel in image.pixels.chunks_exact_mut(3) {
+                for pixel in image.pixels.as_chunks_mut::<3>().0 {
                     let [hue, saturation, value] = to_hsv(pixel[0], pixel[1], pixel[2]);
-                    pixel.copy_from_slice(&from_hsv(hue.wrapping_add(shift), saturation, value));
+                    *pixel = from_hsv(hue.wrapping_add(shift), saturation, value);
                 }
             }
         }
@@ -81,7 +84,9 @@ fn toward(image: &mut Image, level: u8, factor: f64) {
 fn mean_luma(image: &Image) -> u8 {
     let sum: u64 = match image.channels {
         1 => image.pixels.iter().map(|value| u64::from(*value)).sum(),
-        _ => image.pixels.chunks_exact(3).map(|pixel| u64::from(luma(pixel[0], pixel[1], pixel[2]))).sum(),
+        _ => widest(|| {
+            image.pixels.as_chunks::<3>().0.iter().map(|pixel| u64::from(luma(pixel[0], pixel[1], pixel[2]))).sum()
+        }),
     };
     let count = image.pixels.len() as u64 / u64::from(image.channels.max(1));
     (sum as f64 / count.max(1) as f64 + 0.5) as u8
@@ -104,7 +109,9 @@ fn to_hsv(red: u8, green: u8, blue: u8) -> [u8; 3] {
     } else {
         (4.0 + f64::from(distance(green)) - f64::from(distance(red))) as f32
     };
-    let hue = ((f64::from(hue) / 6.0 + 1.0) % 1.0) as f32;
+    // Modulo 1: it is less than 2, and the difference is exact.
+    let hue = f64::from(hue) / 6.0 + 1.0;
+    let hue = (if hue >= 1.0 { hue - 1.0 } else { hue }) as f32;
     [(f64::from(hue) * 255.0) as u8, (f64::from(saturation) * 255.0) as u8, high]
 }
 
@@ -113,13 +120,15 @@ fn from_hsv(hue: u8, saturation: u8, value: u8) -> [u8; 3] {
         return [value; 3];
     }
     let sixth = f64::from(hue) * 6.0 / 255.0;
-    let part = (sixth - sixth.floor()) as f32;
+    let sector = sixth as u32;
+    let part = (sixth - f64::from(sector)) as f32;
     let saturation = (f64::from(saturation) / 255.0) as f32;
-    let level = |amount: f64| (f64::from(value) * (1.0 - amount)).round() as u8;
+    // Half up: nothing is negative here.
+    let level = |amount: f64| (f64::from(value) * (1.0 - amount) + 0.5) as u8;
     let p = level(f64::from(saturation));
     let q = level(f64::from(saturation * part));
     let t = level(f64::from(saturation) * (1.0 - f64::from(part)));
-    match sixth as u32 % 6 {
+    match sector % 6 {
         0 => [value, t, p],
         1 => [q, value, p],
         2 => [p, value, t],
@@ -153,6 +162,29 @@ mod tests {
         }
         assert_eq!(orders.len(), 24);
         assert!(orders.values().all(|count| (850..1150).contains(count)), "{orders:?}");
+    }
+
+    #[test]
+    fn hsv_rounds_as_the_library_functions_would() {
+        for value in 0..=255u8 {
+            for (hue, saturation) in (0..=255u8).flat_map(|hue| (1..=255u8).map(move |saturation| (hue, saturation))) {
+                let sixth = f64::from(hue) * 6.0 / 255.0;
+                let part = (sixth - sixth.floor()) as f32;
+                let amount = (f64::from(saturation) / 255.0) as f32;
+                let level = |amount: f64| (f64::from(value) * (1.0 - amount)).round() as u8;
+                let p = level(f64::from(amount));
+                let q = level(f64::from(amount * part));
+                let t = level(f64::from(amount) * (1.0 - f64::from(part)));
+                let rgb = from_hsv(hue, saturation, value);
+                assert!(rgb.iter().all(|channel| [value, p, q, t].contains(channel)), "{hue} {saturation} {value}");
+            }
+        }
+        for (range, distance) in (1..=255u8).flat_map(|range| (0..=range).map(move |distance| (range, distance))) {
+            let [hue, ..] = to_hsv(range, 0, range - distance);
+            let expected = f64::from(1.0 - f32::from(distance) / f32::from(range));
+            let expected = f64::from(((-expected / 6.0 + 1.0) % 1.0) as f32) * 255.0;
+            assert_eq!(hue, expected as u8, "{range} {distance}");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) mod gray;
 mod limit;
 pub(crate) mod resize;
 pub(crate) mod rotate;
+pub(crate) mod wide;
 pub(crate) mod window;
 
 pub(crate) use apply::Buffers;

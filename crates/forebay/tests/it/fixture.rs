@@ -9,10 +9,10 @@ use forebay::{
 use forebay_store::testing::{Memory, Scripted};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub const ROOT: &str = "/pictures";
+pub(crate) const ROOT: &str = "/pictures";
 
 /// A 24-bit Windows bitmap, every pixel different from every other picture's.
-pub fn bitmap(width: u32, height: u32, seed: u64) -> Vec<u8> {
+pub(crate) fn bitmap(width: u32, height: u32, seed: u64) -> Vec<u8> {
     let row = (width as usize * 3).next_multiple_of(4);
     let size = 54 + row * height as usize;
     let mut bytes = Vec::with_capacity(size);
@@ -31,12 +31,12 @@ pub fn bitmap(width: u32, height: u32, seed: u64) -> Vec<u8> {
     bytes
 }
 
-pub fn path_of(index: usize) -> PathBuf {
+pub(crate) fn path_of(index: usize) -> PathBuf {
     Path::new(ROOT).join(if index.is_multiple_of(2) { "cat" } else { "dog" }).join(format!("{index:04}.bmp"))
 }
 
 /// `count` pictures in two classes; every 14th is cut in half when `damaged` (7 %).
-pub fn pictures(count: usize, damaged: bool) -> Memory {
+pub(crate) fn pictures(count: usize, damaged: bool) -> Memory {
     let mut store = Memory::default();
     for index in 0..count {
         let mut bytes = bitmap(9, 7, index as u64);
@@ -49,7 +49,7 @@ pub fn pictures(count: usize, damaged: bool) -> Memory {
 }
 
 /// Random crops, so that every random stream shows in the bytes.
-pub fn crop() -> Pipeline {
+pub(crate) fn crop() -> Pipeline {
     let size = 4u32.into();
     let ops = vec![
         Op::RandomResizedCrop {
@@ -65,19 +65,19 @@ pub fn crop() -> Pipeline {
     Pipeline::new(ops).unwrap()
 }
 
-pub fn source(store: Arc<Scripted<Memory>>, pipeline: Pipeline) -> Source {
+pub(crate) fn source(store: Arc<Scripted<Memory>>, pipeline: Pipeline) -> Source {
     let index = scan_folder(&*store, Path::new(ROOT), &ScanOptions::images(), None).unwrap();
     Source::new(Arc::new(index), store, pipeline)
 }
 
 /// A loader over `count` pictures, 7 % of them bad when `damaged`.
-pub fn loader(count: usize, damaged: bool, config: Config) -> Loader {
+pub(crate) fn loader(count: usize, damaged: bool, config: Config) -> Loader {
     let store = Arc::new(Scripted::new(pictures(count, damaged)));
     Loader::new(source(store, crop()), config).unwrap()
 }
 
 /// One hash per sample of a batch: content, label and which sample it is.
-pub fn hashes(batch: Batch) -> Vec<u64> {
+pub(crate) fn hashes(batch: Batch) -> Vec<u64> {
     let samples: Vec<Vec<u8>> = match batch.payload {
         Payload::Dense { mut buffer, layout } => {
             let size = layout.size_bytes();
@@ -106,6 +106,6 @@ fn value_bytes(value: &Value) -> Vec<u8> {
 }
 
 /// All samples of an epoch, in order.
-pub fn epoch(loader: &Loader) -> Vec<u64> {
+pub(crate) fn epoch(loader: &Loader) -> Vec<u64> {
     loader.epoch().unwrap().flat_map(|batch| hashes(batch.unwrap())).collect()
 }

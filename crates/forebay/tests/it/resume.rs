@@ -119,3 +119,17 @@ fn another_dataset_is_refused_with_what_differs() {
     assert_eq!(error.kind(), Kind::StateMismatch);
     assert!(error.to_string().contains("samples: this loader has 59, the state 60"), "{error}");
 }
+
+#[test]
+fn explain_knows_where_a_resumed_epoch_was_entered() {
+    let one_rank = loader(SAMPLES, false, config(1, 1, 0));
+    let mut run = one_rank.epoch().unwrap();
+    (0..3).for_each(|_| drop(run.next().unwrap().unwrap()));
+    let second = loader(SAMPLES, false, config(1, 3, 1));
+    second.load_state(&one_rank.state()).unwrap();
+    for batch in second.epoch().unwrap() {
+        let batch = batch.unwrap();
+        let explained = second.explain(batch.step, Some(batch.epoch), None, None).unwrap();
+        assert_eq!(explained.iter().map(|row| row.sample).collect::<Vec<_>>(), batch.samples);
+    }
+}

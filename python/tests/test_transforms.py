@@ -1,0 +1,347 @@
+"""Each transform against torchvision v2 with the same parameters, within the tolerance that docs/transforms.md states."""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode as TorchvisionMode
+from torchvision.transforms import v2
+
+import folders
+import forebay as fb
+from forebay import _pipeline
+from forebay import transforms as T
+
+NAMES = [name for name in T.__all__ if name not in ("Transform", "InterpolationMode")]
+
+
+def array(value: Any) -> Any:
+    return numpy.asarray(value).astype(numpy.int64) if isinstance(value, Image.Image) else value.numpy()
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    ours, theirs = array(ours), array(theirs)
+    assert ours.shape == theirs.shape
+    return float(numpy.abs(ours.astype(numpy.float64) - theirs.astype(numpy.float64)).max())
+
+
+# (name, arguments, largest difference in levels of 255). One value for both ends of a range makes it certain.
+PICTURES: list[tuple[str, dict[str, Any], int]] = [
+    *[("Resize", {"size": size, "interpolation": mode}, 0)
+      for size in (20, 90, (31, 17), (100, 40))
+      for mode in ("bilinear", "bicubic", "nearest", "nearest-exact", "box", "hamming", "lanczos")],
+    ("Resize", {"size": 40, "max_size": 50}, 0),
+    ("Resize", {"size": None, "max_size": 30}, 0),
+    *[("CenterCrop", {"size": size}, 0) for size in (20, (30, 41), 60, (100, 10))],
+    ("RandomCrop", {"size": (48, 64)}, 0),
+    ("RandomCrop", {"size": (58, 74), "padding": 5, "fill": (1, 2, 3)}, 0),
+    ("RandomCrop", {"size": (52, 66), "padding": (1, 2), "padding_mode": "reflect"}, 0),
+    ("RandomResizedCrop", {"size": (30, 20), "scale": (1, 1), "ratio": (4 / 3, 4 / 3)}, 0),
+    ("RandomResizedCrop", {"size": 70, "scale": (1, 1), "ratio": (4 / 3, 4 / 3), "interpolation": "bicubic"}, 0),
+    *[(name, {"p": p}, 0) for name in ("RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale") for p in (0, 1)],
+    *[("Pad", {"padding": padding, "padding_mode": mode}, 0)
+      for padding in (3, (4, 7), (1, 2, 3, 4))
+      for mode in ("constant", "edge", "reflect", "symmetric")],
+    ("Pad", {"padding": 3, "fill": (9, 8, 7)}, 0),
+    ("Grayscale", {}, 0),
+    ("Grayscale", {"num_output_channels": 3}, 0),
+    *[("ColorJitter", {name: (factor, factor)}, 1)
+      for name in ("brightness", "contrast", "saturation")
+      for factor in (0.0, 0.4, 1.3, 2.5)],
+    *[("ColorJitter", {"hue": (factor, factor)}, 1) for factor in (-0.5, -0.2, 0.1, 0.5)],
+    *[("GaussianBlur", {"kernel_size": size, "sigma": (sigma, sigma)}, 1)
+      for size in (3, (5, 7), 23)
+      for sigma in (0.3, 2.0)],
+    *[("RandomRotation", {"degrees": (angle, angle), "interpolation": mode, "expand": expand}, 0 if mode == "nearest" else 1)
+      for angle in (0, 30, 90, 180, 217.5)
+      for mode in ("nearest", "bilinear", "bicubic")
+      for expand in (False, True)],
+    ("RandomRotation", {"degrees": (20, 20), "center": (5, 9), "fill": (10, 20, 30)}, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arguments", "levels"), PICTURES, ids=str)
+def test_pictures_are_torchvisions(name: str, arguments: dict[str, Any], levels: int) -> None:
+    picture = folders.picture(5)
+    ours, theirs = (getattr(module, name)(**arguments)(picture) for module in (T, v2))
+    assert isinstance(ours, Image.Image) and ours.mode == theirs.mode
+    assert difference(ours, theirs) <= levels
+
+
+TENSORS: list[tuple[str, dict[str, Any], float]] = [
+    ("CenterCrop", {"size": (30, 70)}, 0),
+    ("RandomCrop", {"size": (58, 74), "padding": 5, "fill": 0.5}, 0),
+    ("RandomHorizontalFlip", {"p": 1}, 0),
+    ("RandomVerticalFlip", {"p": 1}, 0),
+    ("Pad", {"padding": (4, 7), "padding_mode": "reflect"}, 0),
+    ("Grayscale", {"num_output_channels": 3}, 1e-6),
+    ("RandomGrayscale", {"p": 1}, 1e-6),
+    ("Normalize", {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}, 1e-6),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "tolerance"), TENSORS, ids=str)
+def test_tensors_are_torchvisions(name: str, arguments: dict[str, Any], tolerance: float) -> None:
+    tensor = v2.functional.to_dtype(v2.functional.pil_to_tensor(folders.picture(6)), torch.float32, scale=True)
+    ours, theirs = (getattr(module, name)(**arguments)(tensor.clone()) for module in (T, v2))
+    assert ours.dtype == theirs.dtype
+    assert difference(ours, theirs) <= tolerance
+
+
+def test_conversions_are_exact() -> None:
+    picture = folders.picture(7)
+    tensor = v2.functional.pil_to_tensor(picture)
+    assert torch.equal(T.ToImage()(picture), tensor) and torch.equal(T.PILToTensor()(picture), tensor)
+    unit = tensor.to(torch.float32) / 255
+    assert torch.equal(T.ToTensor()(picture), unit)
+    for dtype, scale, start in (
+        (torch.float32, True, tensor),
+        (torch.float32, False, tensor),
+        (torch.uint8, True, unit),
+    ):
+        assert torch.equal(T.ToDtype(dtype, scale)(start), v2.ToDtype(dtype, scale)(start))
+
+
+def test_arrays_stand_for_pictures() -> None:
+    pixels = folders.pixels(8)
+    assert numpy.array_equal(T.CenterCrop(10)(pixels), pixels[19:29, 27:37])
+    assert torch.equal(T.ToTensor()(pixels), T.ToTensor()(Image.fromarray(pixels)))
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (300, 1100)])
+def test_a_whole_evaluation_pipeline_is_torchvisions(tmp_path: Any, size: tuple[int, int]) -> None:
+    (tmp_path / "a").mkdir()
+    folders.picture(9, *size).save(tmp_path / "a" / "1.png")
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    ours = T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor(), T.Normalize(mean, std)])
+    theirs = v2.Compose([v2.Resize(256), v2.CenterCrop(224), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+    ((images, _),) = fb.DataLoader(fb.ImageFolder(tmp_path, transform=ours))
+    expected = v2.functional.normalize(theirs(Image.open(tmp_path / "a" / "1.png").convert("RGB")), mean, std)
+    assert difference(images[0], expected) < 1e-5
+
+
+# Distributions: a statistic of the result, ours against torchvision's. Coordinates as colours show where a crop was.
+COORDINATES = Image.fromarray(
+    numpy.stack(numpy.broadcast_arrays(*numpy.ogrid[0:150, 0:200], 0), -1).astype(numpy.uint8)
+)
+GREY = Image.new("RGB", (8, 8), (100, 100, 100))
+SPOT = Image.fromarray(numpy.pad(numpy.full((1, 1, 3), 255, numpy.uint8), ((10, 10), (10, 10), (0, 0))))
+RED = Image.new("RGB", (8, 8), (200, 50, 50))
+
+
+def box(result: Any) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of a crop of COORDINATES, enlarged by nearest."""
+    y, x = array(result)[:, :, 0], array(result)[:, :, 1]
+    return int(y[0, 0]), int(x[0, 0]), int(y[-1, 0] - y[0, 0] + 1), int(x[0, -1] - x[0, 0] + 1)
+
+
+def erased(result: Any) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of what was overwritten by 2."""
+    rows, columns = numpy.nonzero(result.numpy()[0] == 2)
+    if rows.size == 0:
+        return 0, 0, 0, 0
+    return rows.min(), columns.min(), numpy.ptp(rows) + 1, numpy.ptp(columns) + 1
+
+
+def angle(result: Any) -> float:
+    """How far the horizontal gradient of COORDINATES was turned, in degrees."""
+    x = array(result)[:, :, 1].astype(float)[60:90, 85:115]
+    down, right = numpy.gradient(x)
+    return math.degrees(math.atan2(down.mean(), right.mean()))
+
+
+def centre(value: float) -> Callable[[Any], float]:
+    return lambda result: float(array(result)[value, value, 0])  # type: ignore[index]
+
+
+Statistic = Callable[[Any], float]
+CROP = {"size": 256, "interpolation": "nearest"}
+DISTRIBUTIONS: list[tuple[str, dict[str, Any], Any, Statistic]] = [
+    ("RandomResizedCrop", CROP, COORDINATES, lambda result: box(result)[2] * box(result)[3]),
+    ("RandomResizedCrop", CROP, COORDINATES, lambda result: math.log(box(result)[3] / box(result)[2])),
+    ("RandomResizedCrop", CROP, COORDINATES, lambda result: box(result)[0]),
+    ("RandomResizedCrop", CROP, COORDINATES, lambda result: box(result)[1]),
+    ("RandomResizedCrop", CROP | {"scale": (0.9, 1), "ratio": (3, 4)}, COORDINATES, lambda result: box(result)[2]),
+    ("RandomCrop", {"size": 140}, COORDINATES, lambda result: array(result)[0, 0, 0]),
+    ("RandomCrop", {"size": 100}, COORDINATES, lambda result: array(result)[0, 0, 1]),
+    ("RandomHorizontalFlip", {}, COORDINATES, lambda result: array(result)[0, 0, 1]),
+    ("RandomVerticalFlip", {"p": 0.2}, COORDINATES, lambda result: array(result)[0, 0, 0]),
+    ("RandomGrayscale", {"p": 0.3}, RED, centre(4)),
+    ("ColorJitter", {"brightness": 0.5}, GREY, centre(4)),
+    ("ColorJitter", {"contrast": 0.9}, SPOT, centre(10)),
+    ("ColorJitter", {"saturation": (0.2, 1.8)}, RED, centre(4)),
+    ("ColorJitter", {"hue": 0.3}, RED, lambda result: array(result)[4, 4, 1]),
+    ("ColorJitter", {"brightness": 0.5, "contrast": 0.5, "saturation": 0.5, "hue": 0.2}, SPOT, centre(10)),
+    ("GaussianBlur", {"kernel_size": 7, "sigma": (0.2, 3)}, SPOT, centre(10)),
+    ("RandomRotation", {"degrees": 40, "interpolation": "bilinear"}, COORDINATES, angle),
+    ("RandomErasing", {"value": 2}, torch.zeros(3, 50, 60), lambda result: erased(result)[2] * erased(result)[3]),
+    (
+        "RandomErasing",
+        {"value": 2, "p": 1},
+        torch.zeros(3, 50, 60),
+        lambda result: erased(result)[3] / erased(result)[2],
+    ),
+    ("RandomErasing", {"value": 2, "p": 1}, torch.zeros(3, 50, 60), lambda result: erased(result)[0]),
+    (
+        "RandomErasing",
+        {"value": "random", "p": 1},
+        torch.zeros(3, 50, 60),
+        lambda result: float(result[result != 0].std()),
+    ),
+]
+
+
+def largest_gap(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The Kolmogorov-Smirnov statistic of two samples."""
+    points = numpy.union1d(ours, theirs)
+    below = [numpy.searchsorted(numpy.sort(values), points, side="right") / len(values) for values in (ours, theirs)]
+    return float(numpy.abs(below[0] - below[1]).max())
+
+
+@pytest.mark.parametrize(("name", "arguments", "start", "statistic"), DISTRIBUTIONS, ids=lambda value: str(value)[:30])
+def test_random_parameters_are_distributed_as_torchvisions(
+    name: str, arguments: dict[str, Any], start: Any, statistic: Statistic
+) -> None:
+    draws = 600
+    torch.manual_seed(11)
+    ours, theirs = (
+        [statistic(transform(start)) for _ in range(draws)]
+        for transform in (getattr(T, name)(**arguments), getattr(v2, name)(**arguments))
+    )
+    # One pair of equal distributions in a thousand is further apart; the seed is fixed.
+    assert largest_gap(ours, theirs) < 1.95 * math.sqrt(2 / draws)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_arguments_and_defaults_are_torchvisions(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (T, v2))
+    assert list(ours) == list(theirs)
+    for argument in ours:
+        ours_default, theirs_default = (signature[argument].default for signature in (ours, theirs))
+        assert getattr(ours_default, "value", ours_default) == theirs_default, argument
+
+
+def test_they_print_and_compare_by_their_arguments() -> None:
+    assert repr(T.RandomResizedCrop(3)) == repr(v2.RandomResizedCrop(3))
+    assert repr(T.Normalize([0.5], [0.5])) == "Normalize(mean=[0.5], std=[0.5])"
+    assert T.Resize(3) == T.Resize([3]) != T.Resize(4)
+    assert T.Resize(3, "bicubic") == T.Resize(3, TorchvisionMode.BICUBIC) == T.Resize(3, Image.Resampling.BICUBIC)
+    assert len({T.ToTensor(), T.ToTensor(), T.Resize(1), T.Compose([T.ToTensor()])}) == 3
+    assert T.ToDtype(torch.float32, scale=True) == T.ToDtype(numpy.float32, scale=True) == T.ToDtype("float32", True)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: T.Resize(0), "Resize: size: expected .* got 0"),
+        (lambda: T.Resize((1, 2, 3)), r"Resize: size: expected .* got \(1, 2, 3\)"),
+        (lambda: T.Resize(3, "cubic"), "interpolation: expected one of nearest, .* got 'cubic'"),
+        (lambda: T.CenterCrop("a"), "CenterCrop: size: expected"),
+        (lambda: T.RandomCrop(3, padding=(1, 2, 3)), "RandomCrop: padding: expected one, two or four"),
+        (lambda: T.Pad(-1), "Pad: padding: expected"),
+        (
+            lambda: T.Pad(1, padding_mode="mirror"),
+            "padding_mode: expected one of constant, edge, reflect, symmetric, got 'mirror'",
+        ),
+        (lambda: T.RandomHorizontalFlip(1.5), "p: expected a number from 0 to 1, got 1.5"),
+        (lambda: T.RandomResizedCrop(3, scale=(0.5, 0.1)), r"scale: expected two numbers .* got \(0.5, 0.1\)"),
+        (lambda: T.Grayscale(2), "num_output_channels: expected 1 or 3, got 2"),
+        (lambda: T.ColorJitter(brightness=-1), "brightness: expected"),
+        (lambda: T.ColorJitter(hue=0.6), "hue: expected"),
+        (lambda: T.GaussianBlur(4), "kernel_size: expected odd numbers, got 4"),
+        (lambda: T.GaussianBlur(3, 0), "sigma: expected"),
+        (lambda: T.RandomRotation(-3), "degrees: expected"),
+        (lambda: T.RandomErasing(value="noise"), "value: expected"),
+        (lambda: T.ToDtype("float64"), "dtype: expected float32 or uint8, got 'float64'"),
+        (lambda: T.Normalize([0.5], [0.0]), "std: expected numbers other than 0"),
+        (lambda: T.Normalize(0.5, 0.5), "mean: expected one number for each channel"),
+        (lambda: T.Compose([]), "Compose: transforms: expected"),
+        (lambda: T.Compose([3]), "transform: expected a transform or a callable, got 3"),
+        (lambda: T.Lambda(3), "lambd: expected a callable, got 3"),
+    ],
+)
+def test_wrong_arguments_say_what_was_expected(make: Any, named: str) -> None:
+    with pytest.raises(fb.errors.ConfigError, match=named):
+        make()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [T.ToTensor(), T.Resize(3)],
+        [T.Normalize([0.5], [0.5])],
+        [T.ToImage(), T.Normalize([0.5], [0.5])],
+        [T.ToDtype("float32")],
+        [T.ToTensor(), T.Normalize([0.5, 0.5], [0.5, 0.5])],
+    ],
+    ids=str,
+)
+def test_wrong_places_are_refused_before_any_sample(chain: list[Any]) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="expected .* got"):
+        _pipeline.build(T.Compose(chain))
+
+
+def names(transform: Any) -> list[str]:
+    return [name for name, _ in _pipeline.settle(_pipeline.specs(transform))]
+
+
+def test_torchvisions_own_instances_become_native() -> None:
+    chain = v2.Compose([v2.RandomResizedCrop(9), v2.RandomHorizontalFlip(), v2.ToTensor(), v2.Normalize([0.5], [0.5])])
+    assert names(chain) == ["RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "Normalize"]
+    recommended = v2.Compose(
+        [v2.ToImage(), v2.RandomResizedCrop(9), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
+    )
+    assert names(recommended) == ["RandomResizedCrop", "ToImage", "ToDtype"]
+    assert names(torch.nn.Sequential(v2.CenterCrop(3), v2.ColorJitter(0.1))) == ["CenterCrop", "ColorJitter"]
+
+
+def test_torchvisions_instances_run_as_they_are_where_the_native_ones_would_differ() -> None:
+    assert names(v2.Compose([v2.ToTensor(), v2.Resize(3)])) == ["ToTensor", "Custom"]
+    assert names(v2.Compose([v2.RandAugment(), v2.Resize(3), v2.PILToTensor()])) == ["Custom", "Custom", "ToImage"]
+    assert names(v2.Pad(3, fill={torch.Tensor: 1})) == ["Custom"]
+
+    class Mine(v2.Resize):
+        pass
+
+    assert names(Mine(3)) == ["Custom"]
+    assert names(v2.ToDtype(torch.float64)) == ["Custom"]
+
+
+def test_every_native_transform_has_a_translation() -> None:
+    samples: dict[str, Any] = {
+        "Resize": (5,), "CenterCrop": (5,), "RandomCrop": (5,), "RandomResizedCrop": (5,), "Pad": (1,),
+        "ColorJitter": (0.1, 0.2, 0.3, 0.4), "GaussianBlur": (3,), "RandomRotation": (30,), "ToDtype": (torch.float32,),
+        "Normalize": ([0.5], [0.5]),
+    }  # fmt: skip
+    for name in set(NAMES) - {"Compose", "Lambda"}:
+        arguments = samples.get(name, ())
+        chain = [v2.ToImage()] if name in ("ToDtype",) else [v2.ToTensor()] if name == "Normalize" else []
+        made = _pipeline.settle(_pipeline.specs(v2.Compose([*chain, getattr(v2, name)(*arguments)])))[-1]
+        assert made == getattr(T, name)(*arguments)._specs()[0], name
+
+
+def test_a_python_callable_gets_a_picture_before_and_a_tensor_after_totensor(folder: Any) -> None:
+    seen: list[type] = []
+
+    def look(value: Any) -> Any:
+        seen.append(type(value))
+        return value
+
+    chain = T.Compose([T.CenterCrop(8), look, T.ToTensor(), T.Lambda(look), T.Normalize([0.5], [0.5])])
+    plain = T.Compose([T.CenterCrop(8), T.ToTensor(), T.Normalize([0.5], [0.5])])
+    with pytest.warns(UserWarning, match="transform .*look is Python code: it runs under the GIL"):
+        loader = fb.DataLoader(fb.ImageFolder(folder, transform=chain), 4)
+    expected = fb.DataLoader(fb.ImageFolder(folder, transform=plain), 4)
+    for (images, _), (others, _) in zip(loader, expected, strict=True):
+        assert torch.equal(images, others)
+    assert set(seen) == {Image.Image, torch.Tensor}
+
+
+def test_lambda_looks_at_types() -> None:
+    only_tensors = T.Lambda(lambda value: value + 1, torch.Tensor)
+    assert only_tensors(3) == 3 and only_tensors(torch.zeros(1)) == 1
