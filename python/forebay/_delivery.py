@@ -1,6 +1,6 @@
 """From a native batch to what the user's loop gets: targets, collation, pinning. Runs in the consumer's thread."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ class Output(Protocol):
     """What `_torch` and `_numpy` both are."""
 
     def tensor(self, array: Array) -> Any: ...
-    def collate(self, values: list[Any]) -> Any: ...
+    def collate(self, values: Sequence[Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Delivery:
             return self.output.tensor(batch.images)
         samples = self._samples(batch)
         self._check_shapes(batch, samples)
-        return self.output.collate(samples)
+        return self.output.collate(tuple(samples))
 
     def _stack_targets(self, batch: Batch) -> Any:
         if self.target_transform is None:
             return self.output.tensor(batch.labels)
-        return self.output.collate(self._targets(batch))
+        return self.output.collate(tuple(self._targets(batch)))
 
     def _samples(self, batch: Batch) -> list[Any]:
         """Each sample by itself; those of a dense batch are views of it."""

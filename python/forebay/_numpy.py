@@ -1,5 +1,6 @@
 """The hand-over to NumPy: the same functions as `_torch`, for machines without torch and for `output="numpy"`."""
 
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
@@ -14,8 +15,8 @@ def tensor(array: Array) -> Any:
     return numpy.frombuffer(buffer, dtype=array.dtype).reshape(array.shape)
 
 
-def collate(values: list[Any]) -> Any:
-    """Numbers and arrays of one shape become an array, everything else stays a list."""
+def collate(values: Sequence[Any]) -> Any:
+    """Numbers and arrays of one shape become an array, everything else stays as it is."""
     first = values[0]
     if all(isinstance(value, (Number, numpy.generic)) for value in values):
         return numpy.asarray(values)

@@ -101,6 +101,12 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: bo
     return available_cpus() if num_workers is None else max(1, int(num_workers))
 
 
+def io_threads(value: Any, cpu_threads: int) -> int:
+    if value is None:
+        return min(MAX_IO_THREADS, max(4, cpu_threads))
+    return whole("io_threads", value, least=1)
+
+
 def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int) -> int:
     """Torch counts per worker; here all threads share one line of batches."""
     if prefetch_factor is None:

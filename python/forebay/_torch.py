@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay._forebay import Array
@@ -30,7 +30,7 @@ def tensor(array: Array) -> Any:
     return torch.frombuffer(array, dtype=getattr(torch, array.dtype)).view(array.shape)
 
 
-def collate(values: list[Any]) -> Any:
+def collate(values: Sequence[Any]) -> Any:
     """One batch of many values, as `torch.utils.data.DataLoader` makes it."""
     return _torch().utils.data.default_collate(values)
 

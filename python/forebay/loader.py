@@ -98,7 +98,7 @@ class DataLoader:
             "drop_last": self._order.drop_last,
             "seed": _settings.seed(seed, generator),
             "cpu_threads": cpu_threads,
-            "io_threads": min(_settings.MAX_IO_THREADS, max(4, cpu_threads)) if io_threads is None else io_threads,
+            "io_threads": _settings.io_threads(io_threads, cpu_threads),
             "prefetch_batches": self._ahead,
             "memory_budget": _settings.memory_budget(memory_budget),
             "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),

@@ -1,11 +1,11 @@
 //! One pass over an epoch, and the batches that come out of it.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::{Next, Payload, SampleId};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 
 use crate::array::Array;
 use crate::call::to_array;
@@ -82,15 +82,36 @@ impl Run {
 
 #[pymethods]
 impl Run {
-    /// The next batch, or `None` when the epoch is over.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    /// The next batch; `None` when the epoch is over, `False` when it is not complete within `patience_seconds`.
+    #[pyo3(signature = (patience_seconds = f64::INFINITY))]
+    fn next(&self, py: Python<'_>, patience_seconds: f64) -> PyResult<Py<PyAny>> {
+        let asked = Instant::now();
         loop {
             match self.with(py, |run| run.poll(SLICE))? {
-                Next::Batch(batch) => return Batch::new(py, batch).map(Some),
+                Next::Batch(batch) => return Ok(Py::new(py, Batch::new(py, batch)?)?.into_any()),
                 Next::Pending => py.check_signals()?,
-                Next::End => return Ok(None),
+                Next::End => return Ok(py.None()),
+            }
+            if asked.elapsed().as_secs_f64() >= patience_seconds {
+                return Ok(false.into_pyobject(py)?.to_owned().into_any().unbind());
             }
         }
+    }
+
+    /// What the threads have in hand, longest first.
+    fn in_flight<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let rows = PyList::empty(py);
+        for item in self.with(py, |run| Ok(run.in_flight()))? {
+            let row = PyDict::new(py);
+            row.set_item("path", item.path.into_os_string())?;
+            row.set_item("index", item.sample.0)?;
+            row.set_item("stage", item.stage.name())?;
+            row.set_item("thread", item.thread)?;
+            row.set_item("attempt", item.attempt)?;
+            row.set_item("elapsed_seconds", item.elapsed.as_secs_f64())?;
+            rows.append(row)?;
+        }
+        Ok(rows)
     }
 
     fn give(&self, py: Python<'_>, samples: Vec<u64>) -> PyResult<()> {

@@ -15,9 +15,9 @@ use crate::recover::{MAX_SUBSTITUTES, Verdict, judge};
 use crate::schedule::{Fetched, Filled, GivenUp, Item, Shared};
 
 /// Works until the stream stops.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &Shared, worker: usize) {
     let mut scratch = Scratch::default();
-    while let Some(fetched) = shared.next_decode() {
+    while let Some(fetched) = shared.next_decode(worker) {
         let result = catch_unwind(AssertUnwindSafe(|| make(shared, &fetched, &mut scratch))).unwrap_or_else(|panic| {
             scratch = Scratch::default(); // half-written by whatever panicked
             Err(panicked(panic.as_ref()))
@@ -25,7 +25,7 @@ pub(crate) fn run(shared: &Shared) {
         let Fetched { item, path, object, charged, decode_bytes, buffer } = fetched;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
         let (bytes, stat) = (object.bytes, object.stat);
-        shared.decoded(decode_bytes, charged, bytes);
+        shared.decoded(worker, decode_bytes, charged, bytes);
         match result {
             Ok((value, timing)) => {
                 shared.meters.decode.record(timing.decode);

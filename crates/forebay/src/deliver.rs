@@ -9,7 +9,7 @@ use forebay_core::{Books, Clock, Epoch, Error, Failure, Kind, Origin, Outcome, R
 
 use crate::assemble::{Batch, Payload, compact, stack};
 use crate::journal::Journal;
-use crate::schedule::{Assembly, Filled, GivenUp, Item, Shared, Slot, Taken};
+use crate::schedule::{Assembly, Filled, GivenUp, InFlight, Item, Shared, Slot, Taken};
 use crate::stream::Stream;
 
 /// Where the consumer is. Shared with the loader, whose `state()` reads it.
@@ -53,6 +53,8 @@ pub struct Run {
     pub(crate) expected_planned: Option<u64>,
     /// When the consumer got its last batch, to measure how long it works on one.
     pub(crate) handed_over: Option<Duration>,
+    /// When it asked for the next one, to measure how long it waits.
+    pub(crate) asked: Option<Duration>,
 }
 
 impl Run {
@@ -80,25 +82,21 @@ impl Run {
             return self.finish();
         }
         let shared = Arc::clone(&stream.shared);
-        let asked = self.clock.now();
+        let asked = *self.asked.get_or_insert_with(|| self.clock.now());
         if let Some(handed_over) = self.handed_over.take() {
             let working = asked.saturating_sub(handed_over).as_nanos() as u64;
             shared.meters.consumer_nanos.fetch_add(working, std::sync::atomic::Ordering::Relaxed);
         }
-        let taken = shared.take_batch(wait);
-        let waited = self.clock.now().saturating_sub(asked);
-        match taken {
+        match shared.take_batch(wait) {
             Taken::Batch(assembly) => {
-                shared.meters.deliver.record(waited);
+                shared.meters.deliver.record(self.clock.now().saturating_sub(asked));
+                self.asked = None;
                 let batch = self.hand_over(&shared, *assembly)?;
                 self.handed_over = Some(self.clock.now());
                 // All of its samples were skipped: there is nothing to hand over.
                 if batch.is_empty() { self.advance(wait) } else { Ok(Next::Batch(batch)) }
             }
-            Taken::Pending => {
-                shared.meters.deliver.record_waiting(waited);
-                Ok(Next::Pending)
-            }
+            Taken::Pending => Ok(Next::Pending),
             Taken::Exhausted => self.finish(),
             Taken::Stopped => Err(Error::new(Kind::Stopped, "the loader was closed while it was iterated")),
         }
@@ -152,6 +150,11 @@ impl Run {
         self.stream.as_ref().filter(|stream| !stream.is_forked()).ok_or_else(forked)
     }
 
+    /// What the threads have in hand, longest first: what to look at when no batch comes.
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        self.living().map(|stream| stream.shared.in_flight()).unwrap_or_default()
+    }
+
     /// Gives the next batch of a user's own order.
     pub fn give(&self, samples: Vec<SampleId>) -> Result<()> {
         let shared = &self.living()?.shared;
@@ -172,7 +175,7 @@ impl Run {
     }
 }
 
-fn forked() -> Error {
+pub(crate) fn forked() -> Error {
     Error::new(Kind::Stopped, "this loader was made in another process: its threads did not survive the fork")
         .with_hint("construct the DataLoader in the child, or start the child with spawn instead of fork")
 }

@@ -11,19 +11,19 @@ use crate::decode::after_trouble;
 use crate::schedule::{Fetched, Item, Shared};
 
 /// Reads until the stream stops.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &Shared, worker: usize) {
     let mut scratch = Scratch::default();
-    while let Some(item) = shared.next_fetch() {
-        fetch(shared, &mut scratch, item);
+    while let Some(item) = shared.next_fetch(worker) {
+        fetch(shared, worker, &mut scratch, item);
     }
 }
 
-fn fetch(shared: &Shared, scratch: &mut Scratch, mut item: Item) {
+fn fetch(shared: &Shared, worker: usize, scratch: &mut Scratch, mut item: Item) {
     let started = shared.clock.now();
     item.started.get_or_insert(started);
     let path = shared.source.dataset.path(item.sample);
     if let Some((error, stat)) = shared.quarantine.check(&path, &*shared.source.store) {
-        shared.fetch_failed(None, &error);
+        shared.fetch_failed(worker, None, &error);
         return after_trouble(shared, item, &path, error, Some(stat));
     }
     item.attempts += 1;
@@ -52,10 +52,10 @@ fn fetch(shared: &Shared, scratch: &mut Scratch, mut item: Item) {
                 None => shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0),
             };
             let charged = charged.unwrap_or(0);
-            shared.fetched(Fetched { item, path, object, charged, decode_bytes, buffer: None });
+            shared.fetched(worker, Fetched { item, path, object, charged, decode_bytes, buffer: None });
         }
         Err(error) => {
-            shared.fetch_failed(charged, &error);
+            shared.fetch_failed(worker, charged, &error);
             after_trouble(shared, item, &path, error.at_stage(Stage::Fetch), None);
         }
     }

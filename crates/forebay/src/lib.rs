@@ -39,6 +39,7 @@ pub use assemble::{Batch, Buffer, Payload};
 pub use deliver::{Next, Run};
 pub use loader::{Explained, Loader};
 pub use report::Report;
+pub use schedule::InFlight;
 pub use source::{Dataset, Open, Selection, Source, find_classes, scan_folder};
 pub use stats::{StageStats, Stats, Verdict};
 

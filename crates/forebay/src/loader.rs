@@ -1,6 +1,7 @@
 //! The loader: settings and samples go in, one run per epoch comes out, and the state of it all can be taken.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{
@@ -10,7 +11,7 @@ use forebay_core::{
 use forebay_store::machine;
 
 use crate::assemble::BufferPool;
-use crate::deliver::{Parking, Progress, Run};
+use crate::deliver::{Parking, Progress, Run, forked};
 use crate::journal::Journal;
 use crate::recover::Quarantine;
 use crate::report::Report;
@@ -35,6 +36,8 @@ pub struct Loader {
     pool: Arc<BufferPool>,
     parking: Parking,
     position: Mutex<Position>,
+    /// The process whose threads worked for this loader; 0 before the first did.
+    process: AtomicU32,
 }
 
 /// Where the next run begins, and how far the last one has come.
@@ -89,6 +92,7 @@ impl Loader {
             pool: Arc::default(),
             parking: Arc::default(),
             position: Mutex::default(),
+            process: AtomicU32::new(0),
         })
     }
 
@@ -111,8 +115,18 @@ impl Loader {
         self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A child that inherits a loader by fork inherits locks that its threads may have held: it must not touch them.
+    fn claim(&self) -> Result<()> {
+        let own = std::process::id();
+        match self.process.compare_exchange(0, own, SeqCst, SeqCst) {
+            Err(owner) if owner != own => Err(forked()),
+            _ => Ok(()),
+        }
+    }
+
     /// Enters the next epoch, or goes on where a loaded state was taken.
     pub fn epoch(&self) -> Result<Run> {
+        self.claim()?;
         let start = self.begin();
         let expected_planned = start.books.planned + self.planned_from(start.at);
         let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -130,6 +144,7 @@ impl Loader {
 
     /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
     pub fn given_order(&self) -> Result<Run> {
+        self.claim()?;
         let start = self.begin();
         let stream = self.stream(Feed::given(start.epoch, start.at))?;
         Ok(self.run(stream, start, None, None))
@@ -147,6 +162,7 @@ impl Loader {
             steps_left,
             expected_planned,
             handed_over: None,
+            asked: None,
         }
     }
 
@@ -276,6 +292,9 @@ impl Loader {
 
     /// Stops the threads that wait for the next epoch. A run in progress keeps its own until it is dropped.
     pub fn close(&self) {
+        if self.claim().is_err() {
+            return; // a forked child has no threads to stop
+        }
         let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(parked);
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Batch as PlannedBatch, Plan};
-use forebay_core::{Clock, Config, Epoch, Error, Kind, Result, SampleId};
+use forebay_core::{Clock, Config, Epoch, Error, Kind, Result, SampleId, Stage};
 use forebay_decode::Value;
 use forebay_store::{Object, Stat};
 
@@ -165,7 +165,18 @@ pub(crate) struct Shared {
     batch_done: Condvar,
 }
 
+/// What a thread has in hand.
+#[derive(Clone, Copy, Debug)]
+struct Working {
+    sample: SampleId,
+    stage: Stage,
+    attempt: u32,
+    since: Duration,
+}
+
 struct Desk {
+    /// By worker: I/O threads first, then CPU threads.
+    working: Vec<Option<Working>>,
     feed: Feed,
     stopped: bool,
     first_batch: u64,
@@ -206,6 +217,7 @@ impl Shared {
         feed: Feed,
     ) -> Self {
         let desk = Desk {
+            working: vec![None; config.io_threads + config.cpu_threads],
             feed,
             stopped: false,
             first_batch: 0,
@@ -249,8 +261,8 @@ impl Shared {
         (2 * self.config.cpu_threads).max(self.config.io_threads)
     }
 
-    /// The next sample to read, and its batch's memory; waits for one. `None` when the stream stops.
-    pub(crate) fn next_fetch(&self) -> Option<Item> {
+    /// The next sample to read; waits for one. `None` when the stream stops.
+    pub(crate) fn next_fetch(&self, worker: usize) -> Option<Item> {
         let asked = self.clock.now();
         let mut desk = self.desk();
         loop {
@@ -260,6 +272,8 @@ impl Shared {
             let now = self.clock.now();
             if let Some(item) = self.pick_fetch(&mut desk, now) {
                 desk.fetching += 1;
+                let (sample, attempt) = (item.sample, item.attempts + 1);
+                desk.working[worker] = Some(Working { sample, stage: Stage::Fetch, attempt, since: now });
                 drop(desk);
                 self.meters.fetch.record_waiting(now.saturating_sub(asked));
                 return Some(item);
@@ -367,8 +381,9 @@ impl Shared {
     }
 
     /// A sample's bytes are here.
-    pub(crate) fn fetched(&self, mut fetched: Fetched) {
+    pub(crate) fn fetched(&self, worker: usize, mut fetched: Fetched) {
         let mut desk = self.desk();
+        desk.working[worker] = None;
         desk.fetching -= 1;
         desk.successes += 1;
         if desk.successes >= 64 && desk.fetch_limit < self.config.io_threads {
@@ -382,8 +397,9 @@ impl Shared {
     }
 
     /// A read failed; what it was allotted is given back.
-    pub(crate) fn fetch_failed(&self, charged: Option<u64>, error: &Error) {
+    pub(crate) fn fetch_failed(&self, worker: usize, charged: Option<u64>, error: &Error) {
         let mut desk = self.desk();
+        desk.working[worker] = None;
         desk.fetching -= 1;
         if error.kind() == Kind::Exhausted && error.is_transient() {
             // Too many open files: what is being read now, less one, is what this process can bear.
@@ -400,7 +416,7 @@ impl Shared {
     }
 
     /// The next sample to decode; waits for one that fits into memory. `None` when the stream stops.
-    pub(crate) fn next_decode(&self) -> Option<Fetched> {
+    pub(crate) fn next_decode(&self, worker: usize) -> Option<Fetched> {
         let asked = self.clock.now();
         let mut desk = self.desk();
         loop {
@@ -413,13 +429,16 @@ impl Shared {
             if fits && let Some(ByKey(_, next)) = desk.ready.pop() {
                 desk.decoding += 1;
                 desk.used += next.decode_bytes;
+                let now = self.clock.now();
+                let (sample, attempt) = (next.item.sample, next.item.attempts);
+                desk.working[worker] = Some(Working { sample, stage: Stage::Decode, attempt, since: now });
                 let more = !desk.ready.is_empty();
                 drop(desk);
                 if more {
                     // Freed memory may fit several, and only one thread was woken for it.
                     self.decode_work.notify_one();
                 }
-                self.meters.decode.record_waiting(self.clock.now().saturating_sub(asked));
+                self.meters.decode.record_waiting(now.saturating_sub(asked));
                 return Some(next);
             }
             desk = self.decode_work.wait(desk).unwrap_or_else(PoisonError::into_inner);
@@ -427,8 +446,9 @@ impl Shared {
     }
 
     /// A CPU thread is done with a sample, well or not; what it held is given back.
-    pub(crate) fn decoded(&self, decode_bytes: u64, charged: u64, buffer: Vec<u8>) {
+    pub(crate) fn decoded(&self, worker: usize, decode_bytes: u64, charged: u64, buffer: Vec<u8>) {
         let mut desk = self.desk();
+        desk.working[worker] = None;
         desk.decoding -= 1;
         desk.used -= decode_bytes;
         self.release(&mut desk, Some(charged), buffer);
@@ -501,6 +521,24 @@ impl Shared {
         }
     }
 
+    /// What the threads have in hand, longest first.
+    pub(crate) fn in_flight(&self) -> Vec<InFlight> {
+        let (now, working) = (self.clock.now(), self.desk().working.clone());
+        let io_threads = self.config.io_threads;
+        let mut list: Vec<_> = working
+            .iter()
+            .enumerate()
+            .filter_map(|(worker, working)| {
+                let Working { sample, stage, attempt, since } = (*working)?;
+                let path = self.source.dataset.path(sample);
+                let thread = crate::stream::thread_name(worker, io_threads);
+                Some(InFlight { path, sample, stage, thread, attempt, elapsed: now.saturating_sub(since) })
+            })
+            .collect();
+        list.sort_by_key(|item| Reverse(item.elapsed));
+        list
+    }
+
     /// Hands batches to the feed of a user's own order.
     pub(crate) fn with_feed<T>(&self, action: impl FnOnce(&mut Feed) -> T) -> T {
         let result = action(&mut self.desk().feed);
@@ -516,6 +554,23 @@ impl Shared {
             condvar.notify_all();
         }
     }
+}
+
+/// A sample that a thread is working on: what to look at when a loop stands still.
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    /// Its path.
+    pub path: PathBuf,
+    /// The sample.
+    pub sample: SampleId,
+    /// Fetch, or decode (which includes the transforms).
+    pub stage: Stage,
+    /// The thread's name.
+    pub thread: String,
+    /// Which attempt it is.
+    pub attempt: u32,
+    /// How long it has been at it.
+    pub elapsed: Duration,
 }
 
 /// What [`Shared::take_batch`] found.

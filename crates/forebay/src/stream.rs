@@ -80,6 +80,14 @@ impl Iterator for Feed {
     }
 }
 
+/// I/O threads come first, then CPU threads.
+pub(crate) fn thread_name(worker: usize, io_threads: usize) -> String {
+    match worker.checked_sub(io_threads) {
+        Some(cpu) => format!("forebay-cpu-{cpu}"),
+        None => format!("forebay-io-{worker}"),
+    }
+}
+
 /// Running threads and what they share.
 pub(crate) struct Stream {
     pub(crate) shared: Arc<Shared>,
@@ -92,23 +100,21 @@ impl Stream {
         let shared = Arc::new(shared);
         let mut stream = Self { threads: Vec::new(), process: std::process::id(), shared };
         let (io, cpu) = (stream.shared.config.io_threads, stream.shared.config.cpu_threads);
-        for number in 0..io {
-            stream.spawn(format!("forebay-io-{number}"), fetch::run)?;
-        }
-        for number in 0..cpu {
-            stream.spawn(format!("forebay-cpu-{number}"), decode::run)?;
+        for worker in 0..io + cpu {
+            stream.spawn(worker, if worker < io { fetch::run } else { decode::run })?;
         }
         Ok(stream)
     }
 
-    fn spawn(&mut self, name: String, work: fn(&Shared)) -> Result<()> {
+    fn spawn(&mut self, worker: usize, work: fn(&Shared, usize)) -> Result<()> {
         let shared = Arc::clone(&self.shared);
-        let thread = Builder::new().name(name).spawn(move || work(&shared));
+        let name = thread_name(worker, shared.config.io_threads);
+        let thread = Builder::new().name(name).spawn(move || work(&shared, worker));
         // Those already started are stopped and joined when `self` is dropped by the caller's `?`.
         self.threads.push(thread.map_err(|error| {
             Error::io("given a thread", error).with_hint(
-            "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
-        )
+                "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
+            )
         })?);
         Ok(())
     }

@@ -115,21 +115,39 @@ fn to_hsv(red: u8, green: u8, blue: u8) -> [u8; 3] {
     [(f64::from(hue) * 255.0) as u8, (f64::from(saturation) * 255.0) as u8, high]
 }
 
-fn from_hsv(hue: u8, saturation: u8, value: u8) -> [u8; 3] {
-    if saturation == 0 {
-        return [value; 3];
+/// Sixth of the circle, and place in it, of each hue.
+const SIXTHS: [(u8, f32); 256] = {
+    let mut sixths = [(0, 0.0); 256];
+    let mut hue = 0;
+    while hue < 256 {
+        let sixth = hue as f64 * 6.0 / 255.0;
+        sixths[hue] = (sixth as u8, (sixth - sixth as u8 as f64) as f32);
+        hue += 1;
     }
-    let sixth = f64::from(hue) * 6.0 / 255.0;
-    let sector = sixth as u32;
-    let part = (sixth - f64::from(sector)) as f32;
-    let saturation = (f64::from(saturation) / 255.0) as f32;
+    sixths
+};
+
+/// Each saturation as a part of 1.
+const PARTS: [f32; 256] = {
+    let mut parts = [0.0; 256];
+    let mut saturation = 0;
+    while saturation < 256 {
+        parts[saturation] = (saturation as f64 / 255.0) as f32;
+        saturation += 1;
+    }
+    parts
+};
+
+fn from_hsv(hue: u8, saturation: u8, value: u8) -> [u8; 3] {
+    let (sector, part) = SIXTHS[usize::from(hue)];
+    let saturation = PARTS[usize::from(saturation)];
     // Half up: nothing is negative here.
     let level = |amount: f64| (f64::from(value) * (1.0 - amount) + 0.5) as u8;
     let p = level(f64::from(saturation));
     let q = level(f64::from(saturation * part));
     let t = level(f64::from(saturation) * (1.0 - f64::from(part)));
-    match sector % 6 {
-        0 => [value, t, p],
+    match sector {
+        0 | 6 => [value, t, p],
         1 => [q, value, p],
         2 => [p, value, t],
         3 => [p, q, value],

@@ -3,6 +3,7 @@
 use forebay_core::Result;
 
 use super::limit::check_result;
+use super::wide::widest;
 use super::{Interpolation, Size};
 use crate::Image;
 
@@ -66,8 +67,8 @@ impl Turn<'_> {
         out.pixels.reserve(size.area() as usize * channels);
         (0..size.area()).for_each(|_| out.pixels.extend_from_slice(self.fill));
         match self.interpolation {
-            Interpolation::Bilinear => interpolate(image, affine, out, bilinear),
-            Interpolation::Bicubic => interpolate(image, affine, out, bicubic),
+            Interpolation::Bilinear => widest(|| interpolate(image, affine, out, bilinear)),
+            Interpolation::Bicubic => widest(|| interpolate(image, affine, out, bicubic)),
             _ => nearest(image, affine, out),
         }
         Ok(())
@@ -163,59 +164,62 @@ fn nearest(image: &Image, affine: Affine, out: &mut Image) {
     }
 }
 
-/// Fills each output pixel whose origin is inside by `sample(image, x, y, channel)`.
-fn interpolate(image: &Image, affine: Affine, out: &mut Image, sample: fn(&Image, f64, f64, usize) -> u8) {
+/// Fills each output pixel whose origin is inside by `sample(image, x, y, pixel)`.
+#[inline(always)]
+fn interpolate(image: &Image, affine: Affine, out: &mut Image, sample: impl Fn(&Image, f64, f64, &mut [u8])) {
     let (width, height, channels) = (f64::from(image.width), f64::from(image.height), image.channels as usize);
     let out_width = out.width as usize;
     for (y, row) in out.pixels.chunks_exact_mut(out_width * channels).enumerate() {
         for (x, pixel) in row.chunks_exact_mut(channels).enumerate() {
             let (at_x, at_y) = affine.at(x as f64 + 0.5, y as f64 + 0.5);
-            if !(0.0..width).contains(&at_x) || !(0.0..height).contains(&at_y) {
-                continue;
-            }
-            for (channel, value) in pixel.iter_mut().enumerate() {
-                *value = sample(image, at_x - 0.5, at_y - 0.5, channel);
+            if (0.0..width).contains(&at_x) && (0.0..height).contains(&at_y) {
+                sample(image, at_x - 0.5, at_y - 0.5, pixel);
             }
         }
     }
 }
 
-/// The value at a column, which is clamped into the picture, of a row inside it.
-fn value(image: &Image, x: i64, y: i64, channel: usize) -> f64 {
-    let x = x.clamp(0, i64::from(image.width) - 1);
-    f64::from(image.pixels[(y * i64::from(image.width) + x) as usize * image.channels as usize + channel])
+/// The whole number below, and how far above it.
+fn split(value: f64) -> (i64, f64) {
+    // `f64::floor` is a call into the C library on plain x86-64.
+    let whole = value as i64 - i64::from(value < 0.0);
+    (whole, value - whole as f64)
 }
 
-fn bilinear(image: &Image, x: f64, y: f64, channel: usize) -> u8 {
-    let (left, top) = (x.floor(), y.floor());
-    let (dx, dy) = (x - left, y - top);
-    let (left, top) = (left as i64, top as i64);
-    let mix = |first: f64, second: f64, part: f64| first + (second - first) * part;
-    let row = |y: i64| mix(value(image, left, y, channel), value(image, left + 1, y, channel), dx);
-    let above = row(top.max(0));
-    let below = if top + 1 < i64::from(image.height) { row(top + 1) } else { above };
-    mix(above, below, dy) as u8
+/// Neighbouring coordinates from `first` on, those outside moved to the nearest inside, times `step`.
+fn neighbours<const COUNT: usize>(first: i64, size: u32, step: usize) -> [usize; COUNT] {
+    std::array::from_fn(|next| (first + next as i64).clamp(0, i64::from(size) - 1) as usize * step)
 }
 
-fn bicubic(image: &Image, x: f64, y: f64, channel: usize) -> u8 {
-    let (left, top) = (x.floor(), y.floor());
-    let (dx, dy) = (x - left, y - top);
-    let (left, top) = (left as i64 - 1, top as i64 - 1);
+fn bilinear(image: &Image, x: f64, y: f64, pixel: &mut [u8]) {
+    let ((left, dx), (top, dy)) = (split(x), split(y));
+    let mix = |[first, second]: [f64; 2], part: f64| first + (second - first) * part;
+    let channels = image.channels as usize;
+    let columns = neighbours::<2>(left, image.width, channels);
+    let rows = neighbours::<2>(top, image.height, channels * image.width as usize);
+    for (channel, out) in pixel.iter_mut().enumerate() {
+        let value = |row: usize, column: usize| f64::from(image.pixels[rows[row] + columns[column] + channel]);
+        let across = |row: usize| mix([value(row, 0), value(row, 1)], dx);
+        *out = mix([across(0), across(1)], dy) as u8;
+    }
+}
+
+fn bicubic(image: &Image, x: f64, y: f64, pixel: &mut [u8]) {
+    let ((left, dx), (top, dy)) = (split(x), split(y));
     let curve = |v: [f64; 4], at: f64| {
         let p2 = -v[0] + v[2];
         let p3 = 2.0 * (v[0] - v[1]) + v[2] - v[3];
         let p4 = -v[0] + v[1] - v[2] + v[3];
         v[1] + at * (p2 + at * (p3 + at * p4))
     };
-    let row = |y: i64| curve([0, 1, 2, 3].map(|tap| value(image, left + tap, y, channel)), dx);
-    let height = i64::from(image.height);
-    let mut rows = [row(top.clamp(0, height - 1)); 4];
-    for tap in 1..4 {
-        let y = top + tap as i64;
-        // A row outside repeats the one before it.
-        rows[tap] = if (0..height).contains(&y) { row(y) } else { rows[tap - 1] };
+    let channels = image.channels as usize;
+    let columns = neighbours::<4>(left - 1, image.width, channels);
+    let rows = neighbours::<4>(top - 1, image.height, channels * image.width as usize);
+    for (channel, out) in pixel.iter_mut().enumerate() {
+        let value = |row: usize, column: usize| f64::from(image.pixels[rows[row] + columns[column] + channel]);
+        let across = |row: usize| curve([value(row, 0), value(row, 1), value(row, 2), value(row, 3)], dx);
+        *out = curve([across(0), across(1), across(2), across(3)], dy) as u8;
     }
-    curve(rows, dy) as u8
 }
 
 #[cfg(test)]

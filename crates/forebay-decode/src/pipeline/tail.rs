@@ -9,6 +9,12 @@ use forebay_core::Rng;
 use crate::ops::convert::{Lookup, Pointwise, truncate};
 use crate::ops::{Form, erase};
 use crate::{Image, Op, Tensor, TensorData};
+use formula::Formula;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod formula;
+mod portable;
 
 /// The fused ops.
 #[derive(Clone, Debug)]
@@ -16,6 +22,8 @@ pub(super) struct Tail {
     start: usize,
     end: usize,
     lookup: Lookup,
+    /// The same as arithmetic, where it gives the same floats.
+    formula: Option<Formula>,
     flips: Vec<Flip>,
     erasings: Vec<(usize, Op)>,
 }
@@ -64,7 +72,9 @@ impl Tail {
             }
             end = position + 1;
         }
-        Some(Self { start, end, lookup: Lookup::new(&chain, channels), flips, erasings })
+        let lookup = Lookup::new(&chain, channels);
+        let formula = Formula::new(&chain, &lookup);
+        Some(Self { start, end, lookup, formula, flips, erasings })
     }
 
     /// The first op it does.
@@ -94,9 +104,10 @@ impl Tail {
             let flips = rng.fork(flip.position as u64).chance(flip.p);
             *(if flip.horizontal { &mut mirrored } else { &mut upside_down }) ^= flips;
         }
+        let walk = Walk { mirrored, upside_down };
         match &self.lookup {
-            Lookup::U8(tables) => planes(image, tables, mirrored, upside_down, slot),
-            Lookup::F32(tables) => planes(image, tables, mirrored, upside_down, slot),
+            Lookup::U8(tables) => portable::planes(image, tables, walk, slot),
+            Lookup::F32(tables) => float_planes(image, tables, self.formula.as_ref(), walk, slot),
         }
         for (position, op) in &self.erasings {
             self.erase(op, image, &mut rng.fork(*position as u64), slot);
@@ -139,60 +150,19 @@ impl Tail {
     }
 }
 
-/// An element that a table holds and a slot takes.
-trait Stored: Copy {
-    type Bytes: AsRef<[u8]>;
-    fn bytes(self) -> Self::Bytes;
+/// How the source is walked.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    mirrored: bool,
+    upside_down: bool,
 }
 
-impl Stored for u8 {
-    type Bytes = [u8; 1];
-    fn bytes(self) -> [u8; 1] {
-        [self]
+/// Three interleaved channels to three planes of floats, with vectors where there are any for it.
+fn float_planes(image: &Image, tables: &[[f32; 256]], formula: Option<&Formula>, walk: Walk, slot: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(formula), true) = (formula, avx2::is_available()) {
+        return avx2::planes(image, formula, tables, walk, slot);
     }
-}
-
-impl Stored for f32 {
-    type Bytes = [u8; 4];
-    fn bytes(self) -> [u8; 4] {
-        self.to_ne_bytes()
-    }
-}
-
-/// Interleaved bytes to planes, each through its channel's table.
-fn planes<T: Stored>(image: &Image, tables: &[[T; 256]], mirrored: bool, upside_down: bool, slot: &mut [u8]) {
-    let (width, height) = (image.width as usize, image.height as usize);
-    let row_bytes = width * size_of::<T>();
-    let source_row = |y: usize| {
-        let y = if upside_down { height - 1 - y } else { y };
-        &image.pixels[y * width * tables.len()..][..width * tables.len()]
-    };
-    if let [red, green, blue] = tables {
-        // All three planes in one walk over the row: it is read once, and the tables stay near.
-        let (reds, rest) = slot.split_at_mut(height * row_bytes);
-        let (greens, blues) = rest.split_at_mut(height * row_bytes);
-        let rows = reds.chunks_exact_mut(row_bytes).zip(greens.chunks_exact_mut(row_bytes));
-        for (y, ((reds, greens), blues)) in rows.zip(blues.chunks_exact_mut(row_bytes)).enumerate() {
-            let out = reds
-                .chunks_exact_mut(size_of::<T>())
-                .zip(greens.chunks_exact_mut(size_of::<T>()))
-                .zip(blues.chunks_exact_mut(size_of::<T>()));
-            let write = |(((r, g), b), pixel): (((&mut [u8], &mut [u8]), &mut [u8]), &[u8])| {
-                r.copy_from_slice(red[usize::from(pixel[0])].bytes().as_ref());
-                g.copy_from_slice(green[usize::from(pixel[1])].bytes().as_ref());
-                b.copy_from_slice(blue[usize::from(pixel[2])].bytes().as_ref());
-            };
-            let pixels = source_row(y).chunks_exact(3);
-            if mirrored { out.zip(pixels.rev()).for_each(write) } else { out.zip(pixels).for_each(write) }
-        }
-        return;
-    }
-    for (channel, (plane, table)) in slot.chunks_exact_mut(height * row_bytes).zip(tables).enumerate() {
-        for (y, row) in plane.chunks_exact_mut(row_bytes).enumerate() {
-            let values = source_row(y).chunks_exact(tables.len()).map(|pixel| table[usize::from(pixel[channel])]);
-            let write = |(out, value): (&mut [u8], T)| out.copy_from_slice(value.bytes().as_ref());
-            let out = row.chunks_exact_mut(size_of::<T>());
-            if mirrored { out.zip(values.rev()).for_each(write) } else { out.zip(values).for_each(write) }
-        }
-    }
+    let _ = formula;
+    portable::planes(image, tables, walk, slot);
 }

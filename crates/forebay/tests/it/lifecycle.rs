@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Config, Kind, Loader, Next, SampleId};
+use forebay::{Config, Kind, Loader, Next, SampleId, Stage};
 use forebay_store::testing::{Fault, Scripted};
 
 use crate::fixture::{crop, epoch, hashes, loader, path_of, pictures, source};
@@ -79,13 +79,20 @@ fn the_next_epoch_is_prefetched_and_used() {
 }
 
 #[test]
-fn a_batch_that_is_not_ready_is_pending_and_closing_ends_the_wait() {
+fn a_batch_that_is_not_ready_is_pending_and_what_it_waits_for_is_named() {
     let store = Arc::new(Scripted::new(pictures(4, false)));
     store.script(path_of(0), vec![Fault::Wait]);
     let loader =
         Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
     let mut run = loader.epoch().unwrap();
-    assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while run.in_flight().len() != 1 {
+        assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+        assert!(Instant::now() < deadline, "{:?}", run.in_flight());
+    }
+    let stuck = &run.in_flight()[0];
+    assert_eq!((stuck.path.as_path(), stuck.stage, stuck.attempt), (path_of(0).as_path(), Stage::Fetch, 1));
+    assert!(stuck.thread.starts_with("forebay-io-"));
     store.release();
     assert!(matches!(run.poll(Duration::from_secs(20)), Ok(Next::Batch(_))));
 }

@@ -1,0 +1,65 @@
+"""Everything in a document that can be wrong is executed: README, guides and docstrings."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import folders
+import forebay
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+MODULES = sorted(
+    module.name for module in pkgutil.iter_modules(forebay.__path__, "forebay.") if "__main__" not in module.name
+)
+
+
+@pytest.fixture(autouse=True)
+def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the examples call data/train, and data/val where they have one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "val"):
+        folders.write_folder(tmp_path / "data" / name, 8)
+
+
+def blocks(document: Path) -> list[tuple[int, str]]:
+    """Line and text of every Python block; those of one document are one program."""
+    text = document.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_examples_of_a_document_run(document: Path) -> None:
+    names: dict[str, object] = {"__name__": "example"}
+    for line, block in blocks(document):
+        # Blank lines before it, so that a traceback names the document's own line.
+        exec(compile("\n" * line + block, str(document), "exec"), names)
+
+
+def test_the_readme_has_an_example() -> None:
+    assert blocks(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_run(name: str) -> None:
+    if name.endswith("._forebay"):
+        pytest.skip("the native module has no examples of its own")
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def test_the_public_classes_have_examples() -> None:
+    for thing in (forebay.DataLoader, forebay.ImageFolder, forebay.ForebayError, forebay.transforms):
+        assert ">>>" in (thing.__doc__ or ""), thing
+
+
+def test_every_link_inside_the_repository_leads_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.relative_to(ROOT)}: {target}"

@@ -1,0 +1,267 @@
+"""Nothing waits for ever and nothing is left: breaking off, garbage, exit, exceptions, Ctrl-C, fork."""
+
+import gc
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import children
+import forebay as fb
+from forebay import transforms as T
+
+SETUP = """
+    import sys, time
+    import forebay as fb
+    from forebay import transforms as T
+    transform = T.Compose([T.RandomResizedCrop(24), T.ToTensor()])
+    dataset = fb.ImageFolder(sys.argv[1], transform=transform)
+"""
+
+
+@pytest.fixture
+def dataset(folder: Path, plain: T.Compose) -> fb.ImageFolder:
+    return fb.ImageFolder(folder, transform=plain)
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_breaking_off_leaves_no_thread(dataset: fb.ImageFolder) -> None:
+    before = threads()
+    loader = fb.DataLoader(dataset, 2)
+    for _ in loader:
+        assert threads() > before
+        break
+    assert threads() == before
+
+
+def test_an_iterator_that_is_garbage_leaves_no_thread(dataset: fb.ImageFolder) -> None:
+    before = threads()
+    iterator = iter(fb.DataLoader(dataset, 2))
+    next(iterator)
+    cycle = [iterator]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    del iterator, cycle
+    gc.collect()
+    assert threads() == before
+
+
+def test_a_finished_epoch_keeps_its_threads_for_the_next_until_closed(dataset: fb.ImageFolder) -> None:
+    before = threads()
+    loader = fb.DataLoader(dataset, 2)
+    list(loader)
+    loader.close()
+    assert threads() == before
+    another = fb.DataLoader(dataset, 2)
+    list(another)
+    del another
+    gc.collect()
+    assert threads() == before
+
+
+def test_an_exception_in_the_loop_leaves_no_thread(dataset: fb.ImageFolder) -> None:
+    before = threads()
+    with pytest.raises(ZeroDivisionError):
+        for _ in fb.DataLoader(dataset, 2):
+            raise ZeroDivisionError
+    gc.collect()
+    assert threads() == before
+
+
+def test_two_iterators_do_not_disturb_each_other(dataset: fb.ImageFolder) -> None:
+    loader = fb.DataLoader(dataset, 2)
+    first, second = iter(loader), iter(loader)
+    pairs = list(zip(first, second, strict=True))
+    assert len(pairs) == 12
+
+
+def test_a_finished_iterator_stays_finished(dataset: fb.ImageFolder) -> None:
+    iterator = iter(fb.DataLoader(dataset, 24))
+    next(iterator)
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        "sys.exit(0)",
+        "del loader",
+        "del iterator",
+        "kept = dict(loader=loader, iterator=iterator); kept['self'] = kept",
+        "other = iter(loader); next(other)",
+        "sys.modules['__main__'].dataset = None",
+        "import atexit; atexit.register(lambda: next(iterator))",
+    ],
+)
+@pytest.mark.parametrize("transform", ["native", "python"])
+def test_exit_in_the_middle_of_an_epoch_is_silent(folder: Path, ending: str, transform: str) -> None:
+    program = f"""
+    {SETUP}
+    if {transform == "python"}:
+        import warnings
+        warnings.simplefilter("ignore")
+        dataset.transform = T.Compose([lambda value: value, transform])
+    loader = fb.DataLoader(dataset, 2, shuffle=True, output="numpy")
+    iterator = iter(loader)
+    next(iterator)
+    {ending}
+    """
+    done = children.run(program, folder, seconds=20)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def test_an_exception_in_the_loop_is_all_that_is_printed(folder: Path) -> None:
+    program = f"""
+    {SETUP}
+    for images, labels in fb.DataLoader(dataset, 2, output="numpy"):
+        raise KeyError("mine")
+    """
+    done = children.run(program, folder, seconds=20)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback") and done.stderr.endswith("KeyError: 'mine'\n")
+    assert "forebay" not in done.stderr
+
+
+def interrupt(program: str, folder: Path) -> tuple[float, int, str]:
+    """Seconds from Ctrl-C to the handler, exit status, and what was said on the way out."""
+    child = subprocess.Popen(
+        children.command(program, folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=children.environment(),
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        sent = time.time()
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    return float(output) - sent, child.returncode, errors
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        # One batch takes a minute of Python in the loader's threads, or of decoding.
+        "loader = fb.DataLoader(fb.DatasetFolder(sys.argv[1], lambda path: time.sleep(0.02), ('.jpg',)),"
+        " batch_sampler=[[0] * 6000], num_workers=1, output='numpy', collate_fn=list)",
+        "loader = fb.DataLoader(dataset, batch_sampler=[[0] * 600_000], num_workers=2, output='numpy')",
+    ],
+    ids=["python", "native"],
+)
+def test_ctrl_c_is_felt_at_once(folder: Path, slow: str) -> None:
+    program = f"""
+    import warnings
+    warnings.simplefilter("ignore")
+    {SETUP}
+    {slow}
+    print("ready", flush=True)
+    try:
+        for batch in loader:
+            print("a batch came", flush=True)
+    except KeyboardInterrupt:
+        print(time.time(), flush=True)
+        loader.close()
+    """
+    seconds, status, errors = interrupt(program, folder)
+    assert seconds < 0.2
+    assert (status, errors) == (0, "")
+
+
+def test_ctrl_c_between_batches_is_pythons_own(folder: Path) -> None:
+    program = f"""
+    {SETUP}
+    loader = fb.DataLoader(dataset, 2, output="numpy")
+    print("ready", flush=True)
+    try:
+        while True:
+            for batch in loader:
+                pass
+    except KeyboardInterrupt:
+        print(time.time(), flush=True)
+    """
+    seconds, status, errors = interrupt(program, folder)
+    assert seconds < 0.2 and (status, errors) == (0, "")
+
+
+def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(folder: Path) -> None:
+    program = f"""
+    {SETUP}
+    import os
+    loader = fb.DataLoader(dataset, 2, num_workers=2, output="numpy")
+    iterator = iter(loader)
+    next(iterator)
+    child = os.fork()
+    if child == 0:
+        for action in (lambda: next(iterator), lambda: iter(loader)):
+            try:
+                action()
+            except fb.errors.StoppedError as error:
+                print("child:", error.message.split(":")[0], "|", error.hint, flush=True)
+        loader.state_dict(), loader.report(), loader.failures, loader.close()
+        del iterator, loader
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    print("status", status)
+    print("batches", sum(1 for _ in iterator))
+    """
+    done = children.run(program, folder, seconds=20)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    lines = done.stdout.splitlines()
+    assert len([line for line in lines if "made in another process" in line and "construct" in line]) == 2
+    assert lines[-2:] == ["status 0", "batches 11"]
+
+
+def test_a_dataset_serves_torchs_own_workers(folder: Path) -> None:
+    program = f"""
+    {SETUP}
+    import torch
+    list(fb.DataLoader(dataset, 2))
+    loader = torch.utils.data.DataLoader(dataset, 2, num_workers=2, multiprocessing_context="fork")
+    print(sum(len(labels) for _, labels in loader))
+    """
+    done = children.run(program, folder, seconds=40)
+    assert (done.returncode, done.stdout) == (0, "24\n"), done.stderr
+
+
+def test_importing_does_not_import_torch(folder: Path) -> None:
+    program = f"""
+    {SETUP}
+    list(fb.DataLoader(dataset, 2, output="numpy"))
+    print([name for name in ("torch", "torchvision", "pandas", "PIL.Image") if name in sys.modules])
+    """
+    done = children.run(program, folder)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_without_torch_batches_are_numpy(folder: Path) -> None:
+    program = f"""
+    {SETUP}
+    import importlib.util
+    find_spec = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find_spec(name, *rest)
+    import numpy
+    images, labels = next(iter(fb.DataLoader(dataset, 2)))
+    print(type(images).__module__, labels.dtype)
+    try:
+        fb.DataLoader(dataset, 2, output="torch")
+    except fb.errors.ConfigError as error:
+        print(error.message)
+    """
+    done = children.run(program, folder)
+    assert done.stdout.splitlines() == [
+        "numpy int64",
+        'output: expected torch to be installed for "torch", got no torch',
+    ]

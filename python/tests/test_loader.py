@@ -1,0 +1,441 @@
+"""`DataLoader` takes torch's arguments with torch's meaning, and refuses what is wrong before any thread starts."""
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils import data
+
+import folders
+import forebay as fb
+from forebay import _settings
+from forebay import transforms as T
+
+
+@pytest.fixture
+def dataset(folder: Path, plain: T.Compose) -> fb.ImageFolder:
+    return fb.ImageFolder(folder, transform=plain)
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def labels_of(loader: Any) -> list[list[int]]:
+    return [labels.tolist() for _, labels in loader]
+
+
+def test_batches_are_those_of_torch(dataset: fb.ImageFolder) -> None:
+    ours, theirs = (kind(dataset, batch_size=5) for kind in (fb.DataLoader, data.DataLoader))
+    assert len(ours) == len(theirs) == 5
+    for batch, expected in zip(ours, theirs, strict=True):
+        assert type(batch) is type(expected) is list
+        for value, other in zip(batch, expected, strict=True):
+            assert torch.equal(value, other) and value.dtype == other.dtype
+
+
+def test_memory_is_handed_over_without_a_copy(dataset: fb.ImageFolder) -> None:
+    images, labels = next(iter(fb.DataLoader(dataset, 4)))
+    before = images.clone()
+    images += 1
+    assert torch.equal(images, before + 1) and images.is_contiguous()
+    assert labels.dtype == torch.int64
+
+
+def test_a_batch_outlives_its_loader(dataset: fb.ImageFolder) -> None:
+    loader = fb.DataLoader(dataset, 4)
+    kept = [images for images, _ in loader]
+    copies = [images.clone() for images in kept]
+    del loader
+    list(fb.DataLoader(dataset, 4))
+    assert all(torch.equal(images, copy) for images, copy in zip(kept, copies, strict=True))
+
+
+def test_drop_last_and_length(dataset: fb.ImageFolder) -> None:
+    for drop_last, expected in ((False, [7, 7, 7, 3]), (True, [7, 7, 7])):
+        loader = fb.DataLoader(dataset, 7, drop_last=drop_last)
+        assert [len(labels) for labels in labels_of(loader)] == expected
+        assert len(loader) == len(expected)
+
+
+def test_batch_size_none_gives_single_samples(dataset: fb.ImageFolder) -> None:
+    ours, theirs = (kind(dataset, batch_size=None) for kind in (fb.DataLoader, data.DataLoader))
+    for sample, expected in zip(ours, theirs, strict=True):
+        assert type(sample) is type(expected)
+        assert torch.equal(sample[0], expected[0]) and sample[1] == expected[1]
+    assert len(ours) == 24
+    assert fb.DataLoader(dataset, None).batch_size is None
+
+
+def test_pictures_pass_when_nothing_is_batched(folder: Path) -> None:
+    sample = next(iter(fb.DataLoader(fb.ImageFolder(folder), batch_size=None)))
+    assert sample[0].size == (64, 48) and sample[1] == 0
+
+
+def test_a_sampler_gives_the_order(dataset: fb.ImageFolder) -> None:
+    order = [3, 23, 0, 0, 7]
+    ours, theirs = (kind(dataset, 2, sampler=order) for kind in (fb.DataLoader, data.DataLoader))
+    assert len(ours) == len(theirs) == 3
+    for (images, labels), (others, expected) in zip(ours, theirs, strict=True):
+        assert torch.equal(images, others) and torch.equal(labels, expected)
+    assert len(fb.DataLoader(dataset, 2, sampler=order, drop_last=True)) == 2
+
+
+def test_a_batch_sampler_gives_the_batches(dataset: fb.ImageFolder) -> None:
+    batches = [[1, 2, 3], [23], [5, 4]]
+    loader = fb.DataLoader(dataset, batch_sampler=batches)
+    assert labels_of(loader) == [[dataset.targets[index] for index in batch] for batch in batches]
+    assert len(loader) == 3 and loader.batch_size is None
+
+
+def test_samplers_of_torch_work(dataset: fb.ImageFolder) -> None:
+    weighted = data.WeightedRandomSampler([1.0] * 24, 100, generator=torch.Generator().manual_seed(1))
+    assert sum(map(len, labels_of(fb.DataLoader(dataset, 8, sampler=weighted)))) == 100
+    ranked = [data.DistributedSampler(dataset, 3, rank, shuffle=False) for rank in range(3)]  # type: ignore[arg-type]
+    assert [sum(map(len, labels_of(fb.DataLoader(dataset, 8, sampler=sampler)))) for sampler in ranked] == [8, 8, 8]
+
+
+def test_a_long_sampler_resumes(dataset: fb.ImageFolder) -> None:
+    order = [index % 24 for index in range(100)]
+    first = fb.DataLoader(dataset, 10, sampler=order)
+    iterator = iter(first)
+    for _ in range(7):
+        next(iterator)
+    second = fb.DataLoader(dataset, 10, sampler=order)
+    second.load_state_dict(first.state_dict())
+    assert len(list(second)) == 3
+
+
+def test_an_endless_sampler_is_read_just_far_enough(dataset: fb.ImageFolder) -> None:
+    read = itertools.count()
+
+    def endless() -> Iterator[int]:
+        while True:
+            yield next(read) % 24
+
+    loader = fb.DataLoader(dataset, 4, sampler=endless(), num_workers=1, prefetch_factor=2)
+    iterator = iter(loader)
+    for _ in range(10):
+        next(iterator)
+    assert next(read) <= (10 + 2 + 1) * 4
+
+
+def test_an_exception_of_a_sampler_is_the_users_own(dataset: fb.ImageFolder) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError("mine")
+
+    before = threads()
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        list(fb.DataLoader(dataset, 1, sampler=broken()))
+    assert threads() == before
+
+
+@pytest.mark.parametrize("wrong", [24, -1, "a"])
+def test_an_index_of_a_sampler_outside_is_named(dataset: fb.ImageFolder, wrong: Any) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="sampler: expected"):
+        list(fb.DataLoader(dataset, 1, sampler=[wrong]))
+
+
+@pytest.mark.timeout(10)
+def test_batches_skipped_whole_do_not_stop_a_sampler(folder: Path, plain: T.Compose) -> None:
+    dataset = fb.ImageFolder(folder, transform=plain)
+    for path, _ in dataset.samples[:20]:
+        folders.empty(Path(path))
+    loader = fb.DataLoader(dataset, 2, sampler=range(24), on_error="skip", num_workers=1, prefetch_factor=2)
+    assert list(map(len, labels_of(loader))) == [2, 2]
+
+
+def test_collate_fn_gets_pairs_as_in_torch(dataset: fb.ImageFolder) -> None:
+    def collate(pairs: list[Any]) -> Any:
+        return [type(pairs[0])] + [(image.shape, type(label)) for image, label in pairs]
+
+    with pytest.warns(UserWarning, match=r"collate_fn .*collate is Python code"):
+        ours = fb.DataLoader(dataset, 5, collate_fn=collate)
+    assert list(ours) == list(data.DataLoader(dataset, 5, collate_fn=collate))  # type: ignore[arg-type]
+
+
+def test_collate_fn_gets_pictures_of_any_size(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(4):
+        folders.picture(number, 10 + number, 20).save(tmp_path / "a" / f"{number}.png")
+    dataset = fb.ImageFolder(tmp_path)
+    (sizes,) = fb.DataLoader(dataset, 4, collate_fn=lambda pairs: [image.size for image, _ in pairs])
+    assert sizes == [(10, 20), (11, 20), (12, 20), (13, 20)]
+    with pytest.raises(fb.errors.ConfigError, match="end in tensors"):
+        fb.DataLoader(dataset, 4)
+    dataset.transform = T.ToTensor()
+    with pytest.raises(fb.errors.ConfigError) as raised:
+        list(fb.DataLoader(dataset, 4))
+    for part in ("0.png", "(3, 20, 10)", "1.png", "(3, 20, 11)", "collate_fn"):
+        assert part in str(raised.value)
+
+
+def test_an_exception_of_collate_fn_is_the_users_own(dataset: fb.ImageFolder) -> None:
+    before = threads()
+    with pytest.raises(ZeroDivisionError):
+        list(fb.DataLoader(dataset, 5, collate_fn=lambda pairs: 1 / 0))
+    assert threads() == before
+
+
+@pytest.mark.parametrize(
+    "target_transform",
+    [float, str, lambda label: torch.tensor([label, 1]), lambda label: {"label": label}],
+    ids=["float", "str", "tensor", "dict"],
+)
+def test_target_transform_and_its_collation_are_torchs(folder: Path, plain: T.Compose, target_transform: Any) -> None:
+    dataset = fb.ImageFolder(folder, transform=plain, target_transform=target_transform)
+    for (_, targets), (_, expected) in zip(fb.DataLoader(dataset, 5), data.DataLoader(dataset, 5), strict=True):
+        assert type(targets) is type(expected)
+        assert repr(targets) == repr(expected)
+
+
+def test_objects_of_a_users_loader_are_collated_as_in_torch(folder: Path) -> None:
+    dataset = fb.DatasetFolder(folder, lambda path: {"length": len(path)}, (".jpg",))
+    with pytest.warns(UserWarning, match="loader .*lambda.* is Python code"):
+        ours = fb.DataLoader(dataset, 5)
+    for batch, expected in zip(ours, data.DataLoader(dataset, 5), strict=True):
+        assert repr(batch) == repr(expected)
+
+
+def test_a_users_loader_feeds_native_transforms(folder: Path, plain: T.Compose) -> None:
+    from torchvision.io import decode_image
+
+    native = fb.ImageFolder(folder, transform=plain)
+    assert decode_image(native.samples[0][0]).shape == (3, 48, 64)
+    ours = fb.ImageFolder(folder, transform=plain, loader=lambda path: native.loader(path))
+    for (images, _), (expected, _) in zip(fb.DataLoader(ours, 5), fb.DataLoader(native, 5), strict=True):
+        assert (images - expected).abs().max() <= 2 / 255
+
+
+def test_notices_of_cost_come_once(dataset: fb.ImageFolder, recwarn: pytest.WarningsRecorder) -> None:
+    for _ in range(3):
+        fb.DataLoader(dataset, 5, collate_fn=list)
+    assert len([warning for warning in recwarn if "collate_fn" in str(warning.message)]) == 1
+
+
+def test_a_generator_is_the_seed(dataset: fb.ImageFolder) -> None:
+    by_generator = fb.DataLoader(dataset, 4, shuffle=True, generator=torch.Generator().manual_seed(42))
+    assert labels_of(by_generator) == labels_of(fb.DataLoader(dataset, 4, shuffle=True, seed=42))
+    assert by_generator.seed == 42
+
+
+def test_subsets_of_torch_are_unwrapped(dataset: fb.ImageFolder) -> None:
+    outer = data.Subset(data.Subset(dataset, [20, 3, 11, 5]), [2, 0])  # type: ignore[arg-type,var-annotated]
+    loader = fb.DataLoader(outer, 2)
+    assert labels_of(loader) == [[dataset.targets[11], dataset.targets[20]]]
+    first, second = data.random_split(dataset, [0.75, 0.25])  # type: ignore[arg-type,var-annotated]
+    assert (len(list(fb.DataLoader(first))), len(list(fb.DataLoader(second)))) == (18, 6)
+
+
+def test_numpy_on_demand(dataset: fb.ImageFolder) -> None:
+    for (images, labels), (tensors, _) in zip(
+        fb.DataLoader(dataset, 5, output="numpy"), fb.DataLoader(dataset, 5), strict=True
+    ):
+        assert isinstance(images, numpy.ndarray) and images.dtype == numpy.float32 and images.flags.writeable
+        assert labels.dtype == numpy.int64
+        assert numpy.array_equal(images, tensors.numpy())
+
+
+def test_pin_memory_is_no_error_without_a_gpu(dataset: fb.ImageFolder) -> None:
+    images, _ = next(iter(fb.DataLoader(dataset, 4, pin_memory=True)))
+    assert images.is_pinned() == torch.cuda.is_available()
+
+
+def test_ranks_share_an_epoch(dataset: fb.ImageFolder) -> None:
+    loaders = [fb.DataLoader(dataset, 3, shuffle=True, rank=rank, world_size=4) for rank in range(4)]
+    assert {len(loader) for loader in loaders} == {2}
+    seen = [place["index"] for loader in loaders for step in range(2) for place in loader.explain(step)]
+    assert sorted(seen) == list(range(24))
+    assert loaders[2].explain(1) == loaders[0].explain(1, world_size=4, rank=2)
+
+
+def test_ranks_come_from_the_launcher(dataset: fb.ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    loader = fb.DataLoader(dataset, 3)
+    assert (loader.rank, loader.world_size) == (0, 1), "RANK alone says nothing"
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    loader = fb.DataLoader(dataset, 3)
+    assert (loader.rank, loader.world_size) == (1, 4)
+    assert fb.DataLoader(dataset, 3, rank=0, world_size=1).world_size == 1
+    assert fb.DataLoader(dataset, 3, sampler=[1]).world_size == 1
+    monkeypatch.delenv("RANK")
+    with pytest.raises(fb.errors.ConfigError, match="RANK: expected"):
+        fb.DataLoader(dataset, 3)
+
+
+def test_ranks_come_from_torch_distributed(dataset: fb.ImageFolder, tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        assert fb.DataLoader(dataset, 3).world_size == 1
+        assert _settings.place(None, None) == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_num_workers_counts_threads(dataset: fb.ImageFolder) -> None:
+    for num_workers, expected in ((0, 1), (1, 1), (3, 3)):
+        before = threads()
+        iterator = iter(fb.DataLoader(dataset, 4, num_workers=num_workers, io_threads=2))
+        next(iterator)
+        assert threads() - before == expected + 2
+        del iterator
+        assert threads() == before
+
+
+def test_stats_name_each_stage_and_a_verdict(dataset: fb.ImageFolder) -> None:
+    loader = fb.DataLoader(dataset, 4)
+    assert loader.stats()["verdict"] == "unknown"
+    list(loader)
+    stats = loader.stats()
+    for stage in ("fetch", "decode", "transform", "assemble", "deliver"):
+        assert {"items", "busy_seconds", "waiting_seconds", "p50_seconds", "p95_seconds", "p99_seconds"} <= set(
+            stats[stage]
+        )
+        assert stats[stage]["p50_seconds"] <= stats[stage]["p99_seconds"]
+    assert stats["deliver"]["items"] == 6 and stats["fetch"]["items"] >= 24
+    assert stats["verdict"] in ("storage-bound", "decode-bound", "transform-bound", "consumer-bound")
+    assert stats["consumer_wait_seconds"] >= 0
+
+
+def test_explain_needs_no_data(dataset: fb.ImageFolder) -> None:
+    loader = fb.DataLoader(dataset, 4, shuffle=True)
+    planned = [place["label"] for step in range(6) for place in loader.explain(step)]
+    for path, _ in dataset.samples:
+        os.rename(path, path + ".gone")
+    assert planned == [place["label"] for step in range(6) for place in loader.explain(step)]
+    with pytest.raises(fb.errors.ConfigError, match="step: expected one below 6"):
+        loader.explain(6)
+    with pytest.raises(fb.errors.ConfigError, match="sampler"):
+        fb.DataLoader(dataset, 4, sampler=[0]).explain(0)
+
+
+def test_failures_become_a_table(folder: Path, plain: T.Compose) -> None:
+    dataset = fb.ImageFolder(folder, transform=plain)
+    folders.text(Path(dataset.samples[3][0]))
+    loader = fb.DataLoader(dataset, 4, on_error="replace")
+    assert loader.failures.to_pandas().empty
+    list(loader)
+    (failure,) = loader.failures
+    table = loader.failures.to_pandas()
+    assert table.loc[0, "path"] == failure.path == dataset.samples[3][0]
+    assert table.loc[0, "code"] == "undecodable" and table.loc[0, "outcome"] == "replaced"
+
+
+def test_a_closed_loader_keeps_its_books_and_refuses_to_go_on(dataset: fb.ImageFolder) -> None:
+    before = threads()
+    with fb.DataLoader(dataset, 4) as loader:
+        iterator = iter(loader)
+        next(iterator)
+    assert threads() == before
+    assert loader.state_dict()["step"] == 1 and "epoch 0" in loader.report()
+    with pytest.raises(StopIteration):
+        next(iterator)
+    with pytest.raises(fb.errors.StoppedError, match="closed"):
+        iter(loader)
+    loader.close()
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": 0}, "batch_size: expected at least 1, got 0"),
+    ({"batch_size": 2.5}, "batch_size: expected a whole number, got 2.5"),
+    ({"batch_size": True}, "batch_size"),
+    ({"num_workers": -1}, "num_workers option should be non-negative"),
+    ({"num_workers": 1_000_000}, "num_workers: expected 1 to 4096"),
+    ({"timeout": -1}, "timeout option should be non-negative"),
+    ({"num_workers": 0, "prefetch_factor": 2}, "prefetch_factor option"),
+    ({"prefetch_factor": -2}, "prefetch_factor option should be non-negative"),
+    ({"num_workers": 0, "persistent_workers": True}, "persistent_workers option needs num_workers > 0"),
+    ({"sampler": [0], "shuffle": True}, "sampler option is mutually exclusive with shuffle"),
+    ({"batch_sampler": [[0]], "batch_size": 2}, "batch_sampler option is mutually exclusive"),
+    ({"batch_sampler": [[0]], "drop_last": True}, "batch_sampler option is mutually exclusive"),
+    ({"batch_size": None, "drop_last": True}, "batch_size=None option disables auto-batching"),
+    ({"sampler": 3}, "sampler: expected an iterable of indices, got 3"),
+    ({"collate_fn": 3}, "collate_fn: expected a callable or None, got 3"),
+    ({"on_error": "ignore"}, 'on_error: expected one of "raise", "replace", "skip", got \'ignore\''),
+    ({"on_error": "skip", "world_size": 2, "rank": 0}, '"skip" with 2 ranks'),
+    ({"rank": 2, "world_size": 2}, "rank: expected 0 to 1, got 2"),
+    ({"rank": 0, "world_size": 0}, "world_size: expected at least 1, got 0"),
+    ({"max_failures": 1.5}, "max_failures: expected a count or a fraction from 0 to 1, got 1.5"),
+    ({"max_failures": -1}, "max_failures: expected at least 0, got -1"),
+    ({"max_failures": "1%"}, "max_failures: expected a whole number, got '1%'"),
+    ({"memory_budget": "lots"}, 'memory_budget: expected bytes or text like "8GiB"'),
+    ({"memory_budget": 0}, "memory_budget: expected at least 1, got 0"),
+    ({"deadline_seconds": 0}, "deadline_seconds: expected more than 0, got 0"),
+    ({"deadline_seconds": float("nan")}, "deadline_seconds: expected a number"),
+    ({"retries": -1}, "retries: expected at least 0, got -1"),
+    ({"seed": -1}, "seed: expected at least 0, got -1"),
+    ({"seed": 2**64}, r"seed: expected one below 2\*\*64"),
+    ({"seed": 1, "generator": torch.Generator()}, "seed: expected none beside generator"),
+    ({"generator": 3}, "generator: expected a torch.Generator, got 3"),
+    ({"io_threads": 0}, "io_threads: expected"),
+    ({"io_threads": "many"}, "io_threads: expected a whole number, got 'many'"),
+    ({"workers": "processes"}, 'workers: expected one of "auto", "threads", got \'processes\''),
+    ({"output": "jax"}, "output: expected one of"),
+    ({"ledger": 3.5}, "ledger: expected a path, got 3.5"),
+    ({"ledger": "/dev/null/ledger.jsonl"}, "/dev/null"),
+    ({"worker_init_fn": 3}, "worker_init_fn: expected a callable or None, got 3"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG, ids=str)
+def test_wrong_settings_are_named_before_any_thread_starts(
+    dataset: fb.ImageFolder, arguments: dict[str, Any], named: str
+) -> None:
+    before = threads()
+    with pytest.raises((fb.ForebayError,), match=named) as raised:
+        fb.DataLoader(dataset, **arguments)
+    assert isinstance(raised.value, (ValueError, OSError))
+    assert threads() == before == len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("unknown", [[1, 2, 3], data.TensorDataset(torch.zeros(3)), None, "data/train"], ids=str)
+def test_other_datasets_are_refused_with_what_is_supported(unknown: Any) -> None:
+    with pytest.raises(fb.errors.ConfigError, match=r"dataset: expected a forebay.ImageFolder .* got"):
+        fb.DataLoader(unknown)
+
+
+def test_worker_init_fn_has_no_workers(dataset: fb.ImageFolder) -> None:
+    with pytest.warns(UserWarning, match="no worker processes"):
+        fb.DataLoader(dataset, worker_init_fn=print)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8GiB", 8 << 30),
+        ("512MB", 512_000_000),
+        ("64 kib", 65536),
+        ("1.5 GB", 1_500_000_000),
+        ("77", 77),
+        (5, 5),
+        (None, None),
+    ],
+)
+def test_memory_budgets_are_read(text: Any, expected: int | None) -> None:
+    assert _settings.memory_budget(text) == expected
+
+
+@pytest.mark.parametrize(("factor", "cpus", "expected"), [(None, 16, 4), (2, 1, 2), (0, 1, 2), (3, 4, 12), (99, 9, 64)])
+def test_prefetch_counts_batches(factor: int | None, cpus: int, expected: int) -> None:
+    assert _settings.prefetch_batches(factor, cpus) == expected
+
+
+def test_loaders_work_in_threads_at_once(dataset: fb.ImageFolder) -> None:
+    results: list[list[list[int]]] = []
+
+    def work() -> None:
+        results.append(labels_of(fb.DataLoader(dataset, 5, num_workers=1)))
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(results) == 4 and all(result == results[0] for result in results)

@@ -1,0 +1,54 @@
+"""Proof 8: under a budget of 64 MiB and pictures of 40 MP, the peak stays under the budget and one sample."""
+
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image
+
+import children
+
+WIDTH, HEIGHT = 8000, 5000
+MIB = 1 << 20
+# What is not data: thread stacks and arenas, libraries' own tables.
+SLACK = 24 * MIB
+
+PROGRAM = """
+    import sys
+    import forebay as fb
+    from forebay import transforms as T
+
+    def peak():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+    dataset = fb.ImageFolder(sys.argv[1], transform=T.Compose([T.Resize((64, 64)), T.ToTensor()]))
+    loader = fb.DataLoader(dataset, 2, num_workers=4, io_threads=4, memory_budget="64MiB", output="numpy")
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak begins anew
+    before = peak()
+    delivered = sum(len(labels) for _, labels in loader)
+    print(delivered, peak() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("large")
+    (root / "a").mkdir()
+    row = numpy.linspace(0, 255, WIDTH).astype(numpy.uint8)
+    Image.fromarray(numpy.broadcast_to(row[None, :, None], (HEIGHT, WIDTH, 3))).save(root / "a" / "0.jpg", quality=50)
+    for number in range(1, 6):
+        shutil.copy(root / "a" / "0.jpg", root / "a" / f"{number}.jpg")
+    return root
+
+
+@pytest.mark.timeout(120)
+def test_the_peak_stays_under_the_budget_and_one_sample(large: Path) -> None:
+    done = children.run(PROGRAM, large, seconds=100)
+    assert done.returncode == 0, done.stderr
+    delivered, grown = map(int, done.stdout.split())
+    one_sample = WIDTH * HEIGHT * 3 + (large / "a" / "0.jpg").stat().st_size
+    assert delivered == 6
+    assert grown < 64 * MIB + one_sample + SLACK, f"{grown / MIB:.0f} MiB"
