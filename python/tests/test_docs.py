@@ -47,9 +47,7 @@ def test_the_readme_has_an_example() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_run(name: str) -> None:
-    if name.endswith("._forebay"):
-        pytest.skip("the native module has no examples of its own")
-    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    result = doctest.testmod(importlib.import_module(f"forebay.{name}"), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
 
 

@@ -28,7 +28,7 @@ pub(crate) struct Progress {
 pub enum Next {
     /// The next batch in planned order.
     Batch(Batch),
-    /// It is not complete yet: ask again.
+    /// It is not complete yet, or all of it was skipped: ask again.
     Pending,
     /// The epoch is over, and its books balance.
     End,
@@ -93,8 +93,9 @@ impl Run {
                 self.asked = None;
                 let batch = self.hand_over(&shared, *assembly)?;
                 self.handed_over = Some(self.clock.now());
-                // All of its samples were skipped: there is nothing to hand over.
-                if batch.is_empty() { self.advance(wait) } else { Ok(Next::Batch(batch)) }
+                // All of its samples were skipped: there is nothing to hand over. The giver of an order counts batches.
+                let is_nothing = batch.is_empty() && self.steps_left.is_some();
+                Ok(if is_nothing { Next::Pending } else { Next::Batch(batch) })
             }
             Taken::Pending => Ok(Next::Pending),
             Taken::Exhausted => self.finish(),

@@ -262,10 +262,17 @@ def bmps() -> None:
     keep("bmp-24-top-down.bmp", bmp(width, height, 24, rows(rgb), top_down=True))
     four = RNG.integers(0, 256, (height, width, 4)).astype(np.uint8)
     keep("bmp-32.bmp", bmp(width, height, 32, rows(four)))
-    for name, masks in {"rgba": (0xFF, 0xFF00, 0xFF0000, 0xFF000000), "bgra": (0xFF0000, 0xFF00, 0xFF, 0xFF000000)}.items():
+    for name, masks in {
+        "rgba": (0xFF, 0xFF00, 0xFF0000, 0xFF000000),
+        "bgra": (0xFF0000, 0xFF00, 0xFF, 0xFF000000),
+    }.items():
         v4 = struct.pack("<IIII", *masks) + bytes(108 - 40 - 16)
-        keep(f"bmp-32-{name}.bmp", bmp(width, height, 32, rows(four), 3, masks=v4, header=108)
-             .replace(struct.pack("<I", 14 + 108 + len(v4)), struct.pack("<I", 14 + 108), 1))
+        keep(
+            f"bmp-32-{name}.bmp",
+            bmp(width, height, 32, rows(four), 3, masks=v4, header=108).replace(
+                struct.pack("<I", 14 + 108 + len(v4)), struct.pack("<I", 14 + 108), 1
+            ),
+        )
     two = rows(four[..., :2])
     keep("bmp-16.bmp", bmp(width, height, 16, two))
     keep("bmp-16-565.bmp", bmp(width, height, 16, two, 3, masks=struct.pack("<III", 0xF800, 0x7E0, 0x1F)))
@@ -359,8 +366,10 @@ def tiffs() -> None:
         tags = {258: (3, [16]), 259: (3, [1]), 262: (3, [1]), 277: (3, [1]), 278: (4, [height])}
         keep(f"tiff-grey-16-{name}.tif", tiff(width, height, [grey], tags, order))
         signed = (wide[..., 0] % 1000).astype(np.int16) - 400
-        keep(f"tiff-grey-16-signed-{name}.tif",
-             tiff(width, height, [signed.astype(f"{order}i2").tobytes()], {**tags, 339: (3, [2])}, order))
+        keep(
+            f"tiff-grey-16-signed-{name}.tif",
+            tiff(width, height, [signed.astype(f"{order}i2").tobytes()], {**tags, 339: (3, [2])}, order),
+        )
     ink = wide.astype("<u2").tobytes()
     tags = {258: (3, [16] * 4), 259: (3, [1]), 262: (3, [5]), 277: (3, [4]), 278: (4, [height])}
     keep("tiff-cmyk-16.tif", tiff(width, height, [ink], tags))

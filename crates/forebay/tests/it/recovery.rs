@@ -183,3 +183,16 @@ fn samples_of_different_shape_come_as_values() {
     let batch = loader.epoch().unwrap().next().unwrap().unwrap();
     assert!(matches!(batch.payload, Payload::Values(ref values) if values.len() == 2));
 }
+
+#[test]
+fn batches_without_a_single_good_sample_are_passed_over() {
+    let mut store = pictures(40, false);
+    (0..40).filter(|index| index % 2 == 0).for_each(|index| store.insert(path_of(index), *b"BM nothing"));
+    let config = Config { shuffle: false, ..config(OnError::Skip) };
+    let loader = Loader::new(source(Arc::new(Scripted::new(store)), crop()), config).unwrap();
+    let sizes: Vec<_> = loader.epoch().unwrap().map(|batch| batch.unwrap().len()).collect();
+    // All even numbers are cats, and bad: the first two batches of 8 are empty, the third has 4 dogs.
+    assert_eq!(sizes, [4, 8, 8]);
+    let (_, books) = loader.books()[0];
+    assert_eq!((books.planned, books.delivered, books.skipped), (40, 20, 20));
+}

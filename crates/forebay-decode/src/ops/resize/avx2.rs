@@ -85,8 +85,17 @@ unsafe fn horizontal_rows(source: Source<'_>, table: &Table, columns: &Range<usi
                 _mm_extract_epi32::<1>(even),
                 _mm_extract_epi32::<1>(odd),
             ];
+            let last = x + 1 == columns.len();
             for (pixel, y) in pixels.into_iter().zip(at) {
-                out[y * row + x * 3..][..3].copy_from_slice(&pixel.to_le_bytes()[..3]);
+                let place = y * row + x * 3;
+                if last {
+                    out[place..place + 3].copy_from_slice(&pixel.to_le_bytes()[..3]);
+                } else {
+                    debug_assert!(place + 4 <= out.len());
+                    // SAFETY: `y` is a row of `out` and `x` not its last pixel, so four bytes are there; the fourth is
+                    // written again with the next pixel.
+                    unsafe { out.as_mut_ptr().add(place).cast::<i32>().write_unaligned(pixel.to_le()) };
+                }
             }
         }
     }
