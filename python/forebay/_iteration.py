@@ -7,12 +7,14 @@ import atexit
 import itertools
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from forebay import _notice
 from forebay._delivery import Delivery
-from forebay._forebay import Run
-from forebay._settings import whole
+from forebay._forebay import Batch, Run
+from forebay._settings import Patience, whole
+from forebay.errors import ConfigError, DeadlineError
 
 _open: "weakref.WeakSet[Iteration]" = weakref.WeakSet()
 
@@ -33,6 +35,8 @@ class Given:
                 self._is_over = True
                 run.close_order()
                 return
+            if not isinstance(batch, Iterable):
+                raise ConfigError(f"batch_sampler: expected batches of indices, got {batch!r}")
             run.give([whole("sampler", index) for index in batch])
             self._given += 1
 
@@ -40,10 +44,11 @@ class Given:
 class Iteration(Iterator[Any]):
     """What `iter(loader)` gives."""
 
-    def __init__(self, run: Run, delivery: Delivery, given: Given | None) -> None:
+    def __init__(self, run: Run, delivery: Delivery, given: Given | None, patience: Patience) -> None:
         self._run: Run | None = run
         self._delivery = delivery
         self._given = given
+        self._patience = patience
         self._received = 0
         _open.add(self)
 
@@ -60,13 +65,26 @@ class Iteration(Iterator[Any]):
         while True:
             if self._given is not None:
                 self._given.feed(run, self._received)
-            batch = run.next()
+            batch = self._wait(run)
             if batch is None:
                 raise StopIteration
             self._received += 1
             # All samples of a batch of the user's own were skipped: the next one has to be given first.
             if len(batch) > 0:
                 return self._delivery.hand_over(batch)
+
+    def _wait(self, run: Run) -> Batch | None:
+        """The next batch. A long wait is said in between, and ended where the user wants it ended."""
+        waited = 0.0
+        while (batch := run.next(self._patience.until_told(waited))) is False:
+            waited += self._patience.until_told(waited)
+            if waited >= self._patience.timeout_seconds:
+                raise DeadlineError(
+                    f"no batch within timeout={waited:g} seconds; in flight: {_notice.in_words(run.in_flight())}",
+                    stage="deliver",
+                )
+            _notice.stalled(waited, run.in_flight())
+        return batch
 
     def close(self) -> None:
         """Stops the threads of this pass and waits for them. Further calls do nothing."""

@@ -20,7 +20,6 @@ from forebay.errors import ConfigError
 PREFETCH_BATCHES = 4
 MAX_PREFETCH_BATCHES = 64
 MAX_IO_THREADS = 32
-DEADLINE_SECONDS = 60.0
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{ending}": base**power
@@ -114,13 +113,26 @@ def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int) ->
     return min(MAX_PREFETCH_BATCHES, max(2, operator.index(prefetch_factor) * cpu_threads))
 
 
-def deadline(deadline_seconds: Any, timeout: float) -> float:
-    """Torch's `timeout` is the nearest thing it has: nothing is waited for longer."""
-    if deadline_seconds is None:
-        return float(timeout) or DEADLINE_SECONDS
-    if number("deadline_seconds", deadline_seconds) == 0:
-        raise ConfigError("deadline_seconds: expected more than 0, got 0")
-    return float(deadline_seconds)
+def seconds(name: str, value: Any) -> float:
+    if number(name, value) == 0:
+        raise ConfigError(f"{name}: expected more than 0, got 0")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a batch is waited for: until a word is said about it, and until it is an error."""
+
+    stall_seconds: float
+    timeout_seconds: float
+
+    @classmethod
+    def of(cls, stall_seconds: Any, timeout: float) -> "Patience":
+        return cls(seconds("stall_seconds", stall_seconds), float(timeout) or math.inf)
+
+    def until_told(self, waited: float) -> float:
+        """How long to wait on, after having waited this long."""
+        return min(self.stall_seconds, self.timeout_seconds - waited)
 
 
 def memory_budget(value: Any) -> int | None:

@@ -1,5 +1,6 @@
 """The hand-over to torch, and the only place where torch is imported: when first needed, never at import."""
 
+import functools
 import importlib
 import importlib.util
 import random
@@ -10,6 +11,7 @@ from typing import Any
 from forebay._forebay import Array
 
 
+@functools.cache  # asked for every sample
 def is_available() -> bool:
     """Whether torch can be imported; does not import it."""
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None

@@ -4,6 +4,7 @@ The contract is torchvision's: a transform gets a PIL image until `ToTensor`, a 
 image is a NumPy array (height, width, channels); without torch a tensor is one (channels, height, width).
 """
 
+import functools
 import importlib.util
 import sys
 from typing import Any
@@ -18,6 +19,7 @@ _CHANNELS = {mode: channels for channels, mode in _MODES.items()}
 _DTYPES = ("float32", "uint8")
 
 
+@functools.cache  # asked for every sample
 def has_pillow() -> bool:
     return importlib.util.find_spec("PIL") is not None
 

@@ -25,8 +25,8 @@ class DataLoader:
     """Gives the batches of a forebay dataset: threads instead of worker processes, nothing else to change.
 
     Every argument of `torch.utils.data.DataLoader` is taken. `num_workers` counts threads: `None` means one for each
-    CPU, 0 means one. What only worker processes have (`worker_init_fn`, `multiprocessing_context`) has no effect;
-    `timeout` is the deadline of a sample; batches always come in order.
+    CPU, 0 means one. What only worker processes have (`worker_init_fn`, `multiprocessing_context`) has no effect, and
+    batches always come in order.
 
     Beyond torch's arguments:
 
@@ -34,6 +34,7 @@ class DataLoader:
     - `max_failures`: a count, or a fraction judged after 100 samples, that ends the run
     - `ledger`: a JSONL file that failures are appended to; files known to be bad are not read again until they change
     - `deadline_seconds`, `retries`: how long and how often a failing read is tried
+    - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
     - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
     - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
@@ -74,7 +75,8 @@ class DataLoader:
         on_error: str = "raise",
         max_failures: int | float | None = None,
         ledger: str | os.PathLike[str] | None = None,
-        deadline_seconds: float | None = None,
+        deadline_seconds: float = 60.0,
+        stall_seconds: float = 30.0,
         retries: int = 4,
         memory_budget: int | str | None = None,
         seed: int | None = None,
@@ -89,6 +91,7 @@ class DataLoader:
         _settings.choice("workers", workers, "auto", "threads")
         _settings.optional_callable("worker_init_fn", worker_init_fn)
         _settings.optional_callable("collate_fn", collate_fn)
+        self._patience = _settings.Patience.of(stall_seconds, timeout)
         self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads)
         self._folder = _unwrap(dataset)
         wants_torch = _settings.output_module(output) == "torch"
@@ -104,7 +107,7 @@ class DataLoader:
             "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
             "max_failures": _settings.max_failures(max_failures),
             "retries": _settings.whole("retries", retries),
-            "deadline_seconds": _settings.deadline(deadline_seconds, timeout),
+            "deadline_seconds": _settings.seconds("deadline_seconds", deadline_seconds),
             "ledger": _settings.path("ledger", ledger),
         }
         # A user's own order is the user's own division among ranks, too.
@@ -178,7 +181,7 @@ class DataLoader:
         self._resumed = None
         given = Given(self._batches(), self._ahead + 1, skip) if self._order.is_given else None
         run = self._engine.begin() if given is None else self._engine.begin_given()
-        iteration = Iteration(run, self._delivery, given)
+        iteration = Iteration(run, self._delivery, given, self._patience)
         self._iterations.add(iteration)
         return iteration
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import children
+import folders
 import forebay as fb
 from forebay import transforms as T
 

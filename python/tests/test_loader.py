@@ -3,6 +3,7 @@
 import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,11 @@ def test_an_exception_of_a_sampler_is_the_users_own(dataset: fb.ImageFolder) -> 
 def test_an_index_of_a_sampler_outside_is_named(dataset: fb.ImageFolder, wrong: Any) -> None:
     with pytest.raises(fb.errors.ConfigError, match="sampler: expected"):
         list(fb.DataLoader(dataset, 1, sampler=[wrong]))
+
+
+def test_a_batch_sampler_of_single_indices_is_named(dataset: fb.ImageFolder) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="batch_sampler: expected batches of indices, got 1"):
+        list(fb.DataLoader(dataset, batch_sampler=[1, 2]))
 
 
 @pytest.mark.timeout(10)
@@ -369,6 +375,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"memory_budget": 0}, "memory_budget: expected at least 1, got 0"),
     ({"deadline_seconds": 0}, "deadline_seconds: expected more than 0, got 0"),
     ({"deadline_seconds": float("nan")}, "deadline_seconds: expected a number"),
+    ({"stall_seconds": 0}, "stall_seconds: expected more than 0, got 0"),
     ({"retries": -1}, "retries: expected at least 0, got -1"),
     ({"seed": -1}, "seed: expected at least 0, got -1"),
     ({"seed": 2**64}, r"seed: expected one below 2\*\*64"),
@@ -399,6 +406,27 @@ def test_wrong_settings_are_named_before_any_thread_starts(
 def test_other_datasets_are_refused_with_what_is_supported(unknown: Any) -> None:
     with pytest.raises(fb.errors.ConfigError, match=r"dataset: expected a forebay.ImageFolder .* got"):
         fb.DataLoader(unknown)
+
+
+def slowly(path: str) -> int:
+    time.sleep(0.7)
+    return len(path)
+
+
+def test_a_long_wait_is_said_with_what_is_waited_for(folder: Path) -> None:
+    dataset = fb.DatasetFolder(folder, slowly, (".jpg",)).subset([3])
+    with pytest.warns(
+        RuntimeWarning, match=r"no batch for 0.\d s; in flight: .*0006.jpg\" \(stage .* attempt 1, for 0"
+    ) as said:
+        batches = list(fb.DataLoader(dataset, 1, stall_seconds=0.2))
+    assert len(batches) == 1
+    assert {warning.filename for warning in said if warning.category is RuntimeWarning} == {__file__}
+
+
+def test_timeout_ends_a_wait_as_in_torch(folder: Path) -> None:
+    dataset = fb.DatasetFolder(folder, slowly, (".jpg",))
+    with pytest.raises(TimeoutError, match=r"no batch within timeout=0.3 seconds; in flight: .*0000.jpg"):
+        list(fb.DataLoader(dataset, 1, timeout=0.3))
 
 
 def test_worker_init_fn_has_no_workers(dataset: fb.ImageFolder) -> None:

@@ -22,6 +22,18 @@ use tail::Tail;
 ///
 /// Cheap to share between threads: each brings its own [`Scratch`]. The result depends on bytes and [`Rng`] alone.
 /// A failed sample leaves nothing behind but, perhaps, part of a slot written.
+///
+/// ```
+/// use forebay_decode::{Op, Pipeline};
+///
+/// let pipeline = Pipeline::new(vec![Op::CenterCrop { size: 224.into() }, Op::ToTensor])?;
+/// assert_eq!(pipeline.to_string(), "decode → CenterCrop(size=(224, 224)) → ToTensor()");
+/// assert_eq!(pipeline.layout().map(|layout| layout.size_bytes()), Some(3 * 224 * 224 * 4));
+///
+/// let wrong = Pipeline::new(vec![Op::Normalize { mean: vec![0.5], std: vec![0.5] }]).unwrap_err();
+/// assert!(wrong.message().ends_with("expected a float32 tensor, got an image: put ToTensor before it"));
+/// # Ok::<(), forebay_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Pipeline {
     ops: Vec<Op>,
@@ -37,6 +49,21 @@ pub struct Scratch {
     image: Image,
     buffers: Buffers,
     bytes: Vec<u8>,
+}
+
+impl Scratch {
+    /// A buffer larger than this is given back after the sample that needed it: one giant picture must not hold its
+    /// memory for the rest of the run. Four times the pixels of a large photo (not measured).
+    const MAX_KEPT_BYTES: usize = 256 << 20;
+
+    fn give_back(&mut self) {
+        let Self { image, buffers, bytes, .. } = self;
+        for buffer in [&mut image.pixels, bytes].into_iter().chain(buffers.bytes_mut()) {
+            if buffer.capacity() > Self::MAX_KEPT_BYTES {
+                *buffer = Vec::new();
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Scratch {
@@ -101,6 +128,7 @@ impl Pipeline {
         let start = Instant::now();
         let begun = head::begin(self.head, &self.ops, bytes, rng, scratch)?;
         let value = self.finish(Value::Image(begun.image), begun.done, rng, scratch)?;
+        scratch.give_back();
         Ok((value, Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) }))
     }
 
@@ -119,6 +147,7 @@ impl Pipeline {
         let start = Instant::now();
         let begun = head::begin(self.head, &self.ops, bytes, rng, scratch)?;
         self.finish_into(begun.image, begun.done, layout, rng, scratch, slot)?;
+        scratch.give_back();
         Ok(Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) })
     }
 

@@ -20,6 +20,13 @@ pub(crate) struct Buffers {
     blur: Blur,
 }
 
+impl Buffers {
+    /// The buffers that grow with the picture.
+    pub(crate) fn bytes_mut(&mut self) -> [&mut Vec<u8>; 2] {
+        [&mut self.spare.pixels, self.resampler.between_mut()]
+    }
+}
+
 /// Columns and rows of a value that has them.
 fn size_of(value: &Value) -> Option<(u32, u32)> {
     match value {

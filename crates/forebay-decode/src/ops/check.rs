@@ -194,8 +194,12 @@ impl Op {
             Self::GaussianBlur { kernel_size, sigma } => {
                 check.picture(form);
                 check.positive("sigma", *sigma);
-                check.expect(kernel_size.0 % 2 == 1 && kernel_size.1 % 2 == 1, || {
-                    format!("expected odd numbers as kernel_size, got ({}, {})", kernel_size.0, kernel_size.1)
+                // No picture is wider; making a larger kernel would only take time.
+                const MOST: u32 = (1 << 16) - 1;
+                let fine = |size: u32| size % 2 == 1 && size <= MOST;
+                check.expect(fine(kernel_size.0) && fine(kernel_size.1), || {
+                    let (columns, rows) = kernel_size;
+                    format!("expected odd numbers up to {MOST} as kernel_size, got ({columns}, {rows})")
                 });
                 form
             }

@@ -58,10 +58,12 @@ impl Change {
             Self::Hue(factor) => {
                 // Truncated towards zero, then added modulo 256.
                 let shift = (factor * 255.0) as i32 as u8;
-                for pixel in image.pixels.as_chunks_mut::<3>().0 {
-                    let [hue, saturation, value] = to_hsv(pixel[0], pixel[1], pixel[2]);
-                    *pixel = from_hsv(hue.wrapping_add(shift), saturation, value);
-                }
+                widest(|| {
+                    for pixel in image.pixels.as_chunks_mut::<3>().0 {
+                        let [hue, saturation, value] = to_hsv(pixel[0], pixel[1], pixel[2]);
+                        *pixel = from_hsv(hue.wrapping_add(shift), saturation, value);
+                    }
+                });
             }
         }
     }
@@ -93,25 +95,41 @@ fn mean_luma(image: &Image) -> u8 {
 }
 
 /// Pillow's conversion, with `f32` and `f64` where it has them: the truncation at the end shows any difference.
+/// Without branches, which the colours of a picture would mispredict.
+#[inline(always)]
 fn to_hsv(red: u8, green: u8, blue: u8) -> [u8; 3] {
     let high = red.max(green).max(blue);
     let low = red.min(green).min(blue);
-    if high == low {
-        return [0, 0, high];
-    }
-    let range = f32::from(high - low);
-    let distance = |value: u8| f32::from(high - value) / range;
-    let saturation = range / f32::from(high);
-    let hue = if red == high {
-        distance(blue) - distance(green)
-    } else if green == high {
-        (2.0 + f64::from(distance(red)) - f64::from(distance(blue))) as f32
+    // Grey has no hue and no saturation: all distances are 0, whatever they are divided by.
+    let range = f32::from((high - low).max(1));
+    let saturation = f32::from(high - low) / f32::from(high.max(1));
+    let (is_red, is_green) = (red == high, green == high);
+    let third = if is_red {
+        0.0
+    } else if is_green {
+        2.0
     } else {
-        (4.0 + f64::from(distance(green)) - f64::from(distance(red))) as f32
+        4.0
     };
+    let ahead = if is_red {
+        blue
+    } else if is_green {
+        red
+    } else {
+        green
+    };
+    let behind = if is_red {
+        green
+    } else if is_green {
+        blue
+    } else {
+        red
+    };
+    let distance = |value: u8| f64::from(f32::from(high - value) / range);
+    let hue = (third + distance(ahead) - distance(behind)) as f32;
     // Modulo 1: it is less than 2, and the difference is exact.
     let hue = f64::from(hue) / 6.0 + 1.0;
-    let hue = (if hue >= 1.0 { hue - 1.0 } else { hue }) as f32;
+    let hue = (hue - if hue >= 1.0 { 1.0 } else { 0.0 }) as f32;
     [(f64::from(hue) * 255.0) as u8, (f64::from(saturation) * 255.0) as u8, high]
 }
 
@@ -138,6 +156,7 @@ const PARTS: [f32; 256] = {
     parts
 };
 
+#[inline(always)]
 fn from_hsv(hue: u8, saturation: u8, value: u8) -> [u8; 3] {
     let (sector, part) = SIXTHS[usize::from(hue)];
     let saturation = PARTS[usize::from(saturation)];
@@ -146,15 +165,13 @@ fn from_hsv(hue: u8, saturation: u8, value: u8) -> [u8; 3] {
     let p = level(f64::from(saturation));
     let q = level(f64::from(saturation * part));
     let t = level(f64::from(saturation) * (1.0 - f64::from(part)));
-    match sector {
-        0 | 6 => [value, t, p],
-        1 => [q, value, p],
-        2 => [p, value, t],
-        3 => [p, q, value],
-        4 => [t, p, value],
-        _ => [value, p, q],
-    }
+    let levels = [value, p, q, t];
+    let [red, green, blue] = ORDERS[usize::from(sector)];
+    [levels[usize::from(red)], levels[usize::from(green)], levels[usize::from(blue)]]
 }
+
+/// Which of value, p, q and t each channel is, in each sixth; the end of the circle is a seventh.
+const ORDERS: [[u8; 3]; 7] = [[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2], [0, 3, 1]];
 
 #[cfg(test)]
 mod tests {

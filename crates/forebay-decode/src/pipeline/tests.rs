@@ -234,7 +234,7 @@ fn says_all_that_is_wrong_and_what_to_do() {
         "RandomHorizontalFlip (transform 2): expected p from 0 to 1, got 1.5",
         "Normalize (transform 4): expected a float32 tensor, got a uint8 tensor: put ToDtype(float32, scale=True) before it",
         "Resize (transform 5): expected an image, got a uint8 tensor: put it before ToTensor, ToImage and ToDtype",
-        "expected odd numbers as kernel_size, got (4, 3)",
+        "expected odd numbers up to 65535 as kernel_size, got (4, 3)",
         "expected sigma greater than 0, got (0, 1)",
         "expected 1 or 3 values as mean, got 2",
         "expected std without 0",
@@ -251,6 +251,43 @@ fn prints_as_it_is_written_in_python() {
          interpolation=bilinear) → RandomHorizontalFlip(p=0.5) → ToTensor() → \
          Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])"
     );
+}
+
+#[test]
+fn every_op_is_documented() {
+    let documented = include_str!("../../../../docs/transforms.md");
+    let names = [
+        "Resize",
+        "CenterCrop",
+        "RandomCrop",
+        "RandomResizedCrop",
+        "RandomHorizontalFlip",
+        "RandomVerticalFlip",
+        "Pad",
+        "Grayscale",
+        "RandomGrayscale",
+        "ColorJitter",
+        "GaussianBlur",
+        "RandomRotation",
+        "RandomErasing",
+        "ToTensor",
+        "ToImage",
+        "ToDtype",
+        "Normalize",
+    ];
+    for name in names {
+        assert!(documented.contains(&format!("| `{name}` |")), "docs/transforms.md lacks {name}");
+    }
+}
+
+#[test]
+fn giant_buffers_are_given_back() {
+    let mut scratch = Scratch::default();
+    scratch.image.pixels = Vec::with_capacity(Scratch::MAX_KEPT_BYTES + 1);
+    scratch.buffers.spare.pixels = Vec::with_capacity(100);
+    scratch.give_back();
+    assert_eq!(scratch.image.pixels.capacity(), 0);
+    assert!(scratch.buffers.spare.pixels.capacity() >= 100);
 }
 
 #[test]

@@ -179,6 +179,11 @@ impl Resampler {
         }
     }
 
+    /// The rows between the two passes.
+    pub(crate) fn between_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.between
+    }
+
     /// Whether the vector twin of the passes may run.
     fn vector(&self) -> bool {
         #[cfg(test)]
