@@ -8,8 +8,9 @@ use forebay_core::{Batch as PlannedBatch, Step};
 use forebay_core::{Books, Clock, Epoch, Error, Failure, Kind, Origin, Outcome, Result, SampleId};
 
 use crate::assemble::{Batch, Payload, compact, stack};
+use crate::item::{Assembly, Filled, GivenUp, InFlight, Item, Slot};
 use crate::journal::Journal;
-use crate::schedule::{Assembly, Filled, GivenUp, InFlight, Item, Shared, Slot, Taken};
+use crate::schedule::{Shared, Taken};
 use crate::stream::Stream;
 
 /// Where the consumer is. Shared with the loader, whose `state()` reads it.

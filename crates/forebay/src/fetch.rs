@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay_core::{Error, Result, Stage};
+use forebay_core::{Result, Stage};
 use forebay_decode::Scratch;
 use forebay_store::{Object, Stat};
 
-use crate::decode::after_trouble;
-use crate::schedule::{Fetched, Item, Shared};
+use crate::item::{Fetched, Item};
+use crate::recover::{after_trouble, panicked};
+use crate::schedule::Shared;
 
 /// Reads until the stream stops.
 pub(crate) fn run(shared: &Shared, worker: usize) {
@@ -59,15 +60,4 @@ fn fetch(shared: &Shared, worker: usize, scratch: &mut Scratch, mut item: Item) 
             after_trouble(shared, item, &path, error.at_stage(Stage::Fetch), None);
         }
     }
-}
-
-/// A panic as a value that names its thread.
-pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
-    let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
-    Error::internal(format!("made thread {thread} panic: {text}"))
 }

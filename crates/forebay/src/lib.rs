@@ -26,6 +26,7 @@ mod assemble;
 mod decode;
 mod deliver;
 mod fetch;
+mod item;
 mod journal;
 mod loader;
 mod recover;
@@ -37,9 +38,10 @@ mod stream;
 
 pub use assemble::{Batch, Buffer, Payload};
 pub use deliver::{Next, Run};
+pub use item::InFlight;
 pub use loader::{Explained, Loader};
 pub use report::Report;
-pub use schedule::InFlight;
+
 pub use source::{Dataset, Open, Selection, Source, find_classes, scan_folder};
 pub use stats::{StageStats, Stats, Verdict};
 

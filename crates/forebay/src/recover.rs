@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use forebay_core::{Error, Failure, Kind, Result, Retry, Stage};
+use forebay_core::{Error, Failure, Kind, OnError, Result, Retry, Stage};
 use forebay_store::{Stat, Store};
 
-use crate::schedule::Item;
+use crate::item::{Filled, GivenUp, Item};
+use crate::schedule::Shared;
 
 /// Substitutes tried for one position before the run stops: with half of the files bad, 2⁻⁶⁴ is never.
-pub(crate) const MAX_SUBSTITUTES: u32 = 64;
+const MAX_SUBSTITUTES: u32 = 64;
 
 /// What follows an error.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+enum Verdict {
     /// Read it again, with the file opened anew, after this pause.
     ReadAgain(Duration),
     /// It is not to be had: the policy decides what takes its place.
@@ -23,7 +25,7 @@ pub(crate) enum Verdict {
 }
 
 /// Judges an error that `item` met.
-pub(crate) fn judge(retry: &Retry, item: &mut Item, error: &Error, elapsed: Duration) -> Verdict {
+fn judge(retry: &Retry, item: &mut Item, error: &Error, elapsed: Duration) -> Verdict {
     if error.is_transient() {
         let key = item.key.batch.wrapping_mul(0x1_0000_0001).wrapping_add(u64::from(item.key.slot));
         return retry.pause(error, item.attempts, elapsed, key).map_or(Verdict::GiveUp, Verdict::ReadAgain);
@@ -35,6 +37,70 @@ pub(crate) fn judge(retry: &Retry, item: &mut Item, error: &Error, elapsed: Dura
         return Verdict::ReadAgain(Duration::ZERO);
     }
     Verdict::GiveUp
+}
+
+/// An item met an error: read it again, put a substitute in its place, leave it out, or end the iteration.
+pub(crate) fn after_trouble(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Option<Stat>) {
+    let elapsed = item.started.map_or(Duration::ZERO, |started| shared.clock.now().saturating_sub(started));
+    let error = error.at_path(path).at_index(item.sample.0).after(item.attempts, elapsed);
+    // Running out of descriptors says nothing about this sample while other reads hold some of them.
+    if error.kind() == Kind::Exhausted && error.is_transient() && shared.can_shrink() {
+        item.attempts = item.attempts.saturating_sub(1).max(1);
+    }
+    match judge(&shared.config.retry, &mut item, &error, elapsed) {
+        Verdict::ReadAgain(pause) => {
+            shared.meters.retries.fetch_add(1, Relaxed);
+            item.trouble.get_or_insert(error);
+            shared.read_again(item, pause);
+        }
+        Verdict::GiveUp => give_up(shared, item, path, error, stat),
+    }
+}
+
+fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Option<Stat>) {
+    item.trouble = None;
+    if let Some(stat) = stat {
+        shared.quarantine.add(path, stat, &error);
+    }
+    if !error.is_sample_local() {
+        return shared.fill(item, Filled::Failed(error));
+    }
+    match shared.config.on_error {
+        OnError::Raise => {
+            item.given_up = None;
+            shared.fill(item, Filled::Failed(error));
+        }
+        OnError::Skip => {
+            item.given_up = Some(GivenUp { error, stat });
+            shared.fill(item, Filled::Skipped);
+        }
+        OnError::Replace if item.substitutes >= MAX_SUBSTITUTES => {
+            let message = format!(
+                "cannot be replaced: {MAX_SUBSTITUTES} substitutes were tried, and the last one failed too ({error})"
+            );
+            let path = shared.source.dataset.path(item.planned);
+            let error = Error::new(Kind::TooManyFailures, message).at_path(&path).at_index(item.planned.0);
+            shared.fill(item, Filled::Failed(error));
+        }
+        OnError::Replace => {
+            item.given_up.get_or_insert(GivenUp { error, stat });
+            item.substitutes += 1;
+            let substitute = shared.plan.substitute(item.epoch, item.position, item.planned, item.substitutes);
+            item.substitute(substitute);
+            shared.read_again(item, Duration::ZERO);
+        }
+    }
+}
+
+/// A panic as a value that names its thread.
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+    Error::internal(format!("made thread {thread} panic: {text}"))
 }
 
 /// Files recorded as permanently bad: not read again until size or modification time change.
@@ -112,7 +178,7 @@ impl Quarantine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Key;
+    use crate::item::Key;
     use forebay_core::{Epoch, Outcome, SampleId};
     use forebay_store::testing::Memory;
 

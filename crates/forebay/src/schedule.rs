@@ -7,81 +7,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_core::{Batch as PlannedBatch, Plan};
-use forebay_core::{Clock, Config, Epoch, Error, Kind, Result, SampleId, Stage};
-use forebay_decode::Value;
-use forebay_store::{Object, Stat};
+use forebay_core::{Clock, Config, Error, Kind, Plan, Result, SampleId, Stage};
 
-use crate::assemble::{Buffer, BufferPool};
+use crate::assemble::BufferPool;
+use crate::item::{Assembly, Fetched, Filled, InFlight, Item, Key, Slot};
 use crate::recover::Quarantine;
 use crate::source::Source;
 use crate::stats::Meters;
 use crate::stream::Feed;
-
-/// Where a sample is needed: batches are numbered in order of delivery, across epochs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub(crate) batch: u64,
-    pub(crate) slot: u32,
-}
-
-/// Why a planned sample was given up.
-#[derive(Debug)]
-pub(crate) struct GivenUp {
-    pub(crate) error: Error,
-    pub(crate) stat: Option<Stat>,
-}
-
-/// One slot of a batch on its way to being filled.
-#[derive(Debug)]
-pub(crate) struct Item {
-    pub(crate) key: Key,
-    pub(crate) epoch: Epoch,
-    pub(crate) position: u64,
-    /// What the plan wants here.
-    pub(crate) planned: SampleId,
-    /// What is being tried: the planned sample, or a substitute.
-    pub(crate) sample: SampleId,
-    /// Substitutes tried so far.
-    pub(crate) substitutes: u32,
-    /// Reads of `sample` so far.
-    pub(crate) attempts: u32,
-    /// When the first of them began.
-    pub(crate) started: Option<Duration>,
-    /// A decode error has had its fresh read.
-    pub(crate) reread: bool,
-    /// The first error of `sample`; if a later attempt succeeds it has recovered from this.
-    pub(crate) trouble: Option<Error>,
-    /// Why `planned` was given up.
-    pub(crate) given_up: Option<GivenUp>,
-}
-
-impl Item {
-    pub(crate) fn new(key: Key, epoch: Epoch, position: u64, planned: SampleId) -> Self {
-        Self {
-            key,
-            epoch,
-            position,
-            planned,
-            sample: planned,
-            substitutes: 0,
-            attempts: 0,
-            started: None,
-            reread: false,
-            trouble: None,
-            given_up: None,
-        }
-    }
-
-    /// Starts over with another sample in the same place.
-    pub(crate) fn substitute(&mut self, sample: SampleId) {
-        (self.sample, self.attempts, self.started, self.reread, self.trouble) = (sample, 0, None, false, None);
-    }
-}
 
 /// Orders things by the place they are needed in, first needed first out.
 struct ByKey<T>(Key, T);
@@ -101,52 +37,6 @@ impl<T> Ord for ByKey<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         Reverse(self.0).cmp(&Reverse(other.0))
     }
-}
-
-/// A fetched sample that waits for a CPU thread.
-#[derive(Debug)]
-pub(crate) struct Fetched {
-    pub(crate) item: Item,
-    pub(crate) path: PathBuf,
-    pub(crate) object: Object,
-    /// Bytes charged for `object`.
-    pub(crate) charged: u64,
-    /// Bytes that decoding it takes.
-    pub(crate) decode_bytes: u64,
-    /// Its batch's memory, when samples have a fixed shape.
-    pub(crate) buffer: Option<Arc<Buffer>>,
-}
-
-/// What became of a slot.
-#[derive(Debug)]
-pub(crate) enum Filled {
-    /// Not yet known.
-    Pending,
-    /// The sample is in its place: in the buffer, or here.
-    Done(SampleId, Option<Value>),
-    /// Left out.
-    Skipped,
-    /// Ends the iteration.
-    Failed(Error),
-}
-
-/// What a slot's way there has to tell.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) filled: Filled,
-    pub(crate) item: Option<Item>,
-}
-
-/// A batch being filled.
-#[derive(Debug)]
-pub(crate) struct Assembly {
-    pub(crate) plan: PlannedBatch,
-    pub(crate) slots: Vec<Slot>,
-    pub(crate) buffer: Option<Arc<Buffer>>,
-    pub(crate) charged: u64,
-    pub(crate) opened: Duration,
-    issued: usize,
-    remaining: usize,
 }
 
 /// All that is shared by the threads of a stream.
@@ -554,23 +444,6 @@ impl Shared {
             condvar.notify_all();
         }
     }
-}
-
-/// A sample that a thread is working on: what to look at when a loop stands still.
-#[derive(Clone, Debug)]
-pub struct InFlight {
-    /// Its path.
-    pub path: PathBuf,
-    /// The sample.
-    pub sample: SampleId,
-    /// Fetch, or decode (which includes the transforms).
-    pub stage: Stage,
-    /// The thread's name.
-    pub thread: String,
-    /// Which attempt it is.
-    pub attempt: u32,
-    /// How long it has been at it.
-    pub elapsed: Duration,
 }
 
 /// What [`Shared::take_batch`] found.

@@ -15,7 +15,8 @@ struct Ended {
 fn forebay_on(is_terminal: bool, arguments: &[&str]) -> Ended {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let status = run(arguments.iter().map(OsString::from), &mut Console { out: &mut out, err: &mut err, is_terminal });
-    Ended { status, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
+    let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+    Ended { status, out: text(out), err: text(err) }
 }
 
 fn forebay(arguments: &[&str]) -> Ended {
@@ -25,7 +26,7 @@ fn forebay(arguments: &[&str]) -> Ended {
 fn demo_json(arguments: &[&str]) -> Value {
     let ended = forebay(&[&["demo", "--json"], arguments].concat());
     assert_eq!((ended.status, ended.err.as_str()), (Status::Fine, ""));
-    serde_json::from_str(&ended.out).unwrap()
+    serde_json::from_str(&ended.out).expect("--json gives one object")
 }
 
 #[test]
