@@ -36,6 +36,21 @@ native() {
 }
 
 find_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.14 python; do
+        [ -n "$candidate" ] || continue
+        # A name on PATH may be a shim that only says that the version is not active: ask it.
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return 0
+        elif [ "$candidate" = "${PYTHON:-}" ]; then
+            die "PYTHON=$PYTHON is not a Python 3.11 or later with venv"
+        fi
+    done
+    die "Python 3.11 or later with venv was not found (Debian: apt-get install python3 python3-venv)"
+}
+
+environment() {
     local venv=${VENV:-.venv} stamp interpreter
     stamp=$venv/pyproject.installed # what was installed for: compared, because a checkout changes times
     if [ -f "$stamp" ] && cmp -s "$stamp" pyproject.toml && "$venv/bin/python" -c '' 2>/dev/null; then
@@ -55,6 +70,6 @@ find_python() {
 
 case ${1:-} in
     native) native ;;
-    python) python ;;
+    python) environment ;;
     *) die "expected native or python, got '${1:-}'" ;;
 esac

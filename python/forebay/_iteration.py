@@ -1,12 +1,6 @@
-"""One pass over a loader: feeds a user's sampler into the run, takes batches out, and ends the run whatever happens.
+"""One pass over a loader: feeds a user's sampler into the run, takes batches out, and ends the run whatever happens."""
 
-A run that is dropped, broken off, interrupted or left open at exit has its threads stopped and joined here.
-"""
-
-import atexit
 import itertools
-import os
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,8 +9,6 @@ from forebay._delivery import Delivery
 from forebay._forebay import Batch, Run
 from forebay._settings import Patience, whole
 from forebay.errors import ConfigError, DeadlineError
-
-_open: "weakref.WeakSet[Iteration]" = weakref.WeakSet()
 
 
 class Given:
@@ -42,15 +34,19 @@ class Given:
 
 
 class Iteration(Iterator[Any]):
-    """What `iter(loader)` gives."""
+    """What `iter(loader)` gives.
 
-    def __init__(self, run: Run, delivery: Delivery, given: Given | None, patience: Patience) -> None:
+    Dropped, it drops its run, which stops and joins the threads natively. There is no `__del__` on purpose: a Ctrl-C
+    that Python notices inside one is swallowed. The loader is kept alive, because it is what closes everything at exit.
+    """
+
+    def __init__(self, run: Run, loader: object, delivery: Delivery, given: Given | None, patience: Patience) -> None:
         self._run: Run | None = run
+        self._loader = loader
         self._delivery = delivery
         self._given = given
         self._patience = patience
         self._received = 0
-        _open.add(self)
 
     def __next__(self) -> Any:
         if self._run is None:
@@ -86,21 +82,12 @@ class Iteration(Iterator[Any]):
             _notice.stalled(waited, run.in_flight())
         return batch
 
+    def in_flight(self) -> list[dict[str, Any]]:
+        """What the threads of this pass have in hand, longest first."""
+        return [] if self._run is None else self._run.in_flight()
+
     def close(self) -> None:
         """Stops the threads of this pass and waits for them. Further calls do nothing."""
         run, self._run = self._run, None
         if run is not None:
             run.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _close_all(owner: int) -> None:
-    # A forked child has the objects, but not the threads.
-    if os.getpid() == owner:
-        for iteration in list(_open):
-            iteration.close()
-
-
-atexit.register(_close_all, os.getpid())

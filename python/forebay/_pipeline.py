@@ -134,11 +134,6 @@ def _pictures_first(chain: list[Spec]) -> list[Spec]:
 _ENDS_OF_PICTURES = TENSOR_ONLY | CONVERSIONS | {"Custom"}
 
 
-def build(transform: Any) -> _forebay.Pipeline:
-    """The checked pipeline of a transform of any kind."""
-    return _forebay.Pipeline(settle(specs(transform)))
-
-
 def python_names(chain: list[Spec]) -> list[str]:
     """The transforms of a settled chain that run as Python code."""
     return [arguments["name"] for name, arguments in chain if name == "Custom"]

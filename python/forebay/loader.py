@@ -123,10 +123,11 @@ class DataLoader:
             is_batched=batch_size is not None,
             is_pinned=bool(pin_memory) and wants_torch and _can_pin(),
         )
-        self._process = os.getpid()
+        self._process: int | None = None
         self._is_closed = False
         self._resumed: tuple[int, int] | None = None
-        self._iterations: weakref.WeakSet[Iteration] = weakref.WeakSet()
+        # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
+        self._iterations: list[weakref.ref[Iteration]] = []
         self._say_costs(collate_fn, worker_init_fn)
         _open.add(self)
 
@@ -173,17 +174,19 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Enters the next epoch, or goes on where a loaded state was taken."""
-        if self._process != os.getpid():
-            raise StoppedError("this loader was made in another process: its threads did not survive the fork")
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
         skip = self._resumed[1] if self._resumed else 0
         self._resumed = None
         given = Given(self._batches(), self._ahead + 1, skip) if self._order.is_given else None
         run = self._engine.begin() if given is None else self._engine.begin_given()
-        iteration = Iteration(run, self._delivery, given, self._patience)
-        self._iterations.add(iteration)
+        self._process = os.getpid()
+        iteration = Iteration(run, self, self._delivery, given, self._patience)
+        self._iterations = [weakref.ref(living) for living in (*self._living(), iteration)]
         return iteration
+
+    def _living(self) -> list[Iteration]:
+        return [iteration for known in self._iterations if (iteration := known()) is not None]
 
     def _batches(self) -> Iterator[Any]:
         """The user's own order as batches of indices."""
@@ -244,6 +247,10 @@ class DataLoader:
         """Where time went: each stage's items, busy and waiting seconds and quantiles, and a verdict in one word."""
         return self._engine.stats()
 
+    def in_flight(self) -> list[dict[str, Any]]:
+        """What the threads have in hand, longest first: path, index, stage, thread, attempt and elapsed seconds."""
+        return [item for iteration in self._living() for item in iteration.in_flight()]
+
     def explain(
         self, step: int, epoch: int | None = None, *, world_size: int | None = None, rank: int | None = None
     ) -> list[dict[str, Any]]:
@@ -255,9 +262,9 @@ class DataLoader:
     def close(self) -> None:
         """Stops every thread and waits for them. Reports and state stay readable; iterating again is refused."""
         self._is_closed = True
-        if self._process != os.getpid():
-            return
-        for iteration in list(self._iterations):
+        if self._process not in (None, os.getpid()):
+            return  # a forked child has the objects, but not the threads
+        for iteration in self._living():
             iteration.close()
         self._engine.close()
 

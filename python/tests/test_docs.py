@@ -26,7 +26,7 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def blocks(document: Path) -> list[tuple[int, str]]:
-    """Line and text of every Python block; those of one document are one program."""
+    """Line and text of every Python block; those of one document are one program, which goes on from the README's."""
     text = document.read_text()
     found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
@@ -35,9 +35,10 @@ def blocks(document: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_examples_of_a_document_run(document: Path) -> None:
     names: dict[str, object] = {"__name__": "example"}
-    for line, block in blocks(document):
-        # Blank lines before it, so that a traceback names the document's own line.
-        exec(compile("\n" * line + block, str(document), "exec"), names)
+    for source in dict.fromkeys([ROOT / "README.md", document] if blocks(document) else []):
+        for line, block in blocks(source):
+            # Blank lines before it, so that a traceback names the document's own line.
+            exec(compile("\n" * line + block, str(source), "exec"), names)
 
 
 def test_the_readme_has_an_example() -> None:

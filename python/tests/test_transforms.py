@@ -298,9 +298,9 @@ def test_wrong_arguments_say_what_was_expected(make: Any, named: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_places_are_refused_before_any_sample(chain: list[Any]) -> None:
+def test_wrong_places_are_refused_before_any_sample(folder: Path, chain: list[Any]) -> None:
     with pytest.raises(fb.errors.ConfigError, match=r"expected .* got"):
-        _pipeline.build(T.Compose(chain))
+        fb.ImageFolder(folder, transform=T.Compose(chain))
 
 
 def names(transform: Any) -> list[str]:
