@@ -50,3 +50,12 @@ class Failures(list[Failure]):
         return pandas.DataFrame(
             [asdict(failure) for failure in self], columns=[field.name for field in fields(Failure)]
         )
+
+
+class Report(str):
+    """The text of a report. Its `repr` is short, so that a prompt does not show what was just printed again."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<report of {len(self.splitlines())} lines>"

@@ -53,6 +53,11 @@ class Iteration(Iterator[Any]):
             raise StopIteration
         try:
             return self._advance(self._run)
+        except (KeyboardInterrupt, DeadlineError):
+            # Whoever is this impatient must not wait for what a thread has in hand.
+            run, self._run = self._run, None
+            run.abandon()
+            raise
         except BaseException:
             self.close()
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 from forebay import _notice, _numpy, _pipeline, _settings, _torch
 from forebay._delivery import Delivery
-from forebay._failures import Failure, Failures
+from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
 from forebay._iteration import Given, Iteration
 from forebay.datasets import DatasetFolder
@@ -46,10 +46,9 @@ class DataLoader:
     >>> loader = fb.DataLoader(dataset, batch_size=4, shuffle=True, on_error="replace", output="numpy")
     >>> for images, labels in loader:
     ...     assert images.shape[1:] == (3, 32, 32)
-    >>> print(loader.report())
+    >>> report = loader.report()
     no sample failed
     epoch 0: planned 8 = delivered 8 + replaced 0 + skipped 0
-    <BLANKLINE>
     """
 
     def __init__(
@@ -239,9 +238,11 @@ class DataLoader:
         """What failed so far, oldest first."""
         return Failures(map(Failure.from_line, self._engine.failures()))
 
-    def report(self) -> str:
-        """What failed, why, what to do, and the balance of each epoch: made to be printed."""
-        return self._engine.report()
+    def report(self) -> Report:
+        """Prints what failed, why, what to do, and the balance of each epoch; the text is returned, too."""
+        text = Report(self._engine.report())
+        print(text, end="")
+        return text
 
     def stats(self) -> dict[str, Any]:
         """Where time went: each stage's items, busy and waiting seconds and quantiles, and a verdict in one word."""

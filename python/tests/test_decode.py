@@ -84,6 +84,10 @@ def cases() -> Iterator[tuple[str, bytes, int]]:
         yield f"tiff {mode}", encoded(picture(mode), "TIFF"), 0
     for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits"):
         yield f"tiff {compression}", encoded(picture("RGB"), "TIFF", compression=compression), 0
+    for mode in ("1", "L", "RGB", "I;16"):
+        yield f"pnm {mode}", encoded(picture(mode), "PPM"), 0
+    yield "pnm of two pictures", encoded(frames[0], "PPM") + encoded(frames[1], "PPM"), 0
+    yield "pnm as text", b"P3 # red, dark red, then more than the picture\n2 1\n999\n999 0 0\t500 0 0\n7 7 7\n", 0
     yield "tiff of two pages", encoded(frames[0], "TIFF", save_all=True, append_images=frames[1:]), 0
 
 

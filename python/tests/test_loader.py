@@ -421,15 +421,23 @@ def test_a_long_wait_is_said_with_what_is_waited_for(folder: Path) -> None:
 
 
 def test_what_is_in_flight_can_be_asked_from_another_thread(folder: Path) -> None:
-    loader = fb.DataLoader(fb.DatasetFolder(folder, slowly, (".jpg",)), 1, num_workers=1)
+    gate = threading.Event()
+
+    def when_told(path: str) -> int:
+        assert gate.wait(20)
+        return len(path)
+
+    loader = fb.DataLoader(fb.DatasetFolder(folder, when_told, (".jpg",)), 1, num_workers=1)
     assert loader.in_flight() == []
-    seen: list[dict[str, Any]] = []
-    timer = threading.Timer(0.3, lambda: seen.extend(loader.in_flight()))
-    timer.start()
-    next(iter(loader))
-    timer.join()
-    assert seen and seen[0]["path"].endswith("0000.jpg")
-    assert set(seen[0]) == {"path", "index", "stage", "thread", "attempt", "elapsed_seconds"}
+    consumer = threading.Thread(target=next, args=(iter(loader),))
+    consumer.start()
+    while not any(item["stage"] == "decode" for item in loader.in_flight()):
+        time.sleep(0.001)
+    (seen,) = (item for item in loader.in_flight() if item["stage"] == "decode")
+    gate.set()
+    consumer.join()
+    assert seen["path"].endswith("0000.jpg") and seen["thread"] == "forebay-cpu-0"
+    assert set(seen) == {"path", "index", "stage", "thread", "attempt", "elapsed_seconds"}
 
 
 def test_timeout_ends_a_wait_as_in_torch(folder: Path) -> None:

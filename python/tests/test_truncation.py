@@ -63,7 +63,7 @@ def test_nothing_intact_is_called_cut(tmp_path: Path) -> None:
     assert delivered == 4 * len(jpegs())
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
 def test_no_cut_of_another_format_is_trained_on(tmp_path: Path, kind: str) -> None:
     data = encoded(kind, folders.picture(2, 160, 120))
     (tmp_path / "a").mkdir()

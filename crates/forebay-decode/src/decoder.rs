@@ -3,6 +3,7 @@
 use forebay_core::{Error, Kind, Result};
 
 use crate::Image;
+use crate::pnm::is_space;
 
 /// The formats forebay decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,8 @@ pub enum Format {
     Bmp,
     /// TIFF (first page).
     Tiff,
+    /// Portable bitmap, greymap or pixmap: PBM, PGM, PPM (first picture).
+    Pnm,
 }
 
 /// A rectangle of a picture, in pixels.
@@ -76,6 +79,7 @@ impl Format {
             [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
             [b'B', b'M', ..] => Some(Self::Bmp),
             [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some(Self::Tiff),
+            [b'P', b'1'..=b'6', space, ..] if is_space(*space) => Some(Self::Pnm),
             _ => None,
         }
     }
@@ -89,6 +93,7 @@ impl Format {
             Self::Gif => "GIF",
             Self::Bmp => "BMP",
             Self::Tiff => "TIFF",
+            Self::Pnm => "PNM",
         }
     }
 }
@@ -143,7 +148,7 @@ pub(crate) fn unsupported(format: Format, detail: impl Into<String>) -> Error {
 
 /// The error for bytes of no known format; it shows how they begin.
 pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
-    const SIGNATURES: [(Format, &[u8]); 8] = [
+    const SIGNATURES: [(Format, &[u8]); 14] = [
         (Format::Jpeg, b"\xFF\xD8\xFF"),
         (Format::Png, b"\x89PNG\r\n\x1A\n"),
         (Format::Gif, b"GIF87a"),
@@ -152,6 +157,12 @@ pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
         (Format::Tiff, b"II*\0"),
         (Format::Tiff, b"MM\0*"),
         (Format::WebP, b"RIFF"),
+        (Format::Pnm, b"P1"),
+        (Format::Pnm, b"P2"),
+        (Format::Pnm, b"P3"),
+        (Format::Pnm, b"P4"),
+        (Format::Pnm, b"P5"),
+        (Format::Pnm, b"P6"),
     ];
     if bytes.is_empty() {
         return Error::new(Kind::Corrupt, "is empty (0 bytes)");
@@ -163,7 +174,7 @@ pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
         return truncated(*format, format!("only {} bytes", bytes.len()));
     }
     let start = &bytes[..bytes.len().min(12)];
-    Error::new(Kind::Undecodable, "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF)")
+    Error::new(Kind::Undecodable, "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PNM)")
         .with_detail(format!("begins with \"{}\"", start.escape_ascii()))
 }
 
@@ -173,11 +184,11 @@ mod tests {
 
     #[test]
     fn bytes_that_end_in_a_signature_are_truncated_and_others_unknown() {
-        for bytes in [&b"\xFF\xD8"[..], b"\x89PNG\r", b"GIF", b"B", b"II", b"RIFF\x01\x02\x03\x04WEB"] {
+        for bytes in [&b"\xFF\xD8"[..], b"\x89PNG\r", b"GIF", b"B", b"II", b"RIFF\x01\x02\x03\x04WEB", b"P", b"P6"] {
             assert_eq!(Format::sniff(bytes), None);
             assert_eq!(unknown_format(bytes).kind(), Kind::Corrupt, "{}", bytes.escape_ascii());
         }
-        for bytes in [&b"<html>"[..], b"\0\0\0\0", b"RIFF\x01\x02\x03\x04WAVEfmt ", b"RIFX"] {
+        for bytes in [&b"<html>"[..], b"\0\0\0\0", b"RIFF\x01\x02\x03\x04WAVEfmt ", b"RIFX", b"P7\n", b"P6x", b"PK"] {
             assert_eq!(Format::sniff(bytes), None);
             assert_eq!(unknown_format(bytes).kind(), Kind::Undecodable, "{}", bytes.escape_ascii());
         }

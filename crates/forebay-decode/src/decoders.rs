@@ -9,12 +9,13 @@ use crate::decoder::{check_size, unknown_format};
 use crate::gif::Gif;
 use crate::jpeg::Jpeg;
 use crate::png::Png;
+use crate::pnm::Pnm;
 use crate::tiff::Tiff;
 use crate::webp::WebP;
 use crate::{Decoder, Format, Header, Image, Region};
 
-/// The working memory of larger pictures is given back, so that one of them does not enlarge every thread for good.
-const MAX_KEPT_BYTES: u64 = 64 << 20;
+/// The working memory of larger pictures is given back: what a thread keeps is charged to nobody's budget.
+const MAX_KEPT_BYTES: u64 = 16 << 20;
 
 /// Decodes pictures of every format, by their content. One per thread; creating one costs nothing.
 ///
@@ -24,7 +25,7 @@ const MAX_KEPT_BYTES: u64 = 64 << 20;
 /// ```
 /// let mut decoders = forebay_decode::Decoders::default();
 /// let error = decoders.header(b"<html>not found</html>").unwrap_err();
-/// assert_eq!(error.to_string(), "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF)");
+/// assert_eq!(error.to_string(), "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PNM)");
 /// ```
 #[derive(Default)]
 pub struct Decoders {
@@ -34,6 +35,7 @@ pub struct Decoders {
     gif: Gif,
     bmp: Bmp,
     tiff: Tiff,
+    pnm: Pnm,
 }
 
 impl Decoders {
@@ -78,6 +80,7 @@ impl Decoders {
             Format::Gif => &mut self.gif,
             Format::Bmp => &mut self.bmp,
             Format::Tiff => &mut self.tiff,
+            Format::Pnm => &mut self.pnm,
         })
     }
 }

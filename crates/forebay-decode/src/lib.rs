@@ -13,6 +13,7 @@ mod ops;
 mod pipeline;
 mod pixels;
 mod png;
+mod pnm;
 mod tiff;
 mod webp;
 

@@ -52,9 +52,9 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A buffer larger than this is given back after the sample that needed it: one giant picture must not hold its
-    /// memory for the rest of the run. Four times the pixels of a large photo (not measured).
-    const MAX_KEPT_BYTES: usize = 256 << 20;
+    /// A buffer larger than this is given back after the sample that needed it: what a thread keeps is charged to
+    /// nobody's budget. Enough for a photo of 2.8 megapixels (not measured).
+    const MAX_KEPT_BYTES: usize = 8 << 20;
 
     fn give_back(&mut self) {
         let Self { image, buffers, bytes, .. } = self;
@@ -126,10 +126,12 @@ impl Pipeline {
     /// Decodes and transforms one sample.
     pub fn run(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch) -> Result<(Value, Timing)> {
         let start = Instant::now();
-        let begun = head::begin(self.head, &self.ops, bytes, rng, scratch)?;
-        let value = self.finish(Value::Image(begun.image), begun.done, rng, scratch)?;
+        let made = head::begin(self.head, &self.ops, bytes, rng, scratch).and_then(|begun| {
+            let value = self.finish(Value::Image(begun.image), begun.done, rng, scratch)?;
+            Ok((value, Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) }))
+        });
         scratch.give_back();
-        Ok((value, Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) }))
+        made
     }
 
     /// Decodes and transforms one sample into its place of a batch: `slot` has the size that
@@ -145,10 +147,12 @@ impl Pipeline {
             return Err(Error::internal(message));
         }
         let start = Instant::now();
-        let begun = head::begin(self.head, &self.ops, bytes, rng, scratch)?;
-        self.finish_into(begun.image, begun.done, layout, rng, scratch, slot)?;
+        let made = head::begin(self.head, &self.ops, bytes, rng, scratch).and_then(|begun| {
+            self.finish_into(begun.image, begun.done, layout, rng, scratch, slot)?;
+            Ok(Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) })
+        });
         scratch.give_back();
-        Ok(Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) })
+        made
     }
 
     /// Transforms a value that is decoded already.

@@ -6,6 +6,7 @@ use forebay::{Buffer, Dtype, Image, Tensor, TensorData};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// Who frees the memory when the last view is gone.
 enum Owner {
@@ -22,7 +23,6 @@ pub(crate) struct Array {
     size_bytes: usize,
     #[expect(dead_code, reason = "owns the memory behind `start`")]
     owner: Owner,
-    #[pyo3(get)]
     shape: Vec<usize>,
     #[pyo3(get)]
     dtype: &'static str,
@@ -78,6 +78,11 @@ impl Array {
 
 #[pymethods]
 impl Array {
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.shape)
+    }
+
     /// # Safety
     /// Called by the interpreter with a `view` to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

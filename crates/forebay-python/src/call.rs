@@ -71,7 +71,9 @@ fn conversions(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
 
 fn opaque(object: Box<dyn std::any::Any + Send>) -> PyResult<Py<PyAny>> {
     let object = object.downcast::<Py<PyAny>>();
-    object.map(|object| *object).map_err(|_| pyo3::exceptions::PyTypeError::new_err("an opaque value of another language"))
+    object
+        .map(|object| *object)
+        .map_err(|_| pyo3::exceptions::PyTypeError::new_err("an opaque value of another language"))
 }
 
 /// A value as Python gets it: an array, or the object that the user's own callable made.
@@ -96,7 +98,9 @@ pub(crate) fn value_of(parts: &Bound<'_, PyAny>) -> PyResult<Value> {
         "image" => {
             let (_, data, height, width, channels): (String, Bound<'_, PyAny>, u32, u32, u32) = parts.extract()?;
             let pixels = bytes_of(&data)?;
-            if pixels.len() as u64 != u64::from(height) * u64::from(width) * u64::from(channels) || !matches!(channels, 1 | 3) {
+            if pixels.len() as u64 != u64::from(height) * u64::from(width) * u64::from(channels)
+                || !matches!(channels, 1 | 3)
+            {
                 return Err(wrong("height × width × channels bytes, 1 or 3 channels"));
             }
             Ok(Value::Image(Image { width, height, channels, pixels }))
@@ -108,7 +112,8 @@ pub(crate) fn value_of(parts: &Bound<'_, PyAny>) -> PyResult<Value> {
             let data = match dtype.as_str() {
                 "uint8" => TensorData::U8(bytes),
                 "float32" => {
-                    let floats = bytes.chunks_exact(4).map(|part| f32::from_ne_bytes([part[0], part[1], part[2], part[3]]));
+                    let floats =
+                        bytes.chunks_exact(4).map(|part| f32::from_ne_bytes([part[0], part[1], part[2], part[3]]));
                     TensorData::F32(floats.collect())
                 }
                 _ => return Err(wrong("uint8 or float32")),

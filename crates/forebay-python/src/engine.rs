@@ -32,7 +32,8 @@ impl Engine {
     fn loader(&self) -> PyResult<Arc<Loader>> {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).clone();
         loader.ok_or_else(|| {
-            let error = forebay::Error::new(forebay::Kind::Stopped, "the loader is gone: the interpreter is shutting down");
+            let error =
+                forebay::Error::new(forebay::Kind::Stopped, "the loader is gone: the interpreter is shutting down");
             Python::attach(|py| to_python(py, &error))
         })
     }
@@ -67,7 +68,8 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<Config> {
         cpu_threads: get(given, "cpu_threads")?,
         io_threads: get(given, "io_threads")?,
         prefetch_batches: get(given, "prefetch_batches")?,
-        memory_budget: get::<Option<u64>>(given, "memory_budget")?.unwrap_or_else(|| machine::available_memory_bytes() / 4),
+        memory_budget: get::<Option<u64>>(given, "memory_budget")?
+            .unwrap_or_else(|| machine::available_memory_bytes() / 4),
         on_error: on_error.parse().map_err(|error| to_python(given.py(), &error))?,
         max_failures,
         retry: Retry { retries: get(given, "retries")?, deadline, ..Retry::default() },

@@ -30,7 +30,8 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     fields.set_item("attempts", error.attempts())?;
     fields.set_item("hint", error.hint())?;
     fields.set_item("detail", error.detail())?;
-    let cause = error.source_as::<Raised>().map(|raised| raised.0.value(py).clone());
+    // `into_value` attaches the traceback, which `value` does not.
+    let cause = error.source_as::<Raised>().map(|raised| raised.0.clone_ref(py).into_value(py));
     let arguments = (error.kind().slug(), error.to_string(), fields, cause);
     let exception = py.import("forebay.errors")?.getattr("_raise")?.call1(arguments)?;
     Ok(PyErr::from_value(exception))

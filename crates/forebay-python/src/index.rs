@@ -87,8 +87,9 @@ pub(crate) fn scan(
     let options = ScanOptions { extensions, allow_empty, classes };
     let mut call = accept.map(|accept| {
         move |path: &Path| {
-            Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy())
-                .map_err(|raised| forebay::Error::config("broke is_valid_file").at_path(path).with_source(Raised(raised)))
+            Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy()).map_err(|raised| {
+                forebay::Error::config("broke is_valid_file").at_path(path).with_source(Raised(raised))
+            })
         }
     });
     let scanned = py.detach(|| match &mut call {

@@ -213,4 +213,3 @@ pub(crate) fn apply<'py>(
     let done: Result<Value, Error> = py.detach(|| pipeline.0.transform(value, &rng, &mut Scratch::default()));
     to_array(py, convert(py, done)?)
 }
-

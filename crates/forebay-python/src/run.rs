@@ -122,6 +122,12 @@ impl Run {
         self.with(py, |run| run.close_order())
     }
 
+    /// Ends the run without waiting for its threads: the loader does, when it is closed.
+    fn abandon(&self, py: Python<'_>) {
+        let run = py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        py.detach(|| run.map(forebay::Run::abandon));
+    }
+
     fn close(&self, py: Python<'_>) {
         let run = py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
         py.detach(|| drop(run));

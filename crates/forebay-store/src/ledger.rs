@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use forebay_core::{Error, Failure, Kind, Result};
@@ -15,17 +16,28 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// Opens it for appending, creating it and the directory above it.
+    /// Opens it for appending, creating it and the directory above it. A last line that a crash cut short is ended,
+    /// so that the next one does not join it.
     pub fn open(path: &Path) -> Result<Self> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| Error::io("created", error).at_path(parent))?;
         }
         let file = OpenOptions::new()
             .create(true)
+            .read(true)
             .append(true)
             .open(path)
             .map_err(|error| Error::io("opened for appending", error).at_path(path))?;
-        Ok(Self { path: path.to_owned(), file })
+        let ledger = Self { path: path.to_owned(), file };
+        let ended = ledger.locked(|mut file| {
+            let mut last = [b'\n'];
+            if let Some(at) = file.metadata()?.len().checked_sub(1) {
+                file.read_exact_at(&mut last, at)?;
+            }
+            if last == [b'\n'] { Ok(()) } else { file.write_all(b"\n") }
+        });
+        ended.map_err(|error| Error::io("opened for appending", error).at_path(path))?;
+        Ok(ledger)
     }
 
     /// Appends failures: all their lines in one write under a lock, so that processes never mix theirs.
@@ -55,7 +67,7 @@ impl LedgerFile {
 
     /// Reads every failure of a ledger; a file that does not exist is empty.
     ///
-    /// A last line cut short by a crash is passed over. Any other line that is not a failure is an error: it is
+    /// A line that a crash cut short is passed over. A file without a single failure in it is an error: it is
     /// probably not a ledger, and appending to it would spoil it.
     pub fn read(path: &Path) -> Result<Vec<Failure>> {
         let text = match fs::read(path) {
@@ -63,18 +75,21 @@ impl LedgerFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(Error::io("read", error).at_path(path)),
         };
-        let mut failures = Vec::new();
-        let complete = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        for (number, line) in text[..complete].split(|&byte| byte == b'\n').enumerate() {
-            if line.is_empty() {
-                continue;
+        let (mut failures, mut unread) = (Vec::new(), None);
+        for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            match serde_json::from_slice(line) {
+                Ok(failure) => failures.push(failure),
+                Err(error) => unread = Some(error),
             }
-            failures.push(serde_json::from_slice(line).map_err(|error| {
-                Error::new(Kind::Config, format!("is not a ledger of forebay: line {}: {error}", number + 1))
-                    .at_path(path)
-            })?);
         }
-        Ok(failures)
+        match unread {
+            // A torn first line is all that a crash can leave of a ledger without failures: it began like one.
+            Some(error) if failures.is_empty() && !text.starts_with(b"{\"path\":") => {
+                let message = format!("is not a ledger of forebay: {error}");
+                Err(Error::new(Kind::Config, message).at_path(path))
+            }
+            _ => Ok(failures),
+        }
     }
 }
 
@@ -111,9 +126,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.jsonl");
         assert!(LedgerFile::read(&path).unwrap().is_empty());
-        fs::write(&path, failure(1).to_line().unwrap() + "{\"path\": \"x").unwrap();
+        fs::write(&path, failure(1).to_line().unwrap() + "{\"path\":\"x").unwrap();
         assert_eq!(LedgerFile::read(&path).unwrap().len(), 1);
+        LedgerFile::open(&path).unwrap().append(&[failure(2)]).unwrap();
+        let read: Vec<_> = LedgerFile::read(&path).unwrap().iter().map(|failure| failure.index).collect();
+        assert_eq!(read, [1, 2]);
         fs::write(&path, "dear diary\n").unwrap();
-        assert!(LedgerFile::read(&path).unwrap_err().to_string().contains("is not a ledger of forebay: line 1"));
+        assert!(LedgerFile::read(&path).unwrap_err().to_string().contains("is not a ledger of forebay"));
     }
 }

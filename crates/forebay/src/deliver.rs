@@ -11,7 +11,7 @@ use crate::assemble::{Batch, Payload, compact, stack};
 use crate::item::{Assembly, Filled, GivenUp, InFlight, Item, Slot};
 use crate::journal::Journal;
 use crate::schedule::{Shared, Taken};
-use crate::stream::Stream;
+use crate::stream::{Parking, Stream};
 
 /// Where the consumer is. Shared with the loader, whose `state()` reads it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,9 +35,6 @@ pub enum Next {
     End,
 }
 
-/// A place where a stream waits between two epochs.
-pub(crate) type Parking = Arc<Mutex<Option<(Stream, Epoch)>>>;
-
 /// One pass over an epoch.
 ///
 /// Dropped before its end it stops and joins the threads that worked for it, and what they had prepared is
@@ -47,7 +44,7 @@ pub struct Run {
     pub(crate) progress: Arc<Mutex<Progress>>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) parking: Parking,
+    pub(crate) parking: Arc<Parking>,
     /// Steps still to deliver; `None` for a user's own order, which ends when it is closed.
     pub(crate) steps_left: Option<u64>,
     /// What the books must say in the end; not known for a user's own order.
@@ -111,7 +108,7 @@ impl Run {
         let next = Epoch(progress.epoch.0 + 1);
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Progress { epoch: next, ..Progress::default() };
         if let Some(stream) = self.stream.take().filter(|_| self.steps_left.is_some()) {
-            *self.parking.lock().unwrap_or_else(PoisonError::into_inner) = Some((stream, next));
+            self.parking.park(stream, next);
         }
         Ok(Next::End)
     }
@@ -150,6 +147,14 @@ impl Run {
 
     fn living(&self) -> Result<&Stream> {
         self.stream.as_ref().filter(|stream| !stream.is_forked()).ok_or_else(forked)
+    }
+
+    /// Ends the run at once: its threads stop when they are done with what they have in hand, and the loader waits for
+    /// them when it is closed. For an interrupt, which must not wait for a slow read.
+    pub fn abandon(mut self) {
+        if let Some(stream) = self.stream.take() {
+            self.parking.dismiss(stream);
+        }
     }
 
     /// What the threads have in hand, longest first: what to look at when no batch comes.

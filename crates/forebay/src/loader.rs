@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{
-    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Origin, Plan, Rank, Result, SampleId, State, Step,
-    SystemClock, WorldSize,
+    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Plan, Rank, Result, SampleId, State,
+    Step, SystemClock, WorldSize,
 };
 use forebay_store::machine;
 
 use crate::assemble::BufferPool;
-use crate::deliver::{Parking, Progress, Run, forked};
+use crate::deliver::{Progress, Run, forked};
 use crate::journal::Journal;
 use crate::recover::Quarantine;
 use crate::report::Report;
 use crate::schedule::Shared;
 use crate::source::Source;
 use crate::stats::{Meters, Stats};
-use crate::stream::{Feed, Stream};
+use crate::stream::{Feed, Parking, Stream};
 
 /// Descriptors left to the rest of the process; the others may be open for reading.
 const RESERVED_FILES: u64 = 24;
@@ -34,7 +34,7 @@ pub struct Loader {
     quarantine: Arc<Quarantine>,
     meters: Arc<Meters>,
     pool: Arc<BufferPool>,
-    parking: Parking,
+    parking: Arc<Parking>,
     position: Mutex<Position>,
     /// The process whose threads worked for this loader; 0 before the first did.
     process: AtomicU32,
@@ -128,9 +128,17 @@ impl Loader {
     pub fn epoch(&self) -> Result<Run> {
         self.claim()?;
         let start = self.begin();
+        // Only here: a user's own order may well be longer than the dataset.
+        if start.at.position > self.plan.len {
+            let (expected, got) = (self.plan.len, start.at.position);
+            return Err(Error::new(
+                Kind::StateMismatch,
+                format!("the state's position: expected at most {expected}, got {got}"),
+            ));
+        }
         let expected_planned = start.books.planned + self.planned_from(start.at);
-        let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let stream = match parked {
+        self.parking.join();
+        let stream = match self.parking.take() {
             Some((stream, epoch)) if epoch == start.epoch && start.at == Origin::default() && !stream.is_forked() => {
                 stream
             }
@@ -290,13 +298,13 @@ impl Loader {
         }
     }
 
-    /// Stops the threads that wait for the next epoch. A run in progress keeps its own until it is dropped.
+    /// Stops and joins the threads that wait for the next epoch, and those of abandoned runs. A run in progress keeps its own until it is dropped.
     pub fn close(&self) {
         if self.claim().is_err() {
             return; // a forked child has no threads to stop
         }
-        let parked = self.parking.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(parked);
+        drop(self.parking.take());
+        self.parking.join();
     }
 }
 

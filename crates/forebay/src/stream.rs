@@ -4,7 +4,7 @@
 //! entered again. Dropping it stops and joins its threads.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
@@ -125,6 +125,44 @@ impl Stream {
     }
 }
 
+/// Where a stream waits between two epochs, and where threads end that nobody had the time to wait for.
+#[derive(Default)]
+pub(crate) struct Parking {
+    parked: Mutex<Option<(Stream, Epoch)>>,
+    leaving: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Parking {
+    /// Leaves a stream that has the batches of `next` in hand.
+    pub(crate) fn park(&self, stream: Stream, next: Epoch) {
+        *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some((stream, next));
+    }
+
+    /// The stream that waits, with the epoch it has in hand.
+    pub(crate) fn take(&self) -> Option<(Stream, Epoch)> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Stops a stream without waiting for what its threads have in hand.
+    pub(crate) fn dismiss(&self, mut stream: Stream) {
+        if !stream.is_forked() {
+            stream.shared.stop();
+            self.leaving.lock().unwrap_or_else(PoisonError::into_inner).append(&mut stream.threads);
+        }
+    }
+
+    /// Waits for the threads of dismissed streams.
+    pub(crate) fn join(&self) {
+        let leaving = std::mem::take(&mut *self.leaving.lock().unwrap_or_else(PoisonError::into_inner));
+        leaving.into_iter().for_each(join);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
+    let _ended = thread.join();
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.is_forked() {
@@ -133,10 +171,7 @@ impl Drop for Stream {
             return;
         }
         self.shared.stop();
-        for thread in self.threads.drain(..) {
-            // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
-            let _ended = thread.join();
-        }
+        self.threads.drain(..).for_each(join);
     }
 }
 

@@ -408,11 +408,38 @@ def tiffs() -> None:
     keep("unsupported-fax.tif", pillow(image.convert("1"), "TIFF", compression="group4"), False)
 
 
+def pnms() -> None:
+    """Each kind as text and as bytes. Named .pnm, because .ppm are the references."""
+    width, height = 13, 9
+    size = f"{width} {height}\n"
+
+    def text(samples: np.ndarray) -> str:
+        return "".join(" ".join(map(str, row.ravel())) + "\n" for row in samples)
+
+    bits = RNG.integers(0, 2, (height, width)).astype(np.uint8)
+    keep("pnm-bits-text.pnm", f"P1\n# spaces\n{size}{text(bits)}".encode())
+    keep("pnm-bits-dense-text.pnm", f"P1\n{size}{text(bits).replace(' ', '')}".encode())
+    keep("pnm-bits.pnm", f"P4\n{size}".encode() + np.packbits(bits, axis=1).tobytes())
+    for highest in (1, 7, 100, 255, 256, 1000, 65535):
+        wide = RNG.integers(0, highest + 1, (height, width, 3))
+        # Grey of 16 bits is cut off at 255 of 65535: some of it has to be that dark.
+        grey = np.where(bits == 1, wide[..., 0], wide[..., 0] >> 8)
+        kind = np.uint8 if highest < 256 else ">u2"
+        head = f"{size}# white\n{highest}\n"
+        keep(f"pnm-grey-{highest}-text.pnm", f"P2 {head}{text(grey)}".encode())
+        keep(f"pnm-grey-{highest}.pnm", f"P5\t{head}".encode() + grey.astype(kind).tobytes())
+        keep(f"pnm-rgb-{highest}.pnm", f"P6\r{head}".encode() + wide.astype(kind).tobytes())
+        if highest in (7, 1000):
+            keep(f"pnm-rgb-{highest}-text.pnm", f"P3 {head}{text(wide)}".encode())
+    above = RNG.integers(0, 256, (height, width)).astype(np.uint8)
+    keep("pnm-grey-above.pnm", f"P5 {size}100\n".encode() + above.tobytes())
+
+
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     for old in HERE.iterdir():
         old.unlink()
-    for make in (jpegs, pngs, webps, gifs, bmps, tiffs):
+    for make in (jpegs, pngs, webps, gifs, bmps, tiffs, pnms):
         make()
     total = sum(path.stat().st_size for path in HERE.iterdir())
     print(f"{len(list(HERE.iterdir()))} files, {total} bytes")

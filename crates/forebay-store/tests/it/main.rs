@@ -1,5 +1,7 @@
 //! Every store, and every wrapper of one, against the contract.
 
+#![allow(clippy::disallowed_methods, reason = "the crate that touches the disk")]
+
 use std::path::Path;
 
 use forebay_store::testing::{Memory, Scripted, conformance};

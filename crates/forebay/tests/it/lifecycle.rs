@@ -98,6 +98,24 @@ fn a_batch_that_is_not_ready_is_pending_and_what_it_waits_for_is_named() {
 }
 
 #[test]
+fn abandoning_a_run_does_not_wait_for_a_slow_read_and_closing_does() {
+    let store = Arc::new(Scripted::new(pictures(4, false)));
+    store.script(path_of(0), vec![Fault::Wait]);
+    let loader =
+        Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let mut run = loader.epoch().unwrap();
+    while store.reads(&path_of(0)) == 0 {
+        assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+    }
+    run.abandon(); // would wait for ever if it joined
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| loader.close());
+        store.release();
+        closing.join().unwrap();
+    });
+}
+
+#[test]
 fn a_slow_sample_delays_its_own_batch_only() {
     let store = Arc::new(Scripted::new(pictures(12, false)));
     store.script(path_of(0), vec![Fault::Wait]);

@@ -52,8 +52,7 @@ fn resumes_exactly_after_every_step_on_any_threads_and_world() {
         // States as rank 0 of this world takes them, one after each step.
         let loader = loader(SAMPLES, true, config(5, world, 0));
         let mut states = vec![loader.state()];
-        let mut run = loader.epoch().unwrap();
-        while let Some(batch) = run.next() {
+        for batch in loader.epoch().unwrap() {
             batch.unwrap();
             states.push(State::from_json(&loader.state().to_json().unwrap()).unwrap());
         }
@@ -118,6 +117,13 @@ fn another_dataset_is_refused_with_what_differs() {
     let error = loader(SAMPLES - 1, false, config(1, 1, 0)).load_state(&state).unwrap_err();
     assert_eq!(error.kind(), Kind::StateMismatch);
     assert!(error.to_string().contains("samples: this loader has 59, the state 60"), "{error}");
+}
+
+#[test]
+fn a_position_beyond_the_dataset_is_refused() {
+    let loader = loader(SAMPLES, false, config(1, 1, 0));
+    loader.load_state(&State { position: 61, ..loader.state() }).unwrap();
+    assert_eq!(loader.epoch().err().unwrap().kind(), Kind::StateMismatch);
 }
 
 #[test]
