@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python lint bench docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan lint bench docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -45,6 +45,11 @@ develop: native python
 
 test-python: develop ## the Python tests only
 	@$(BIN)/python -m pytest python/tests
+
+test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs a nightly toolchain)
+	@host=$$(rustc -vV | sed -n 's/^host: //p')
+	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target "$$host" --target-dir target/asan \
+	    --package forebay --package forebay-decode --lib --tests
 
 # clippy looks into the extension too; with one fixed interpreter, whatever `python3` is elsewhere.
 lint: export PYO3_PYTHON := $(abspath $(BIN)/python)

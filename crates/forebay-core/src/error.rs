@@ -220,10 +220,6 @@ impl Error {
         let mut error = Self::new(kind, format!("could not be {doing}: {reason}")).with_source(source);
         error.0.errno = errno;
         error.0.transient = transient;
-        if errno == Some(libc::EMFILE) || errno == Some(libc::ENFILE) {
-            error.0.hint =
-                Some("too many open files: raise `ulimit -n`, or find what holds descriptors in /proc/PID/fd".into());
-        }
         error
     }
 
@@ -400,10 +396,13 @@ impl fmt::Display for Error {
             Some(path) => write!(f, "{path:?} {}", self.message())?,
             None => f.write_str(self.message())?,
         }
-        if self.attempts() > 1 {
-            write!(f, ", after {} attempts in {:.1} s", self.attempts(), self.elapsed().as_secs_f64())?;
+        let (attempts, seconds) = (self.attempts(), self.elapsed().as_secs_f64());
+        match (attempts > 1, seconds >= 0.1) {
+            (true, true) => write!(f, ", after {attempts} attempts in {seconds:.1} s"),
+            (true, false) => write!(f, ", after {attempts} attempts"),
+            (false, true) => write!(f, ", after {seconds:.1} s"),
+            (false, false) => Ok(()),
         }
-        Ok(())
     }
 }
 

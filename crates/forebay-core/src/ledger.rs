@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Books, Error, Kind, Result, Stage};
+use crate::{Error, Kind, Result, Stage};
 
 /// What became of the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,15 +130,6 @@ impl Failure {
             .map_err(|error| Error::internal("a failure could not be written as JSON").with_source(error))?;
         line.push('\n');
         Ok(line)
-    }
-
-    /// Adds this failure to the books.
-    pub fn enter(&self, books: &mut Books) {
-        match self.outcome {
-            Outcome::Replaced => books.replaced += 1,
-            Outcome::Skipped => books.skipped += 1,
-            Outcome::Recovered | Outcome::Raised => {}
-        }
     }
 }
 

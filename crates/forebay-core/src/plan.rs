@@ -73,11 +73,11 @@ impl Plan {
         self.steps_from(Origin::default())
     }
 
-    /// Positions that each rank handles in a whole epoch, padding included.
-    pub fn samples_per_rank(&self) -> u64 {
-        match self.steps() {
+    /// Positions that each rank handles from `origin` to the end of the epoch, padding included.
+    pub fn planned_from(&self, origin: Origin) -> u64 {
+        match self.steps_from(origin) {
             0 => 0,
-            steps => (steps - 1) * self.batch_size + self.share_of(self.global_batch() * (steps - 1)),
+            steps => (steps - 1) * self.batch_size + self.share_of(origin.position + self.global_batch() * (steps - 1)),
         }
     }
 
@@ -178,6 +178,9 @@ mod tests {
                 prop_assert!(!drop_last || sizes[0] as u64 == batch);
             }
             for rank in 0..world {
+                let batches = (0..plan.steps()).map(|step| plan.batch(Epoch(0), Origin::default(), Step(step), Rank(rank)));
+                let planned: usize = batches.map(|batch| batch.unwrap().places.len()).sum();
+                prop_assert_eq!(planned as u64, plan.planned_from(Origin::default()));
                 prop_assert!(plan.batch(Epoch(0), Origin::default(), Step(plan.steps()), Rank(rank)).is_none());
             }
         }
@@ -222,7 +225,7 @@ mod tests {
         assert!(!last(0)[0].padded && !last(1)[0].padded);
         assert_eq!(last(2), [Place { position: 10, sample: order.at(0), padded: true }]);
         assert_eq!(last(3), [Place { position: 11, sample: order.at(1), padded: true }]);
-        assert_eq!(plan.samples_per_rank(), 3);
+        assert_eq!(plan.planned_from(Origin::default()), 3);
     }
 
     #[test]

@@ -266,4 +266,20 @@ mod tests {
         let moved = scan(Path::new("elsewhere"), &ScanOptions::images(), &lister(moved), None).unwrap();
         assert_eq!(base, moved.identity());
     }
+
+    #[test]
+    fn a_sample_takes_its_name_and_a_few_bytes() {
+        let names: Vec<_> = (0..10_000).map(|number| format!("{number:08}.jpg")).collect();
+        let list = |directory: &Path| {
+            let files = names.iter().map(|name| Entry { name: name.into(), is_directory: false });
+            let entries = match directory.ends_with("cat") {
+                true => files.collect(),
+                false => vec![Entry { name: "cat".into(), is_directory: true }],
+            };
+            Ok(Listing { entries, identity: (0, directory.components().count() as u64) })
+        };
+        let index = scan(Path::new("r"), &ScanOptions::images(), &list, None).unwrap();
+        let per_sample = index.memory_bytes() as f64 / index.len() as f64;
+        assert!(per_sample < 12.0 + 4.1, "{per_sample} bytes for a name of 12");
+    }
 }

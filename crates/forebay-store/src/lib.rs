@@ -5,13 +5,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "this is the crate that touches the disk")]
 
+mod hint;
 mod ledger;
 mod local;
 pub mod machine;
+mod mount;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use ledger::LedgerFile;
 pub use local::Local;
+pub use mount::{Mount, MountKind};
 pub use store::{Allot, Object, Stat, Store};

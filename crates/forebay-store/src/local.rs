@@ -8,6 +8,7 @@ use std::path::Path;
 
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
+use crate::hint::failed;
 use crate::store::{Allot, Object, Stat, Store};
 
 /// The file system.
@@ -20,13 +21,12 @@ impl Store for Local {
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
-        let metadata =
-            fs::metadata(path).map_err(|error| Error::io("examined", error).at_path(path).at_stage(Stage::Fetch))?;
+        let metadata = fs::metadata(path).map_err(|error| failed("examined", path, error).at_stage(Stage::Fetch))?;
         Ok(stat_of(&metadata))
     }
 
     fn list(&self, directory: &Path) -> Result<Listing> {
-        list(directory).map_err(|error| Error::io("listed", error).at_path(directory).at_stage(Stage::Scan))
+        list(directory).map_err(|error| failed("listed", directory, error).at_stage(Stage::Scan))
     }
 }
 
@@ -36,18 +36,18 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
-        .map_err(|error| explain_open(path, error))?;
-    let metadata = file.metadata().map_err(|error| Error::io("examined", error))?;
+        .map_err(|error| open_failed(path, error))?;
+    let metadata = file.metadata().map_err(|error| failed("examined", path, error))?;
     expect_regular(&metadata)?;
     let stat = stat_of(&metadata);
     let mut bytes = allot(stat.size_bytes)?;
     // A reused buffer keeps its length, so that only growth is zeroed.
     bytes.resize(stat.size_bytes as usize, 0);
-    fill(&file, &mut bytes)?;
+    fill(path, &file, &mut bytes)?;
     Ok(Object { bytes, stat })
 }
 
-fn fill(file: &File, bytes: &mut [u8]) -> Result<()> {
+fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
     let mut have = 0;
     while have < bytes.len() {
         match file.read_at(&mut bytes[have..], have as u64) {
@@ -61,7 +61,7 @@ fn fill(file: &File, bytes: &mut [u8]) -> Result<()> {
             Ok(count) => have += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                return Err(Error::io("read", error).with_detail(format!("at byte {have} of {}", bytes.len())));
+                return Err(failed("read", path, error).with_detail(format!("at byte {have} of {}", bytes.len())));
             }
         }
     }
@@ -81,27 +81,12 @@ fn expect_regular(metadata: &Metadata) -> Result<()> {
     Err(Error::new(Kind::Undecodable, format!("is {what}, not a regular file")))
 }
 
-/// Says which component may not be passed, and of whom it is: "Permission denied" alone sends people to the wrong file.
-fn explain_open(path: &Path, error: io::Error) -> Error {
-    let denied = error.raw_os_error() == Some(libc::EACCES);
-    let socket = error.raw_os_error() == Some(libc::ENXIO);
-    let error = Error::io("opened", error);
-    if socket {
-        // What open(2) answers for a socket in the file system.
-        return Error::new(Kind::Undecodable, "is a socket, not a regular file").with_source(error);
+/// What open(2) answers for a socket in the file system is ENXIO, which nobody would guess.
+fn open_failed(path: &Path, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => Error::new(Kind::Undecodable, "is a socket, not a regular file").with_source(error),
+        _ => failed("opened", path, error),
     }
-    if !denied {
-        return error;
-    }
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    // The first component that can be examined but not passed or read is the one to blame.
-    let blamed = path.ancestors().filter(|part| !part.as_os_str().is_empty()).find_map(|part| {
-        let metadata = fs::symlink_metadata(part).ok()?;
-        Some(format!("{part:?} belongs to user {}, mode {:o}", metadata.uid(), metadata.mode() & 0o7777))
-    });
-    let whose = blamed.map_or(String::new(), |text| format!(": {text}"));
-    error.with_hint(format!("this process runs as user {user}{whose}"))
 }
 
 fn stat_of(metadata: &Metadata) -> Stat {

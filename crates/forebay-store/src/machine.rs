@@ -20,6 +20,11 @@ pub fn max_open_files() -> u64 {
     }
 }
 
+/// How many descriptors this process has open, where `/proc` tells; looking takes one itself.
+pub fn open_files() -> Option<u64> {
+    fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64)
+}
+
 /// Processors that this process may run on: affinity mask and cgroup quota respected.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)

@@ -136,7 +136,7 @@ impl Loader {
                 format!("the state's position: expected at most {expected}, got {got}"),
             ));
         }
-        let expected_planned = start.books.planned + self.planned_from(start.at);
+        let expected_planned = start.books.planned + self.plan.planned_from(start.at);
         self.parking.join();
         let stream = match self.parking.take() {
             Some((stream, epoch)) if epoch == start.epoch && start.at == Origin::default() && !stream.is_forked() => {
@@ -193,15 +193,6 @@ impl Loader {
             Arc::clone(&self.pool),
             feed,
         ))
-    }
-
-    /// Samples that this rank handles from `origin` to the end of the epoch, counted step by step in closed form.
-    fn planned_from(&self, origin: Origin) -> u64 {
-        let steps = self.plan.steps_from(origin);
-        let Some(last) = steps.checked_sub(1) else { return 0 };
-        let last_step = Step(origin.step.0 + last);
-        let tail = self.plan.batch(Epoch(0), origin, last_step, self.config.rank).map_or(0, |batch| batch.places.len());
-        last * self.plan.batch_size + tail as u64
     }
 
     /// Makes the next run that of `epoch`, from its start; a loaded state of the same epoch stays in force.

@@ -1,0 +1,129 @@
+//! What to do about a failed system call: the hint that only the machine at hand can give, because it names the
+//! mount, the limit, the owner or the missing directory. Called for errors only, so it may look around.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use forebay_core::Error;
+
+use crate::machine;
+use crate::mount::Mount;
+
+/// A failed system call on a path, with the hint that fits this machine.
+pub(crate) fn failed(doing: &str, path: &Path, error: io::Error) -> Error {
+    let hint = error.raw_os_error().and_then(|errno| hint(path, errno));
+    let error = Error::io(doing, error).at_path(path);
+    match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
+fn hint(path: &Path, errno: i32) -> Option<String> {
+    let on_mount = || Mount::of(path).map_or("the storage".to_owned(), |mount| mount.to_string());
+    Some(match errno {
+        libc::EIO | libc::EREMOTEIO => format!(
+            "the device or server behind {} failed: look at the kernel log (`dmesg`); raise `retries` if it recovers by itself",
+            on_mount()
+        ),
+        libc::ESTALE => format!(
+            "the server of {} no longer knows the file it showed: it was replaced, or its export restarted; remount if this stays",
+            on_mount()
+        ),
+        libc::ENOTCONN | libc::ECONNREFUSED | libc::ECONNRESET | libc::ECONNABORTED | libc::EPIPE => {
+            format!("nothing answers behind {}: its server or FUSE daemon has gone; remount it", on_mount())
+        }
+        libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ENETUNREACH => {
+            format!(
+                "the server of {} is not reached: check the network, then the mount's `timeo` and `retrans`",
+                on_mount()
+            )
+        }
+        libc::EMFILE => format!(
+            "this process has {} of {} descriptors open: raise `ulimit -n`, or see what holds them in /proc/{}/fd",
+            machine::open_files().map_or("all".to_owned(), |count| count.to_string()),
+            machine::max_open_files(),
+            std::process::id()
+        ),
+        libc::ENFILE => {
+            "the whole system is out of descriptors: see /proc/sys/fs/file-nr, raise fs.file-max".to_owned()
+        }
+        libc::ENOMEM | libc::ENOBUFS => format!(
+            "the system has {} MiB left for this process: lower `num_workers` or `memory_budget`",
+            machine::available_memory_bytes() >> 20
+        ),
+        libc::EACCES | libc::EPERM => denied(path),
+        libc::ENOENT | libc::ENOTDIR => missing(path)?,
+        libc::ELOOP => "it is, or passes through, a symbolic link that leads to itself: see `namei -l`".to_owned(),
+        libc::ENAMETOOLONG => {
+            "a component of the path is longer than this file system allows (often 255 bytes)".to_owned()
+        }
+        _ => return None,
+    })
+}
+
+/// Says which component may not be passed, and of whom it is: "Permission denied" alone sends people to the wrong file.
+fn denied(path: &Path) -> String {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    // From the file upwards, the first one that can be examined is the one that let nobody further down.
+    let blamed = path.ancestors().filter(|part| !part.as_os_str().is_empty()).find_map(|part| {
+        let metadata = fs::symlink_metadata(part).ok()?;
+        Some(format!(": {part:?} belongs to user {}, mode {:o}", metadata.uid(), metadata.mode() & 0o7777))
+    });
+    format!("this process runs as user {user}{}", blamed.unwrap_or_default())
+}
+
+/// Says which directory is missing, when it is not only the file.
+fn missing(path: &Path) -> Option<String> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty())?;
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
+        let target = fs::read_link(path).unwrap_or_default();
+        return Some(format!("it is a symbolic link to {target:?}, which does not exist"));
+    }
+    let existing = parent.ancestors().find(|part| part.is_dir())?;
+    (existing != parent)
+        .then(|| format!("already the directory above it is missing: {existing:?} is the last that exists"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(path: &Path, errno: i32) -> String {
+        failed("opened", path, io::Error::from_raw_os_error(errno)).hint().to_owned()
+    }
+
+    #[test]
+    fn hints_name_what_only_this_machine_knows() {
+        let path = Path::new("/proc/self/status");
+        assert!(said(path, libc::EIO).contains("\"/proc\" (proc from proc)"), "{}", said(path, libc::EIO));
+        assert!(said(path, libc::ESTALE).contains("remount"));
+        assert!(said(path, libc::EMFILE).contains(&format!("of {} descriptors", machine::max_open_files())));
+        assert!(said(path, libc::EACCES).contains("belongs to user"));
+        assert!(said(path, libc::ENOMEM).contains("MiB left"));
+    }
+
+    #[test]
+    fn the_missing_part_of_a_path_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = folder.path().join("gone/deeper/1.jpg");
+        assert!(said(&gone, libc::ENOENT).contains(&format!("{:?} is the last that exists", folder.path())));
+        let file = folder.path().join("1.jpg");
+        assert!(said(&file, libc::ENOENT).contains("after the folder was scanned"), "the kind's own hint");
+        let link = folder.path().join("link.jpg");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(said(&link, libc::ENOENT).contains("symbolic link to \"nowhere\""));
+    }
+
+    #[test]
+    fn every_transient_errno_of_storage_has_a_hint_of_its_own() {
+        for errno in
+            [libc::EIO, libc::ESTALE, libc::ETIMEDOUT, libc::ENOTCONN, libc::EMFILE, libc::ENFILE, libc::ENOMEM]
+        {
+            assert!(hint(Path::new("/x"), errno).is_some(), "errno {errno}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Which mount a path lies on, and what kind of storage that is: from `/proc/self/mountinfo`, touching nothing else.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What kind of storage is behind a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountKind {
+    /// A disk of this machine.
+    Local,
+    /// Memory of this machine.
+    Memory,
+    /// A server, through the kernel's own client.
+    Network,
+    /// A process of this machine, and whatever is behind it.
+    Fuse,
+    /// None of those known.
+    Unknown,
+}
+
+impl MountKind {
+    fn of(filesystem: &str) -> Self {
+        match filesystem {
+            "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "zfs" | "f2fs" | "overlay" | "vfat" | "exfat" | "ntfs3"
+            | "squashfs" | "erofs" | "iso9660" | "bcachefs" => Self::Local,
+            "tmpfs" | "ramfs" | "devtmpfs" => Self::Memory,
+            "nfs" | "nfs4" | "cifs" | "smb3" | "lustre" | "ceph" | "gpfs" | "beegfs" | "9p" | "afs" | "virtiofs"
+            | "gfs2" | "ocfs2" | "orangefs" | "wekafs" | "pvfs2" => Self::Network,
+            _ if filesystem.starts_with("fuse") => Self::Fuse,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// A read on it may wait for something that is not in this machine's hands.
+    pub const fn can_hang(self) -> bool {
+        !matches!(self, Self::Local | Self::Memory)
+    }
+}
+
+/// A mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// What it is: `ext4`, `nfs4`, `fuse.sshfs` …
+    pub filesystem: String,
+    /// Where it comes from: a device, `server:/export` …
+    pub source: String,
+    /// What kind of storage that is.
+    pub kind: MountKind,
+}
+
+impl Mount {
+    /// The mount that a path lies on; `None` where the system does not tell. Links are not followed, because
+    /// following one could hang on the very mount that is asked about.
+    pub fn of(path: &Path) -> Option<Self> {
+        let path = std::path::absolute(path).ok()?;
+        Self::among(&fs::read("/proc/self/mountinfo").ok()?, &path)
+    }
+
+    /// Of several mounts on one point the last one hides the others.
+    fn among(table: &[u8], path: &Path) -> Option<Self> {
+        let mounts = table.split(|&byte| byte == b'\n').filter_map(Self::parse);
+        mounts.filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.components().count())
+    }
+
+    /// `36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw`: the point is the fifth field, and the
+    /// optional fields end with a dash.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let point = unescape(fields.nth(4)?);
+        fields.find(|field| *field == b"-")?;
+        let filesystem = String::from_utf8_lossy(fields.next()?).into_owned();
+        let source = unescape(fields.next()?).to_string_lossy().into_owned();
+        Some(Self { point: point.into(), kind: MountKind::of(&filesystem), filesystem, source })
+    }
+}
+
+impl std::fmt::Display for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} ({} from {})", self.point, self.filesystem, self.source)
+    }
+}
+
+/// Spaces and their like stand as three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        let octal = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
+        match tail.get(..3).filter(|_| *first == b'\\').and_then(octal) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => bytes.push(*first),
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    const TABLE: &[u8] = b"\
+21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 21 0:25 / /dev/shm rw shared:3 master:1 - tmpfs tmpfs rw
+41 21 0:40 / /mnt/my\\040data rw - nfs4 server:/export rw,vers=4.2
+42 21 0:41 / /mnt/my\\040data/deep rw - fuse.sshfs me@host: rw
+43 21 0:42 / /mnt/my\\040data/deep rw - newfs thing rw
+";
+
+    fn kind(path: &str) -> (MountKind, String) {
+        let mount = Mount::among(TABLE, Path::new(path)).unwrap();
+        (mount.kind, mount.filesystem)
+    }
+
+    #[test]
+    fn the_deepest_and_last_mount_counts() {
+        assert_eq!(kind("/home/x"), (MountKind::Local, "ext4".to_owned()));
+        assert_eq!(kind("/dev/shm/x"), (MountKind::Memory, "tmpfs".to_owned()));
+        assert_eq!(kind("/mnt/my data/1.jpg"), (MountKind::Network, "nfs4".to_owned()));
+        assert_eq!(kind("/mnt/my data/deep/1.jpg"), (MountKind::Unknown, "newfs".to_owned()));
+        assert_eq!(kind("/mnt/my database"), (MountKind::Local, "ext4".to_owned()));
+        assert!(MountKind::Unknown.can_hang() && !MountKind::Local.can_hang());
+    }
+
+    #[test]
+    fn this_machine_has_a_root() {
+        let mount = Mount::of(Path::new("/proc/self/status")).unwrap();
+        assert_eq!((mount.point.as_path(), mount.filesystem.as_str()), (Path::new("/proc"), "proc"));
+        assert!(Mount::of(Path::new("relative")).is_some());
+        assert!(Mount::among(b"nonsense\n1 2 3\n", Path::new("/")).is_none());
+    }
+
+    #[test]
+    fn a_mount_is_named_with_where_it_comes_from() {
+        let mount = Mount::among(TABLE, Path::new("/mnt/my data/x")).unwrap();
+        assert_eq!(mount.to_string(), "\"/mnt/my data\" (nfs4 from server:/export)");
+        assert_eq!(unescape(br"a\134b\9").as_bytes(), br"a\b\9");
+    }
+}
