@@ -1,6 +1,5 @@
 """One pass over a loader: feeds a user's sampler into the run, takes batches out, and ends the run whatever happens."""
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,20 +9,25 @@ from forebay._forebay import Batch, Run
 from forebay._settings import Patience, whole
 from forebay.errors import ConfigError, DeadlineError
 
+# Whoever is this impatient must not wait for what a thread has in hand.
+IMPATIENT = (KeyboardInterrupt, DeadlineError)
+
+_END = object()
+
 
 class Given:
     """A user's own order, read just far enough ahead: samplers may be endless."""
 
-    def __init__(self, batches: Iterator[Any], ahead: int, skip: int) -> None:
-        self._batches = itertools.islice(batches, skip, None)
+    def __init__(self, batches: Iterator[Any], ahead: int) -> None:
+        self._batches = batches
         self._ahead = ahead
         self._given = 0
         self._is_over = False
 
     def feed(self, run: Run, received: int) -> None:
         while not self._is_over and self._given - received < self._ahead:
-            batch = next(self._batches, None)
-            if batch is None:
+            batch = next(self._batches, _END)
+            if batch is _END:
                 self._is_over = True
                 run.close_order()
                 return
@@ -52,27 +56,38 @@ class Iteration(Iterator[Any]):
         if self._run is None:
             raise StopIteration
         try:
-            return self._advance(self._run)
-        except (KeyboardInterrupt, DeadlineError):
-            # Whoever is this impatient must not wait for what a thread has in hand.
-            run, self._run = self._run, None
-            run.abandon()
+            made = self._advance(self._run)
+        except IMPATIENT:
+            self.abandon()
             raise
+        except StopIteration as error:
+            # The user's own code raised it, by mistake: a loop would take it for the end of the epoch.
+            self.close()
+            raise RuntimeError("transform, loader, target_transform or collate_fn raised StopIteration") from error
         except BaseException:
             self.close()
             raise
+        if made is _END:
+            self.close()
+            raise StopIteration
+        return made
 
     def _advance(self, run: Run) -> Any:
+        """The next batch, made for the user, or `_END`."""
         while True:
             if self._given is not None:
                 self._given.feed(run, self._received)
             batch = self._wait(run)
             if batch is None:
-                raise StopIteration
+                return _END
             self._received += 1
-            # All samples of a batch of the user's own were skipped: the next one has to be given first.
             if len(batch) > 0:
-                return self._delivery.hand_over(batch)
+                made = self._delivery.hand_over(batch)
+                # The state counts what the user gets: nothing may fail between this line and the user's.
+                run.commit()
+                return made
+            # All samples of a batch of the user's own were skipped: the next one has to be given first.
+            run.commit()
 
     def _wait(self, run: Run) -> Batch | None:
         """The next batch. A long wait is said in between, and ended where the user wants it ended."""
@@ -90,6 +105,12 @@ class Iteration(Iterator[Any]):
     def in_flight(self) -> list[dict[str, Any]]:
         """What the threads of this pass have in hand, longest first."""
         return [] if self._run is None else self._run.in_flight()
+
+    def abandon(self) -> None:
+        """Stops the threads of this pass without waiting for them: the loader does, when it is closed."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.abandon()
 
     def close(self) -> None:
         """Stops the threads of this pass and waits for them. Further calls do nothing."""

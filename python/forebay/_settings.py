@@ -7,6 +7,7 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
@@ -20,6 +21,8 @@ from forebay.errors import ConfigError
 PREFETCH_BATCHES = 4
 MAX_PREFETCH_BATCHES = 64
 MAX_IO_THREADS = 32
+# Longer than any run, and safe in every unit of time.
+MAX_DEADLINE_SECONDS = 1e9
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{ending}": base**power
@@ -61,19 +64,23 @@ class Order:
         return self.sampler is not None or self.batch_sampler is not None
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def whole(name: str, value: Any, least: int = 0, bits: int = 63) -> int:
+    """A whole number of at least `least` and below 2**`bits`: what the engine can hold."""
     try:
         number = operator.index(value)
     except TypeError:
         raise ConfigError(f"{name}: expected a whole number, got {value!r}") from None
     if number < least or isinstance(value, bool):
         raise ConfigError(f"{name}: expected at least {least}, got {value!r}")
+    if number >= 2**bits:
+        raise ConfigError(f"{name}: expected one below 2**{bits}, got {value!r}")
     return number
 
 
-def number(name: str, value: Any, least: float = 0.0) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        raise ConfigError(f"{name}: expected a number of {least:g} or more, got {value!r}")
+def number(name: str, value: Any, least: float = 0.0, most: float = sys.float_info.max) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        expected = f"{least:g} or more" if most == sys.float_info.max else f"{least:g} to {most:g}"
+        raise ConfigError(f"{name}: expected a number of {expected}, got {value!r}")
     return float(value)
 
 
@@ -113,8 +120,8 @@ def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int) ->
     return min(MAX_PREFETCH_BATCHES, max(2, operator.index(prefetch_factor) * cpu_threads))
 
 
-def seconds(name: str, value: Any) -> float:
-    if number(name, value) == 0:
+def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
+    if number(name, value, most=most) == 0:
         raise ConfigError(f"{name}: expected more than 0, got 0")
     return float(value)
 
@@ -143,7 +150,10 @@ def memory_budget(value: Any) -> int | None:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", value.lower())
         if match is None or match[2] not in _UNITS:
             raise ConfigError(f'memory_budget: expected bytes or text like "8GiB" or "512MB", got {value!r}')
-        value = int(float(match[1]) * _UNITS[match[2]])
+        bytes_ = float(match[1]) * _UNITS[match[2]]
+        if bytes_ >= 2**63:
+            raise ConfigError(f"memory_budget: expected one below 2**63 bytes, got {value!r}")
+        value = int(bytes_)
     return whole("memory_budget", value, least=1)
 
 
@@ -160,15 +170,13 @@ def max_failures(value: Any) -> int | float | None:
 
 def seed(value: Any, generator: Any) -> int:
     if generator is None:
-        number = 0 if value is None else whole("seed", value)
+        number = 0 if value is None else whole("seed", value, bits=64)
     elif value is not None:
         raise ConfigError("seed: expected none beside generator, got both")
     elif hasattr(generator, "initial_seed"):
         number = int(generator.initial_seed()) % 2**64
     else:
         raise ConfigError(f"generator: expected a torch.Generator, got {generator!r}")
-    if number >= 2**64:
-        raise ConfigError(f"seed: expected one below 2**64, got {number}")
     return number
 
 
@@ -177,7 +185,7 @@ def place(rank: Any, world_size: Any) -> tuple[int, int]:
     if rank is None or world_size is None:
         found = _torch.distributed() or _launched() or (0, 1)
         rank, world_size = found[0] if rank is None else rank, found[1] if world_size is None else world_size
-    return whole("rank", rank), whole("world_size", world_size, least=1)
+    return whole("rank", rank, bits=32), whole("world_size", world_size, least=1, bits=32)
 
 
 def _launched() -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The hand-over to torch, and the only place where torch is imported: when first needed, never at import."""
+"""The hand-over to torch, and the only place where torch is imported: for a loader that gives tensors, never before."""
 
 import functools
 import importlib
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay._forebay import Array
+from forebay._modules import imported
 
 
 @functools.cache  # asked for every sample
@@ -17,24 +18,25 @@ def is_available() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
-def _torch() -> Any:
+def load() -> Any:
+    """Imports torch. Loaders do it before their threads start, which would all wait for it at their first sample."""
     return importlib.import_module("torch")
 
 
 def _loaded() -> Any | None:
     """Torch, if somebody imported it: only then can an object be one of its."""
-    return sys.modules.get("torch")
+    return imported("torch")
 
 
 def tensor(array: Array) -> Any:
     """The same memory as a tensor, without a copy."""
-    torch = _torch()
+    torch = load()
     return torch.frombuffer(array, dtype=getattr(torch, array.dtype)).view(array.shape)
 
 
 def collate(values: Sequence[Any]) -> Any:
     """One batch of many values, as `torch.utils.data.DataLoader` makes it."""
-    return _torch().utils.data.default_collate(values)
+    return load().utils.data.default_collate(values)
 
 
 def is_tensor(value: object) -> bool:
@@ -44,7 +46,7 @@ def is_tensor(value: object) -> bool:
 
 def to_numpy(value: Any) -> Any:
     """A tensor's memory as an array; a copy only if it is not contiguous and on the CPU already."""
-    plain = value.detach().as_subclass(_torch().Tensor)
+    plain = value.detach().as_subclass(load().Tensor)
     return plain.cpu().contiguous().numpy()
 
 
@@ -54,7 +56,7 @@ def is_subset(dataset: object) -> bool:
 
 
 def can_pin() -> bool:
-    return bool(_torch().cuda.is_available())
+    return bool(load().cuda.is_available())
 
 
 def pin(value: Any) -> Any:
@@ -72,7 +74,7 @@ def pin(value: Any) -> Any:
 
 def distributed() -> tuple[int, int] | None:
     """(rank, world size) of the process group, if there is one."""
-    module = sys.modules.get("torch.distributed")
+    module = imported("torch.distributed")
     if module is None or not module.is_available() or not module.is_initialized():
         return None
     return module.get_rank(), module.get_world_size()

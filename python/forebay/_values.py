@@ -6,13 +6,13 @@ image is a NumPy array (height, width, channels); without torch a tensor is one 
 
 import functools
 import importlib.util
-import sys
 from typing import Any
 
 import numpy
 
 from forebay import _numpy, _torch
 from forebay._forebay import Array
+from forebay._modules import imported
 
 _MODES = {1: "L", 3: "RGB"}
 _CHANNELS = {mode: channels for channels, mode in _MODES.items()}
@@ -26,7 +26,7 @@ def has_pillow() -> bool:
 
 def is_pillow(value: Any) -> bool:
     """Whether it is a PIL image; nothing can be one before somebody imported Pillow."""
-    module = sys.modules.get("PIL.Image")
+    module = imported("PIL.Image")
     return module is not None and isinstance(value, module.Image)
 
 

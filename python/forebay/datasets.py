@@ -7,11 +7,15 @@ The samples are scanned once, natively, and kept in a few bytes each; the lists 
 import copy
 import operator
 import os
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from forebay import _forebay, _pipeline, _torch, _values
-from forebay.errors import ConfigError
+from forebay import _forebay, _pipeline, _settings, _torch, _values
+from forebay.errors import ConfigError, StateMismatchError
+
+# Native objects, made from the others and never changed.
+_NATIVE = ("_index", "_pipeline", "_chain")
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 
@@ -39,6 +43,10 @@ class DatasetFolder:
     Give `extensions` or `is_valid_file`, not both. `loader` makes a sample of a path; anything but the default runs as
     Python code under the GIL. Override `find_classes` to choose or number the classes. What the scan noticed and passed
     over (links that lead back up, empty classes) is in `notes`.
+
+    Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
+    chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
+    (`StateMismatchError`). A copy scans nothing.
     """
 
     def __init__(
@@ -60,21 +68,63 @@ class DatasetFolder:
             target_transform if target_transform is None else _callable("target_transform", target_transform)
         )
         self.transform = transform
-        endings = _endings(extensions, is_valid_file)
+        _endings(extensions, is_valid_file)
         if hasattr(self, "make_dataset"):
             raise ConfigError(
                 f"{type(self).__name__}.make_dataset: expected no such method, got one",
                 hint="the scan is native: choose files with is_valid_file and classes with find_classes",
             )
         self.classes, self.class_to_idx = self.find_classes(self.root)
-        self._index = _forebay.scan(self.root, endings, bool(allow_empty), self._class_folders(), is_valid_file)
+        self._index = self._scan()
+        # How many samples the folder has, and which of them were chosen; all, in order, if `None`.
+        self._scanned = len(self._index)
+        self._selection: array[int] | None = None
         self._samples: list[tuple[str, int]] | None = None
         self._targets: list[int] | None = None
+
+    def _scan(self) -> _forebay.Index:
+        endings = _endings(self.extensions, self.is_valid_file)
+        return _forebay.scan(self.root, endings, bool(self.allow_empty), self._class_folders(), self.is_valid_file)
+
+    def __copy__(self) -> "DatasetFolder":
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DatasetFolder":
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        own = {name: value for name, value in vars(self).items() if name not in _NATIVE}
+        vars(twin).update({name: copy.deepcopy(value, memo) for name, value in own.items()})
+        twin.transform = twin._transform
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        derived = (*_NATIVE, "_samples", "_targets")
+        return {name: value for name, value in vars(self).items() if name not in derived}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._samples = self._targets = None
+        self._index = self._scan()
+        if len(self._index) != self._scanned:
+            raise StateMismatchError(
+                f'"{self.root}": expected the {self._scanned} samples it had when the dataset was pickled, '
+                f"got {len(self._index)}",
+                path=self.root,
+                hint="make the dataset anew, or leave its folder as it is between pickling and unpickling",
+            )
+        if self._selection is not None:
+            self._index = self._index.select(self._selection.tolist())
+        self.transform = self._transform
 
     def _class_folders(self) -> list[tuple[str, int]]:
         if not self.class_to_idx:
             raise ConfigError("class_to_idx: expected at least one class from find_classes, got none")
-        folders = sorted(self.class_to_idx.items())
+        folders = sorted(
+            (name, _settings.whole(f"class_to_idx[{name!r}]", label, bits=32))
+            for name, label in self.class_to_idx.items()
+        )
         if self.allow_empty:
             # A class that has no folder at all is empty too.
             folders = [item for item in folders if os.path.isdir(os.path.join(self.root, item[0]))]
@@ -125,8 +175,10 @@ class DatasetFolder:
 
     def subset(self, indices: Iterable[int]) -> "DatasetFolder":
         """A dataset of these samples, in this order, with everything else the same."""
-        chosen = copy.copy(self)
-        chosen._index = self._index.select([_position(index, len(self)) for index in indices])
+        chosen, positions = copy.copy(self), [_position(index, len(self)) for index in indices]
+        chosen._index = self._index.select(positions)
+        known = self._selection
+        chosen._selection = array("Q", positions if known is None else (known[position] for position in positions))
         chosen._samples = chosen._targets = None
         return chosen
 

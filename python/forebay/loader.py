@@ -1,6 +1,7 @@
 """The loader: torch's arguments and meaning, the native engine behind them."""
 
 import atexit
+import itertools
 import json
 import math
 import os
@@ -8,13 +9,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from forebay import _notice, _numpy, _pipeline, _settings, _torch
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
-from forebay._iteration import Given, Iteration
+from forebay._iteration import IMPATIENT, Given, Iteration
 from forebay.datasets import DatasetFolder
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
@@ -105,14 +106,18 @@ class DataLoader:
             "memory_budget": _settings.memory_budget(memory_budget),
             "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
             "max_failures": _settings.max_failures(max_failures),
-            "retries": _settings.whole("retries", retries),
-            "deadline_seconds": _settings.seconds("deadline_seconds", deadline_seconds),
+            "retries": _settings.whole("retries", retries, bits=32),
+            "deadline_seconds": _settings.seconds(
+                "deadline_seconds", deadline_seconds, most=_settings.MAX_DEADLINE_SECONDS
+            ),
             "ledger": _settings.path("ledger", ledger),
         }
-        # A user's own order is the user's own division among ranks, too.
-        places = (0, 1) if self._order.is_given else _settings.place(rank, world_size)
+        # A user's own order is the user's own division among ranks, too; the place is told with each failure.
+        places = _settings.place(rank, world_size)
         options["rank"], options["world_size"] = places
         self._check_batches(collate_fn)
+        if wants_torch:
+            _torch.load()
         self._engine = Engine(self._folder._index, self._folder._pipeline, self._folder._open, options)
         self._delivery = Delivery(
             index=self._folder._index,
@@ -124,7 +129,7 @@ class DataLoader:
         )
         self._process: int | None = None
         self._is_closed = False
-        self._resumed: tuple[int, int] | None = None
+        self._resumed: _Resumed | None = None
         # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
         self._iterations: list[weakref.ref[Iteration]] = []
         self._say_costs(collate_fn, worker_init_fn)
@@ -175,10 +180,10 @@ class DataLoader:
         """Enters the next epoch, or goes on where a loaded state was taken."""
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
-        skip = self._resumed[1] if self._resumed else 0
-        self._resumed = None
-        given = Given(self._batches(), self._ahead + 1, skip) if self._order.is_given else None
+        # The sampler's own `iter` is called before the run begins: if it fails, a loaded state is still there.
+        given = Given(self._batches(), self._ahead + 1) if self._order.is_given else None
         run = self._engine.begin() if given is None else self._engine.begin_given()
+        self._resumed = None
         self._process = os.getpid()
         iteration = Iteration(run, self, self._delivery, given, self._patience)
         self._iterations = [weakref.ref(living) for living in (*self._living(), iteration)]
@@ -188,18 +193,13 @@ class DataLoader:
         return [iteration for known in self._iterations if (iteration := known()) is not None]
 
     def _batches(self) -> Iterator[Any]:
-        """The user's own order as batches of indices."""
+        """The user's own order as batches of indices, from where a loaded state was taken."""
+        done = self._resumed or _Resumed(0, 0, 0)
         if self._order.batch_sampler is not None:
-            yield from self._order.batch_sampler
-            return
-        size, batch = self._order.batch_size or 1, []
-        for index in self._order.sampler or ():
-            batch.append(index)
-            if len(batch) == size:
-                yield batch
-                batch = []
-        if batch and not self._order.drop_last:
-            yield batch
+            return itertools.islice(self._order.batch_sampler, done.step, None)
+        # Indices, not batches: the batch size may be another one now.
+        indices = itertools.islice(self._order.sampler or (), done.position, None)
+        return _batched(indices, self._order.batch_size or 1, self._order.drop_last)
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
@@ -213,25 +213,33 @@ class DataLoader:
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass that of `epoch`; a loaded state of the same epoch stays in force."""
         self._engine.set_epoch(_settings.whole("epoch", epoch))
-        if self._resumed and self._resumed[0] != epoch:
+        if self._resumed and self._resumed.epoch != epoch:
             self._resumed = None
 
     def state_dict(self) -> dict[str, Any]:
         """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched."""
         state: dict[str, Any] = json.loads(self._engine.state())
-        return state
+        return state | {"sampler": True} if self._order.is_given else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where a state was taken, on any number of ranks and threads; refuses one of another dataset.
 
-        With a sampler, as many of its batches are passed over as the state has steps.
+        A fresh pass over a sampler begins behind as many indices as were handed out, one over a batch_sampler behind
+        as many batches: the order has to be the same again.
         """
         try:
-            text = json.dumps(dict(state_dict))
+            state = dict(state_dict)
+            has_sampler = bool(state.pop("sampler", False))
+            text = json.dumps(state)
         except (TypeError, ValueError):
             raise StateMismatchError(f"expected what state_dict() gave, got {state_dict!r}") from None
+        if has_sampler != self._order.is_given:
+            ours, its = ("one", "none") if self._order.is_given else ("none", "one")
+            raise StateMismatchError(
+                f"the state belongs to another order: sampler or batch_sampler: this loader has {ours}, the state {its}"
+            )
         self._engine.load_state(text)
-        self._resumed = (int(state_dict["epoch"]), int(state_dict["step"]))
+        self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
 
     @property
     def failures(self) -> Failures:
@@ -258,16 +266,25 @@ class DataLoader:
         """Which samples make up a step, for any world size, without reading any."""
         if self._order.is_given:
             raise ConfigError("explain: expected an order of the loader's own, got a sampler")
-        return self._engine.explain(step, epoch, world_size, rank)
+        return self._engine.explain(
+            _settings.whole("step", step),
+            None if epoch is None else _settings.whole("epoch", epoch),
+            None if world_size is None else _settings.whole("world_size", world_size, least=1, bits=32),
+            None if rank is None else _settings.whole("rank", rank, bits=32),
+        )
 
     def close(self) -> None:
         """Stops every thread and waits for them. Reports and state stay readable; iterating again is refused."""
         self._is_closed = True
-        if self._process not in (None, os.getpid()):
-            return  # a forked child has the objects, but not the threads
+        if self._is_forked():
+            return
         for iteration in self._living():
             iteration.close()
         self._engine.close()
+
+    def _is_forked(self) -> bool:
+        """Whether this is a forked child, which has the objects, but not the threads."""
+        return self._process not in (None, os.getpid())
 
     def __enter__(self) -> "DataLoader":
         return self
@@ -275,7 +292,33 @@ class DataLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Closes the loader. An interrupt or a timeout does not wait for the threads: `close()` or the exit does."""
+        if not isinstance(error, IMPATIENT):
+            self.close()
+            return
+        self._is_closed = True
+        if not self._is_forked():
+            for iteration in self._living():
+                iteration.abandon()
+
+
+class _Resumed(NamedTuple):
+    """Where a loaded state goes on: what of a sampler's order is passed over."""
+
+    epoch: int
+    step: int
+    position: int
+
+
+def _batched(indices: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    batch = []
+    for index in indices:
+        batch.append(index)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not drop_last:
+        yield batch
 
 
 def _can_pin() -> bool:

@@ -130,6 +130,11 @@ impl Kind {
         self.registered().slug
     }
 
+    /// A verdict about the bytes of a file, at this stage: only then is it worth a fresh read, and then believed.
+    pub fn is_about_bytes(self, stage: Option<Stage>) -> bool {
+        matches!(self, Self::Corrupt | Self::Undecodable) && stage == Some(Stage::Decode)
+    }
+
     /// The kind with this slug.
     pub fn from_slug(slug: &str) -> Option<Self> {
         REGISTRY.iter().find(|row| row.slug == slug).map(|row| row.kind)

@@ -118,10 +118,10 @@ impl Failure {
         }
     }
 
-    /// Permanently bad: reading it again cannot help until the file changes.
+    /// Permanently bad: the bytes themselves are, so reading them again cannot help until the file changes.
     pub fn is_permanent(&self) -> bool {
-        matches!(Kind::from_slug(&self.code), Some(Kind::Corrupt | Kind::Undecodable))
-            && matches!(self.outcome, Outcome::Replaced | Outcome::Skipped | Outcome::Raised)
+        let is_about_bytes = Kind::from_slug(&self.code).is_some_and(|kind| kind.is_about_bytes(self.stage));
+        is_about_bytes && matches!(self.outcome, Outcome::Replaced | Outcome::Skipped)
     }
 
     /// One line of the ledger, with its newline.
@@ -153,7 +153,7 @@ mod tests {
     fn a_line_survives_the_round_trip_whatever_the_path() {
         for name in [b"cat/1\n\".jpg".to_vec(), b"cat/\xff\xfe.jpg".to_vec(), "katze/ü.jpg".into()] {
             let path = PathBuf::from(std::ffi::OsString::from_vec(name));
-            let error = Error::new(Kind::Corrupt, "is truncated").at_path(&path).at_index(7);
+            let error = Error::new(Kind::Corrupt, "is truncated").at_path(&path).at_index(7).at_stage(Stage::Decode);
             let line = Failure::of(&error, &path, Outcome::Replaced).to_line().unwrap();
             assert_eq!(line.matches('\n').count(), 1);
             let back: Failure = serde_json::from_str(&line).unwrap();

@@ -114,6 +114,19 @@ impl State {
         compare("seed", &plan.seed, &self.seed);
         compare("shuffle", &plan.shuffle, &self.shuffle);
         compare("drop_last", &plan.drop_last, &self.drop_last);
+        let Books { planned, delivered, replaced, skipped, .. } = self.books;
+        let handled = delivered.checked_add(replaced).and_then(|sum| sum.checked_add(skipped));
+        if handled != Some(planned) {
+            differences.push(format!("books: expected them to balance, got {:?}", self.books));
+        }
+        // Far beyond any run, and far from where arithmetic would overflow.
+        for (name, value) in
+            [("epoch", self.epoch.0), ("step", self.step.0), ("position", self.position), ("books", planned)]
+        {
+            if value > 1 << 60 {
+                differences.push(format!("{name}: expected at most 2^60, got {value}"));
+            }
+        }
         if !differences.is_empty() {
             return Err(Error::new(
                 Kind::StateMismatch,
@@ -158,6 +171,10 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_state() {
+        let (plan, dataset, state) = fixture();
+        let unbalanced = Books { planned: 5, delivered: u64::MAX, replaced: u64::MAX, ..Books::default() };
+        assert!(State { books: unbalanced, ..state.clone() }.check(&plan, &dataset).is_err());
+        assert!(State { epoch: Epoch(u64::MAX), ..state }.check(&plan, &dataset).is_err());
         for text in ["", "null", "{}", "[1]", r#"{"version":99}"#, r#"{"version":1,"epoch":"x"}"#] {
             assert_eq!(State::from_json(text).unwrap_err().kind(), Kind::StateMismatch, "{text}");
         }

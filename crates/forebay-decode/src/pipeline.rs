@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{Error, Problems, Result, Rng, Stage};
 
 use crate::ops::{Buffers, Form};
-use crate::{Decoders, Image, Layout, Op, TensorData, Value};
+use crate::{Decoders, Image, Layout, Op, Region, TensorData, Value};
 
 mod head;
 mod tail;
@@ -121,6 +121,19 @@ impl Pipeline {
             None => u64::from(header.width) * u64::from(header.height) * 3 * size_of::<f32>() as u64,
         };
         Ok(header.memory_bytes + result)
+    }
+
+    /// Whether bytes that failed to decode would fail whatever the random crop. Damage below the rows that a crop needs
+    /// is not seen, so a verdict about the whole file is one that holds for its first pixel, too.
+    pub fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
+        if !self.decodes_part() {
+            return true;
+        }
+        let first = Region { x: 0, y: 0, width: 1, height: 1 };
+        let Scratch { decoders, image, .. } = scratch;
+        let decoded = decoders.header(bytes).and_then(|header| decoders.decode(bytes, &header, Some(first), image));
+        scratch.give_back();
+        decoded.is_err()
     }
 
     /// Decodes and transforms one sample.

@@ -20,14 +20,14 @@ impl LedgerFile {
     /// so that the next one does not join it.
     pub fn open(path: &Path) -> Result<Self> {
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| Error::io("created", error).at_path(parent))?;
+            fs::create_dir_all(parent).map_err(|error| unusable(parent, &error))?;
         }
         let file = OpenOptions::new()
             .create(true)
             .read(true)
             .append(true)
             .open(path)
-            .map_err(|error| Error::io("opened for appending", error).at_path(path))?;
+            .map_err(|error| unusable(path, &error))?;
         let ledger = Self { path: path.to_owned(), file };
         let ended = ledger.locked(|mut file| {
             let mut last = [b'\n'];
@@ -36,7 +36,7 @@ impl LedgerFile {
             }
             if last == [b'\n'] { Ok(()) } else { file.write_all(b"\n") }
         });
-        ended.map_err(|error| Error::io("opened for appending", error).at_path(path))?;
+        ended.map_err(|error| unusable(path, &error))?;
         Ok(ledger)
     }
 
@@ -49,14 +49,25 @@ impl LedgerFile {
         for failure in failures {
             lines.push_str(&failure.to_line()?);
         }
-        let written = self.locked(|mut file| file.write_all(lines.as_bytes()));
+        let written = self.locked(|mut file| {
+            let before = file.metadata()?.len();
+            file.write_all(lines.as_bytes()).inspect_err(|_| {
+                // Half a line (a full disk) would swallow the next one. If even this fails, the reader passes it over.
+                let _shortened = file.set_len(before);
+            })
+        });
         written.map_err(|error| Error::io("appended to", error).at_path(&self.path))
     }
 
     /// O_APPEND places a line; the lock keeps it whole where a write may be split (network mounts, a full disk).
     fn locked(&self, action: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-        // SAFETY: the descriptor is open for as long as `self.file` lives.
-        let locked = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) } == 0;
+        let locked = loop {
+            // SAFETY: the descriptor is open for as long as `self.file` lives.
+            let result = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) };
+            if result == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                break result == 0;
+            }
+        };
         let result = action(&self.file);
         if locked {
             // SAFETY: as above. A mount without locks has only O_APPEND, which is what it can give.
@@ -70,10 +81,14 @@ impl LedgerFile {
     /// A line that a crash cut short is passed over. A file without a single failure in it is an error: it is
     /// probably not a ledger, and appending to it would spoil it.
     pub fn read(path: &Path) -> Result<Vec<Failure>> {
+        // A pipe or a device would be read for ever.
+        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            return Err(unusable(path, &io::Error::other("it is not a regular file")));
+        }
         let text = match fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::io("read", error).at_path(path)),
+            Err(error) => return Err(unusable(path, &error)),
         };
         let (mut failures, mut unread) = (Vec::new(), None);
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
@@ -91,6 +106,13 @@ impl LedgerFile {
             _ => Ok(failures),
         }
     }
+}
+
+/// A ledger that cannot be used is a setting to correct, whatever the system calls it.
+fn unusable(path: &Path, error: &io::Error) -> Error {
+    Error::config(format!("cannot be the ledger: {error}"))
+        .at_path(path)
+        .with_hint("give `ledger` a file that can be written")
 }
 
 #[cfg(test)]
@@ -119,6 +141,14 @@ mod tests {
             }
         });
         assert_eq!(LedgerFile::read(&path).unwrap().len(), 4 * 400);
+    }
+
+    #[test]
+    fn what_cannot_be_a_ledger_is_a_wrong_setting() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(LedgerFile::open(folder.path()).unwrap_err().kind(), Kind::Config);
+        assert_eq!(LedgerFile::read(Path::new("/dev/zero")).unwrap_err().kind(), Kind::Config);
+        assert_eq!(LedgerFile::open(Path::new("/proc/none/ledger")).unwrap_err().kind(), Kind::Config);
     }
 
     #[test]

@@ -41,8 +41,12 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
     expect_regular(&metadata)?;
     let stat = stat_of(&metadata);
     let mut bytes = allot(stat.size_bytes)?;
+    let size = stat.size_bytes as usize;
+    bytes
+        .try_reserve_exact(size.saturating_sub(bytes.len()))
+        .map_err(|_| Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size} bytes)")))?;
     // A reused buffer keeps its length, so that only growth is zeroed.
-    bytes.resize(stat.size_bytes as usize, 0);
+    bytes.resize(size, 0);
     fill(path, &file, &mut bytes)?;
     Ok(Object { bytes, stat })
 }

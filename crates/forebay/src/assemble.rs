@@ -142,6 +142,8 @@ pub struct Batch {
     pub labels: Vec<i64>,
     /// Which samples they are, substitutes included.
     pub samples: Vec<SampleId>,
+    /// How many of the planned ones failed: replaced or left out.
+    pub failed: u64,
 }
 
 impl Batch {

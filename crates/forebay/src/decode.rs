@@ -18,9 +18,14 @@ pub(crate) fn run(shared: &Shared, worker: usize) {
             scratch = Scratch::default(); // half-written by whatever panicked
             Err(panicked(panic.as_ref()))
         });
+        // What quarantine rests on: a verdict about the file, not about what one crop saw of it.
+        let is_about_file = result.as_ref().is_err_and(|error| {
+            let is_about_bytes = shared.source.open.is_none() && error.kind().is_about_bytes(error.stage());
+            is_about_bytes && shared.source.pipeline.fails_always(&fetched.object.bytes, &mut scratch)
+        });
         let Fetched { item, path, object, charged, decode_bytes, buffer } = fetched;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
-        let (bytes, stat) = (object.bytes, object.stat);
+        let (bytes, stat) = (object.bytes, is_about_file.then_some(object.stat));
         shared.decoded(worker, decode_bytes, charged, bytes);
         match result {
             Ok((value, timing)) => {
@@ -29,7 +34,7 @@ pub(crate) fn run(shared: &Shared, worker: usize) {
                 let sample = item.sample;
                 shared.fill(item, Filled::Done(sample, value));
             }
-            Err(error) => after_trouble(shared, item, &path, error, Some(stat)),
+            Err(error) => after_trouble(shared, item, &path, error, stat),
         }
     }
 }
@@ -38,7 +43,11 @@ pub(crate) fn run(shared: &Shared, worker: usize) {
 fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Option<Value>, Timing)> {
     let pipeline = &shared.source.pipeline;
     let item = &fetched.item;
-    let rng = Rng::for_sample(shared.plan.seed, item.epoch, item.sample);
+    let mut rng = Rng::for_sample(shared.plan.seed, item.epoch, item.sample);
+    if item.is_given {
+        // A user's own order may draw a sample again and again: each time with another crop.
+        rng = rng.fork(item.position);
+    }
     let slot = || match (&fetched.buffer, pipeline.layout()) {
         (Some(buffer), Some(layout)) => {
             let size = layout.size_bytes();

@@ -22,6 +22,8 @@ pub(crate) struct Progress {
     /// How far it has come.
     pub(crate) at: Origin,
     pub(crate) books: Books,
+    /// The run goes on: until it ends or is dropped.
+    pub(crate) is_running: bool,
 }
 
 /// What [`Run::poll`] found.
@@ -41,7 +43,10 @@ pub enum Next {
 /// lost to nobody: the state only knows what was handed over.
 pub struct Run {
     pub(crate) stream: Option<Stream>,
+    /// What the state says: the batches that were committed.
     pub(crate) progress: Arc<Mutex<Progress>>,
+    /// Where it is with the last batch that [`Run::poll`] gave, committed or not.
+    pub(crate) reached: Progress,
     pub(crate) journal: Arc<Journal>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) parking: Arc<Parking>,
@@ -56,8 +61,17 @@ pub struct Run {
 }
 
 impl Run {
-    fn progress(&self) -> Progress {
-        *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn set_progress(&self, progress: Progress) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+
+    /// Makes the last batch that [`Run::poll`] gave the user's: from now on the state counts it.
+    ///
+    /// Apart from `poll`, because what lies between them (collation, a copy to pinned memory) may fail or be interrupted,
+    /// and then the batch never reached the training loop.
+    pub fn commit(&mut self) {
+        self.set_progress(self.reached);
+        self.journal.set_books(self.reached.epoch, self.reached.books);
     }
 
     /// The next batch; waits for it up to `wait`, so that the caller can look at signals in between.
@@ -103,10 +117,13 @@ impl Run {
 
     /// Checks the books, enters the next epoch, and leaves the stream where the next run finds it.
     fn finish(&mut self) -> Result<Next> {
-        let progress = self.progress();
-        progress.books.check(progress.epoch, self.expected_planned.unwrap_or(progress.books.planned))?;
-        let next = Epoch(progress.epoch.0 + 1);
-        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Progress { epoch: next, ..Progress::default() };
+        let Progress { epoch, books, .. } = self.reached;
+        books.check(epoch, self.expected_planned.unwrap_or(books.planned))?;
+        if books.planned > 0 {
+            self.journal.set_books(epoch, books);
+        }
+        let next = Epoch(epoch.0 + 1);
+        self.set_progress(Progress { epoch: next, ..Progress::default() });
         if let Some(stream) = self.stream.take().filter(|_| self.steps_left.is_some()) {
             self.parking.park(stream, next);
         }
@@ -121,10 +138,10 @@ impl Run {
         if let Some(error) = settled.error {
             return Err(error);
         }
-        let mut progress = self.progress();
-        progress.books.add(settled.books);
+        let mut reached = self.reached;
+        reached.books.add(settled.books);
         if let Some(limit) = &shared.config.max_failures {
-            limit.check(&progress.books)?;
+            limit.check(&reached.books)?;
         }
         let payload = match (buffer, shared.source.pipeline.layout()) {
             (Some(buffer), Some(layout)) => {
@@ -137,12 +154,12 @@ impl Run {
             }
             _ => stack(settled.values, &shared.pool)?,
         };
-        progress.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };
-        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
-        self.journal.set_books(plan.epoch, progress.books);
+        reached.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };
+        self.reached = reached;
         self.steps_left = self.steps_left.map(|left| left - 1);
         let labels = settled.samples.iter().map(|sample| shared.source.dataset.label(*sample)).collect();
-        Ok(Batch { epoch: plan.epoch, step: plan.step, payload, labels, samples: settled.samples })
+        let failed = settled.books.failed();
+        Ok(Batch { epoch: plan.epoch, step: plan.step, payload, labels, samples: settled.samples, failed })
     }
 
     fn living(&self) -> Result<&Stream> {
@@ -187,13 +204,22 @@ pub(crate) fn forked() -> Error {
         .with_hint("construct the DataLoader in the child, or start the child with spawn instead of fork")
 }
 
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).is_running = false;
+    }
+}
+
 impl Iterator for Run {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
         loop {
             match self.poll(Duration::from_secs(3600)) {
-                Ok(Next::Batch(batch)) => return Some(Ok(batch)),
+                Ok(Next::Batch(batch)) => {
+                    self.commit();
+                    return Some(Ok(batch));
+                }
                 Ok(Next::Pending) => {}
                 Ok(Next::End) => return None,
                 Err(error) => return Some(Err(error)),

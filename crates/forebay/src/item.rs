@@ -30,6 +30,8 @@ pub(crate) struct Item {
     pub(crate) key: Key,
     pub(crate) epoch: Epoch,
     pub(crate) position: u64,
+    /// The position is one of a user's own order.
+    pub(crate) is_given: bool,
     /// What the plan wants here.
     pub(crate) planned: SampleId,
     /// What is being tried: the planned sample, or a substitute.
@@ -54,6 +56,7 @@ impl Item {
             key,
             epoch,
             position,
+            is_given: false,
             planned,
             sample: planned,
             substitutes: 0,

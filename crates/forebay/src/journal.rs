@@ -69,9 +69,10 @@ impl Journal {
     /// The books of an epoch, as they stand now.
     pub(crate) fn set_books(&self, epoch: Epoch, books: Books) {
         let mut pages = self.pages();
-        match pages.epochs.back_mut() {
-            Some((last, entry)) if *last == epoch => *entry = books,
-            _ => pages.epochs.push_back((epoch, books)),
+        // From the back, where it almost always is.
+        match pages.epochs.iter_mut().rev().find(|(known, _)| *known == epoch) {
+            Some((_, entry)) => *entry = books,
+            None => pages.epochs.push_back((epoch, books)),
         }
         if pages.epochs.len() > MAX_EPOCHS {
             pages.epochs.pop_front();

@@ -47,6 +47,8 @@ struct Position {
     current: Option<Arc<Mutex<Progress>>>,
     /// Where the next run begins: set by `load_state` and `set_epoch`, otherwise the epoch after the last run's.
     next: Option<Progress>,
+    /// It was `load_state`.
+    is_loaded: bool,
     last_epoch: Option<Epoch>,
 }
 
@@ -76,6 +78,14 @@ impl Loader {
         config.check()?;
         if source.dataset.is_empty() {
             return Err(Error::config("the dataset has no samples"));
+        }
+        let slot_bytes = source.pipeline.layout().map_or(0, |layout| layout.size_bytes() as u64);
+        let batch_bytes = slot_bytes.saturating_mul(config.batch_size.min(source.dataset.len()));
+        if batch_bytes > config.memory_budget {
+            let (size, budget) = (config.batch_size, config.memory_budget);
+            return Err(Error::config(format!(
+                "memory_budget: expected at least {batch_bytes} bytes, which one batch of {size} takes, got {budget}"
+            )));
         }
         let descriptors = machine::max_open_files().saturating_sub(RESERVED_FILES).max(1);
         config.io_threads = config.io_threads.min(descriptors.try_into().unwrap_or(usize::MAX));
@@ -127,7 +137,7 @@ impl Loader {
     /// Enters the next epoch, or goes on where a loaded state was taken.
     pub fn epoch(&self) -> Result<Run> {
         self.claim()?;
-        let start = self.begin();
+        let start = self.start();
         // Only here: a user's own order may well be longer than the dataset.
         if start.at.position > self.plan.len {
             let (expected, got) = (self.plan.len, start.at.position);
@@ -153,17 +163,25 @@ impl Loader {
     /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
     pub fn given_order(&self) -> Result<Run> {
         self.claim()?;
-        let start = self.begin();
+        let start = self.start();
         let stream = self.stream(Feed::given(start.epoch, start.at))?;
         Ok(self.run(stream, start, None, None))
     }
 
     fn run(&self, stream: Stream, start: Progress, steps_left: Option<u64>, expected_planned: Option<u64>) -> Run {
+        let start = Progress { is_running: true, ..start };
         let progress = Arc::new(Mutex::new(start));
-        self.position().current = Some(Arc::clone(&progress));
+        // Only now: a run that could not begin must not lose the state that it was to go on from.
+        *self.position() = Position {
+            current: Some(Arc::clone(&progress)),
+            next: None,
+            is_loaded: false,
+            last_epoch: Some(start.epoch),
+        };
         Run {
             stream: Some(stream),
             progress,
+            reached: start,
             journal: Arc::clone(&self.journal),
             clock: Arc::clone(&self.clock),
             parking: Arc::clone(&self.parking),
@@ -174,12 +192,11 @@ impl Loader {
         }
     }
 
-    fn begin(&self) -> Progress {
-        let mut position = self.position();
+    /// Where the next run begins.
+    fn start(&self) -> Progress {
+        let position = self.position();
         let following = position.last_epoch.map_or(Epoch(0), |last| Epoch(last.0 + 1));
-        let start = position.next.take().unwrap_or(Progress { epoch: following, ..Progress::default() });
-        position.last_epoch = Some(start.epoch);
-        start
+        position.next.unwrap_or(Progress { epoch: following, ..Progress::default() })
     }
 
     fn stream(&self, feed: Feed) -> Result<Stream> {
@@ -199,16 +216,18 @@ impl Loader {
     pub fn set_epoch(&self, epoch: Epoch) {
         let mut position = self.position();
         if position.next.is_none_or(|next| next.epoch != epoch) {
-            position.next = Some(Progress { epoch, ..Progress::default() });
+            (position.next, position.is_loaded) = (Some(Progress { epoch, ..Progress::default() }), false);
         }
     }
 
     fn progress(&self) -> Progress {
         let position = self.position();
-        position.next.unwrap_or_else(|| match &position.current {
-            Some(current) => *current.lock().unwrap_or_else(PoisonError::into_inner),
-            None => Progress::default(),
-        })
+        let current = position.current.as_ref().map(|run| *run.lock().unwrap_or_else(PoisonError::into_inner));
+        match (position.next, current) {
+            // `set_epoch` in the middle of a run says where the next one begins, not where this one is.
+            (Some(_), Some(current)) if current.is_running && !position.is_loaded => current,
+            (next, current) => next.or(current).unwrap_or_default(),
+        }
     }
 
     /// The resume point: what was handed to the user counts, not what was prefetched.
@@ -220,7 +239,9 @@ impl Loader {
     /// Goes on where a state was taken, with the next run. Refuses the state of another dataset or order.
     pub fn load_state(&self, state: &State) -> Result<()> {
         let at = state.check(&self.plan, &self.identity)?;
-        self.position().next = Some(Progress { epoch: state.epoch, origin: at, at, books: state.books });
+        let loaded = Progress { epoch: state.epoch, origin: at, at, books: state.books, is_running: false };
+        let mut position = self.position();
+        (position.next, position.is_loaded) = (Some(loaded), true);
         Ok(())
     }
 

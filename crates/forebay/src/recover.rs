@@ -31,8 +31,7 @@ fn judge(retry: &Retry, item: &mut Item, error: &Error, elapsed: Duration) -> Ve
         return retry.pause(error, item.attempts, elapsed, key).map_or(Verdict::GiveUp, Verdict::ReadAgain);
     }
     // Promise 5: a decode error is guilty of nothing until one fresh read agrees.
-    let about_bytes = error.stage() == Some(Stage::Decode) && matches!(error.kind(), Kind::Corrupt | Kind::Undecodable);
-    if about_bytes && !item.reread {
+    if error.kind().is_about_bytes(error.stage()) && !item.reread {
         item.reread = true;
         return Verdict::ReadAgain(Duration::ZERO);
     }
@@ -73,6 +72,11 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
         OnError::Skip => {
             item.given_up = Some(GivenUp { error, stat });
             shared.fill(item, Filled::Skipped);
+        }
+        OnError::Replace if shared.plan.len < 2 => {
+            let message = format!("cannot be replaced, because there is no other sample: {}", error.message());
+            let error = Error::new(Kind::TooManyFailures, message).at_path(path).at_index(item.planned.0);
+            shared.fill(item, Filled::Failed(error));
         }
         OnError::Replace if item.substitutes >= MAX_SUBSTITUTES => {
             let message = format!(
@@ -122,9 +126,9 @@ impl Quarantine {
         let known = failures.iter().filter(|failure| failure.is_permanent()).filter_map(|failure| {
             let stat = Stat { size_bytes: failure.size_bytes?, mtime_ns: failure.mtime_ns? };
             let path = failure.path();
-            // The recorded sentence begins with the path, which the error will carry itself.
+            // The recorded sentence begins with the path and ends with the attempts, which the error will say itself.
             let message = failure.message.strip_prefix(&format!("{path:?} ")).unwrap_or(&failure.message);
-            let message = message.split(", after ").next().unwrap_or(message).to_owned();
+            let message = message.rsplit_once(", after ").map_or(message, |(message, _)| message).to_owned();
             let kind = Kind::from_slug(&failure.code)?;
             Some((path, Known { stat, kind, stage: failure.stage, message, detail: failure.detail.clone() }))
         });
@@ -133,7 +137,7 @@ impl Quarantine {
 
     /// Remembers a file whose damage a fresh read confirmed.
     pub(crate) fn add(&self, path: &Path, stat: Stat, error: &Error) {
-        if !matches!(error.kind(), Kind::Corrupt | Kind::Undecodable) || error.stage() != Some(Stage::Decode) {
+        if !error.kind().is_about_bytes(error.stage()) {
             return;
         }
         let known = Known {

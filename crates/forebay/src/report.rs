@@ -21,7 +21,7 @@ pub struct Report {
     pub ledger_error: Option<String>,
 }
 
-/// One row: a path, its last failure, and how often.
+/// One row: a path, its first failure, and how often.
 struct Row<'a> {
     failure: &'a Failure,
     times: usize,
@@ -53,7 +53,7 @@ impl fmt::Display for Report {
             write_table(f, &rows)?;
         }
         if self.forgotten > 0 {
-            writeln!(f, "{} older failures are in the ledger only", self.forgotten)?;
+            writeln!(f, "{} older failures are not remembered; a ledger has them all", self.forgotten)?;
         }
         if recovered > 0 {
             writeln!(f, "{recovered} reads failed at first and succeeded when tried again")?;

@@ -53,6 +53,7 @@ pub(crate) struct Shared {
     decode_work: Condvar,
     memory: Condvar,
     batch_done: Condvar,
+    reading_done: Condvar,
 }
 
 /// What a thread has in hand.
@@ -138,6 +139,7 @@ impl Shared {
             decode_work: Condvar::new(),
             memory: Condvar::new(),
             batch_done: Condvar::new(),
+            reading_done: Condvar::new(),
         }
     }
 
@@ -146,9 +148,10 @@ impl Shared {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Samples fetched ahead of the CPU threads: enough to keep them busy, few enough to stay in the cache.
-    fn max_holding(&self) -> usize {
-        (2 * self.config.cpu_threads).max(self.config.io_threads)
+    /// Samples under way at a time: every I/O thread has one, and a few more keep the CPU threads busy; not so many that
+    /// their bytes leave the cache before they are decoded.
+    fn max_ahead(&self) -> usize {
+        2 * self.config.cpu_threads + self.config.io_threads
     }
 
     /// The next sample to read; waits for one. `None` when the stream stops.
@@ -177,9 +180,6 @@ impl Shared {
     }
 
     fn pick_fetch(&self, desk: &mut Desk, now: Duration) -> Option<Item> {
-        if desk.fetching >= desk.fetch_limit {
-            return None;
-        }
         while desk.pausing.peek().is_some_and(|Reverse((until, _))| *until <= now) {
             let Some(Reverse((_, key))) = desk.pausing.pop() else { break };
             if let Some(at) = desk.paused.iter().position(|item| item.key == key) {
@@ -187,10 +187,13 @@ impl Shared {
                 desk.again.push(ByKey(key, item));
             }
         }
+        if desk.fetching >= desk.fetch_limit {
+            return None;
+        }
         if let Some(ByKey(_, item)) = desk.again.pop() {
             return Some(item);
         }
-        if desk.holding + desk.fetching >= self.max_holding() {
+        if desk.ready.len() + desk.decoding + desk.fetching >= self.max_ahead() {
             return None;
         }
         self.pick_fresh(desk, now)
@@ -203,11 +206,13 @@ impl Shared {
             self.open_batch(desk, now)?;
         }
         let number = desk.first_batch + desk.batches.len() as u64 - 1;
+        let is_given = matches!(desk.feed, Feed::Given { .. });
         let batch = desk.batches.back_mut()?;
         let slot = batch.issued;
         let place = batch.plan.places[slot];
         batch.issued += 1;
-        Some(Item::new(Key { batch: number, slot: slot as u32 }, batch.plan.epoch, place.position, place.sample))
+        let key = Key { batch: number, slot: slot as u32 };
+        Some(Item { is_given, ..Item::new(key, batch.plan.epoch, place.position, place.sample) })
     }
 
     fn open_batch(&self, desk: &mut Desk, now: Duration) -> Option<()> {
@@ -244,6 +249,15 @@ impl Shared {
 
     /// Charges memory for compressed bytes, waiting until there is some, and gives a buffer for them.
     pub(crate) fn allot(&self, size_bytes: u64) -> Result<Vec<u8>> {
+        /// No image is this large; a sparse file may be, and would take all the memory there is.
+        const MAX_SAMPLE_BYTES: u64 = 4 << 30;
+        if size_bytes > MAX_SAMPLE_BYTES {
+            let message =
+                format!("is too large for a sample (expected at most {MAX_SAMPLE_BYTES} bytes, got {size_bytes})");
+            return Err(
+                Error::new(Kind::Exhausted, message).with_hint("it cannot be an image: delete it or exclude it")
+            );
+        }
         let mut desk = self.desk();
         while desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped {
             desk = self.memory.wait(desk).unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +277,7 @@ impl Shared {
         let Some(charged) = charged else { return };
         desk.used -= charged;
         desk.holding -= 1;
-        if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_holding() {
+        if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_ahead() {
             desk.spare.push(buffer);
         }
         self.memory.notify_all();
@@ -282,8 +296,12 @@ impl Shared {
         let at = (fetched.item.key.batch - desk.first_batch) as usize;
         fetched.buffer = desk.batches.get(at).and_then(|batch| batch.buffer.clone());
         desk.ready.push(ByKey(fetched.item.key, fetched));
+        let stopped = desk.stopped;
         drop(desk);
         self.decode_work.notify_one();
+        if stopped {
+            self.reading_done.notify_all();
+        }
     }
 
     /// A read failed; what it was allotted is given back.
@@ -296,8 +314,12 @@ impl Shared {
             (desk.fetch_limit, desk.successes) = (desk.fetching.max(1), 0);
         }
         self.release(&mut desk, charged, Vec::new());
+        let stopped = desk.stopped;
         drop(desk);
         self.fetch_work.notify_one();
+        if stopped {
+            self.reading_done.notify_all();
+        }
     }
 
     /// Whether fewer reads at a time could still help against running out.
@@ -435,6 +457,18 @@ impl Shared {
         self.fetch_work.notify_all();
         self.batch_done.notify_all();
         result
+    }
+
+    /// The I/O threads that are still in a read after `grace`, once the stream has stopped.
+    pub(crate) fn stuck_readers(&self, grace: Duration) -> Vec<usize> {
+        let io_threads = self.config.io_threads;
+        let reading =
+            |desk: &Desk| (0..io_threads).filter(|&worker| desk.working[worker].is_some()).collect::<Vec<_>>();
+        let (desk, _) = self
+            .reading_done
+            .wait_timeout_while(self.desk(), grace, |desk| !reading(desk).is_empty())
+            .unwrap_or_else(PoisonError::into_inner);
+        reading(&desk)
     }
 
     /// Ends the stream: every thread returns as soon as it is done with what it has in hand.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
 
@@ -88,10 +89,13 @@ pub(crate) fn thread_name(worker: usize, io_threads: usize) -> String {
     }
 }
 
+/// How long the end of a stream waits for reads that are under way.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// Running threads and what they share.
 pub(crate) struct Stream {
     pub(crate) shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<(usize, JoinHandle<()>)>,
     process: u32,
 }
 
@@ -111,11 +115,12 @@ impl Stream {
         let name = thread_name(worker, shared.config.io_threads);
         let thread = Builder::new().name(name).spawn(move || work(&shared, worker));
         // Those already started are stopped and joined when `self` is dropped by the caller's `?`.
-        self.threads.push(thread.map_err(|error| {
+        let thread = thread.map_err(|error| {
             Error::io("given a thread", error).with_hint(
                 "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
             )
-        })?);
+        })?;
+        self.threads.push((worker, thread));
         Ok(())
     }
 
@@ -129,7 +134,7 @@ impl Stream {
 #[derive(Default)]
 pub(crate) struct Parking {
     parked: Mutex<Option<(Stream, Epoch)>>,
-    leaving: Mutex<Vec<JoinHandle<()>>>,
+    leaving: Mutex<Vec<Stream>>,
 }
 
 impl Parking {
@@ -144,23 +149,17 @@ impl Parking {
     }
 
     /// Stops a stream without waiting for what its threads have in hand.
-    pub(crate) fn dismiss(&self, mut stream: Stream) {
+    pub(crate) fn dismiss(&self, stream: Stream) {
         if !stream.is_forked() {
             stream.shared.stop();
-            self.leaving.lock().unwrap_or_else(PoisonError::into_inner).append(&mut stream.threads);
         }
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 
     /// Waits for the threads of dismissed streams.
     pub(crate) fn join(&self) {
-        let leaving = std::mem::take(&mut *self.leaving.lock().unwrap_or_else(PoisonError::into_inner));
-        leaving.into_iter().for_each(join);
+        drop(std::mem::take(&mut *self.leaving.lock().unwrap_or_else(PoisonError::into_inner)));
     }
-}
-
-fn join(thread: JoinHandle<()>) {
-    // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
-    let _ended = thread.join();
 }
 
 impl Drop for Stream {
@@ -171,7 +170,15 @@ impl Drop for Stream {
             return;
         }
         self.shared.stop();
-        self.threads.drain(..).for_each(join);
+        // A read stuck in the kernel cannot be cancelled: its thread is left to end by itself, and touches nothing of
+        // Python's or the user's when it does.
+        let stuck = self.shared.stuck_readers(GRACE);
+        for (worker, thread) in self.threads.drain(..) {
+            if !stuck.contains(&worker) {
+                // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
+                let _ended = thread.join();
+            }
+        }
     }
 }
 

@@ -116,6 +116,39 @@ fn abandoning_a_run_does_not_wait_for_a_slow_read_and_closing_does() {
 }
 
 #[test]
+fn every_io_thread_reads_at_the_same_time() {
+    let store = Arc::new(Scripted::new(pictures(40, false)));
+    (0..40).for_each(|index| store.script(path_of(index), vec![Fault::Wait]));
+    let config = Config { batch_size: 40, io_threads: 12, cpu_threads: 1, ..Config::default() };
+    let loader = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    let mut run = loader.epoch().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.total_reads() < 12 {
+        assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+        assert!(Instant::now() < deadline, "only {} reads at a time", store.total_reads());
+    }
+    store.release();
+    assert_eq!(run.next().unwrap().unwrap().len(), 40);
+}
+
+#[test]
+fn a_read_that_never_ends_does_not_keep_the_loader() {
+    let store = Arc::new(Scripted::new(pictures(4, false)));
+    store.script(path_of(0), vec![Fault::Wait]);
+    let loader =
+        Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let run = loader.epoch().unwrap();
+    while store.reads(&path_of(0)) == 0 {
+        std::thread::yield_now();
+    }
+    let started = Instant::now();
+    drop(run);
+    drop(loader);
+    assert!(started.elapsed() < Duration::from_secs(10), "it waits for a read that never ends");
+    store.release();
+}
+
+#[test]
 fn a_slow_sample_delays_its_own_batch_only() {
     let store = Arc::new(Scripted::new(pictures(12, false)));
     store.script(path_of(0), vec![Fault::Wait]);

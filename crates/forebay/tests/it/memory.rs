@@ -9,10 +9,31 @@ use forebay_store::testing::Scripted;
 use crate::fixture::{bitmap, crop, epoch, loader, path_of, source};
 
 #[test]
-fn a_budget_smaller_than_one_sample_still_gets_through() {
+fn a_budget_of_hardly_more_than_a_batch_still_gets_through() {
     let expected = epoch(&loader(30, false, Config { batch_size: 4, ..Config::default() }));
-    let config = Config { batch_size: 4, memory_budget: 1, cpu_threads: 3, io_threads: 5, ..Config::default() };
-    assert_eq!(epoch(&loader(30, false, config)), expected);
+    // A batch is 4 × 3 × 4 × 4 floats; a picture with all that decoding it takes is more.
+    let config = Config { batch_size: 4, memory_budget: 768, cpu_threads: 3, io_threads: 5, ..Config::default() };
+    assert_eq!(epoch(&loader(30, false, config.clone())), expected);
+    let store = Arc::new(Scripted::new(crate::fixture::pictures(30, false)));
+    let error = Loader::new(source(store, crop()), Config { memory_budget: 767, ..config }).err().unwrap();
+    assert!(error.to_string().contains("expected at least 768 bytes, which one batch of 4 takes, got 767"), "{error}");
+}
+
+#[test]
+fn a_file_larger_than_any_sample_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("cat")).unwrap();
+    for (name, size) in [("good.bmp", None), ("huge.bmp", Some(5u64 << 30))] {
+        let path = folder.path().join("cat").join(name);
+        std::fs::write(&path, bitmap(9, 7, 0)).unwrap();
+        if let Some(size) = size {
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size).unwrap();
+        }
+    }
+    let source = forebay::Source::image_folder(folder.path(), crop()).unwrap();
+    let loader = Loader::new(source, Config { on_error: forebay::OnError::Replace, ..Config::default() }).unwrap();
+    assert_eq!(epoch(&loader).len(), 2);
+    assert!(loader.failures()[0].message.contains("is too large for a sample"), "{:?}", loader.failures());
 }
 
 /// Counts how many samples are being transformed at the same time.

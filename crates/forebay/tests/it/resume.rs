@@ -120,6 +120,44 @@ fn another_dataset_is_refused_with_what_differs() {
 }
 
 #[test]
+fn only_a_committed_batch_counts() {
+    let loader = loader(SAMPLES, false, config(1, 1, 0));
+    let mut run = loader.epoch().unwrap();
+    let mut poll = || loop {
+        match run.poll(std::time::Duration::from_secs(20)).unwrap() {
+            forebay::Next::Pending => {}
+            next => break next,
+        }
+    };
+    assert!(matches!(poll(), forebay::Next::Batch(_)));
+    assert_eq!(loader.state().step.0, 0, "it may still fail on its way to the training loop");
+    assert!(matches!(poll(), forebay::Next::Batch(_)));
+    run.commit();
+    assert_eq!((loader.state().step.0, loader.state().position), (2, 8));
+}
+
+#[test]
+fn choosing_the_next_epoch_does_not_move_the_state_of_this_one() {
+    let loader = loader(SAMPLES, false, config(1, 1, 0));
+    let mut run = loader.epoch().unwrap();
+    run.next().unwrap().unwrap();
+    loader.set_epoch(forebay::Epoch(7));
+    assert_eq!((loader.state().epoch.0, loader.state().step.0), (0, 1));
+    drop(run);
+    assert_eq!((loader.state().epoch.0, loader.state().step.0), (7, 0));
+    assert_eq!(loader.epoch().unwrap().next().unwrap().unwrap().epoch.0, 7);
+}
+
+#[test]
+fn a_run_that_cannot_begin_loses_no_state() {
+    let loader = loader(SAMPLES, false, config(1, 1, 0));
+    let state = State { position: 61, step: forebay::Step(3), ..loader.state() };
+    loader.load_state(&state).unwrap();
+    assert!(loader.epoch().is_err());
+    assert_eq!(loader.state().step.0, 3);
+}
+
+#[test]
 fn a_position_beyond_the_dataset_is_refused() {
     let loader = loader(SAMPLES, false, config(1, 1, 0));
     loader.load_state(&State { position: 61, ..loader.state() }).unwrap();
