@@ -51,6 +51,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def is_length(value: Any) -> bool:
+    """Whether it can be a number of pixels, 0 or more."""
+    return is_integer(value) and 0 <= value < 2**32
+
+
 def sequence(value: Any, lengths: tuple[int, ...], test: Any) -> list[Any] | None:
     """The items of a sequence of one of these lengths whose items all pass the test."""
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) in lengths and all(map(test, value)):
@@ -60,16 +65,16 @@ def sequence(value: Any, lengths: tuple[int, ...], test: Any) -> list[Any] | Non
 
 def size(transform: str, argument: str, value: Any) -> tuple[int, int]:
     """(height, width) from one number or two."""
-    items = [value] if is_integer(value) else sequence(value, (1, 2), is_integer)
-    if items is None or not all(item >= 1 for item in items):
+    items = [value] if is_length(value) else sequence(value, (1, 2), is_length)
+    if items is None or 0 in items:
         raise problem(transform, argument, "one or two whole numbers, 1 or more (height, width)", value)
     return int(items[0]), int(items[-1])
 
 
 def padding(transform: str, value: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) from one, two or four numbers."""
-    items = [value] if is_integer(value) else sequence(value, (1, 2, 4), is_integer)
-    if items is None or not all(item >= 0 for item in items):
+    items = [value] if is_length(value) else sequence(value, (1, 2, 4), is_length)
+    if items is None:
         raise problem(transform, "padding", "one, two or four whole numbers, 0 or more", value)
     left, top, right, bottom = (items * 4)[:4]
     return int(left), int(top), int(right), int(bottom)

@@ -198,7 +198,8 @@ class DataLoader:
         if self._order.batch_sampler is not None:
             return itertools.islice(self._order.batch_sampler, done.step, None)
         # Indices, not batches: the batch size may be another one now.
-        indices = itertools.islice(self._order.sampler or (), done.position, None)
+        sampler = () if self._order.sampler is None else self._order.sampler
+        indices = itertools.islice(sampler, done.position, None)
         return _batched(indices, self._order.batch_size or 1, self._order.drop_last)
 
     def __len__(self) -> int:

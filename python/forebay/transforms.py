@@ -75,10 +75,10 @@ class Resize(Transform):
         max_size: int | None = None,
         antialias: bool | None = True,
     ) -> None:
-        one_or_two = [size] if check.is_integer(size) else check.sequence(size, (1, 2), check.is_integer)
-        if size is not None and (one_or_two is None or min(one_or_two) < 1):
+        one_or_two = [size] if check.is_length(size) else check.sequence(size, (1, 2), check.is_length)
+        if size is not None and (one_or_two is None or 0 in one_or_two):
             raise check.problem("Resize", "size", "one or two whole numbers, 1 or more, or None", size)
-        if max_size is not None and not check.is_integer(max_size):
+        if max_size is not None and not check.is_length(max_size):
             raise check.problem("Resize", "max_size", "a whole number or None", max_size)
         self.size = one_or_two
         self.interpolation = check.interpolation("Resize", interpolation)

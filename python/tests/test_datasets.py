@@ -1,5 +1,6 @@
 """`ImageFolder` and `DatasetFolder` are torchvision's, seen from outside."""
 
+import copy
 import os
 import pickle
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 import torchvision
 from PIL import Image
 
+import children
 import folders
 import forebay as fb
 from forebay import transforms as T
@@ -173,6 +175,104 @@ def test_a_subset_has_its_samples_in_its_order(folder: Path) -> None:
     assert chosen.classes == dataset.classes and len(dataset) == 24
     with pytest.raises(IndexError, match="24"):
         dataset.subset([24])
+
+
+def negative(label: int) -> int:
+    return -label
+
+
+def is_jpeg(path: str) -> bool:
+    return path.endswith(".jpg")
+
+
+class Numbered(fb.ImageFolder):
+    """With classes, a constructor and an attribute of its own."""
+
+    def __init__(self, root: Path, first: int) -> None:
+        self.first = first
+        super().__init__(root, is_valid_file=is_jpeg)
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        return ["cat", "dog"], {"cat": self.first, "dog": self.first + 1}
+
+
+def datasets(root: Path) -> list[fb.DatasetFolder]:
+    transform = T.Compose([T.Resize((8, 9)), T.RandomHorizontalFlip(), T.ToTensor()])
+    whole = fb.ImageFolder(root, transform, negative)
+    chosen = whole.subset([5, 0, -1, 5])
+    return [
+        whole,
+        chosen,
+        chosen.subset([2, 0]),
+        chosen.subset([]),
+        fb.DatasetFolder(root, len, (".jpg",)),
+        Numbered(root, 5),
+        Numbered(root, 5).subset(range(1, 20)),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("how", ["pickle", "deepcopy", "copy"])
+def test_a_dataset_is_pickled_and_copied(folder: Path, number: int, how: str) -> None:
+    dataset = datasets(folder)[number]
+    ways: dict[str, Any] = {
+        "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+        "deepcopy": copy.deepcopy,
+        "copy": copy.copy,
+    }
+    twin = ways[how](ways[how](dataset))
+    assert type(twin) is type(dataset) and repr(twin) == repr(dataset)
+    assert_equal(twin, dataset)
+    assert (twin.transform, twin.loader, twin.extensions) == (dataset.transform, dataset.loader, dataset.extensions)
+    assert vars(twin).get("first") == vars(dataset).get("first")
+    if len(dataset) > 1:
+        torch.manual_seed(1)
+        value, label = dataset[1]
+        torch.manual_seed(1)
+        again, other = twin[1]
+        assert label == other and (torch.equal(value, again) if torch.is_tensor(value) else value == again)
+        assert twin.subset([1]).samples == [dataset.samples[1]]
+        loaders = [fb.DataLoader(one, 2, collate_fn=len) for one in (dataset, twin)]
+        loaders[1].load_state_dict(loaders[0].state_dict())
+
+
+def test_a_deep_copy_is_the_copys_own(folder: Path) -> None:
+    dataset = fb.ImageFolder(folder, transform=T.Compose([T.ToTensor()]))
+    both = copy.deepcopy([dataset, dataset])
+    assert both[0] is both[1] and both[0].transform is not dataset.transform
+    both[0].transform = None
+    both[0].classes.append("more")
+    assert dataset.transform is not None and dataset.classes == ["cat", "dog"]
+
+
+def test_a_folder_that_changed_is_not_unpickled(folder: Path) -> None:
+    pickled = [pickle.dumps(dataset) for dataset in datasets(folder)[:2]]
+    os.remove(fb.ImageFolder(folder).samples[3][0])
+    for data in pickled:
+        with pytest.raises(fb.errors.StateMismatchError, match=r"expected the 24 samples .* pickled, got 23"):
+            pickle.loads(data)
+
+
+def test_a_dataset_goes_to_another_process(folder: Path, tmp_path: Path) -> None:
+    dataset = fb.ImageFolder(folder, transform=T.Compose([T.Resize((8, 8)), T.ToTensor()])).subset([5, 0, 23])
+    (tmp_path / "dataset.pickle").write_bytes(pickle.dumps(dataset.subset([2, 0])))
+    program = """
+    import pickle, sys
+    with open(sys.argv[1], "rb") as file:
+        dataset = pickle.load(file)
+    import forebay as fb
+    print([path for path, _ in dataset.samples])
+    print([images.shape for images, _ in fb.DataLoader(dataset, 2, output="numpy")])
+    """
+    done = children.run(program, tmp_path / "dataset.pickle")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str([dataset.samples[index][0] for index in (2, 0)]), "[(2, 3, 8, 8)]"]
+
+
+def test_labels_outside_what_fits_are_named(folder: Path) -> None:
+    for first in (-1, 2**32):
+        with pytest.raises(fb.errors.ConfigError, match=r"class_to_idx\['cat'\]: expected"):
+            Numbered(folder, first)
 
 
 def test_transform_may_be_set_later_and_is_checked(folder: Path) -> None:

@@ -4,6 +4,8 @@ import gc
 import os
 import signal
 import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -189,6 +191,35 @@ def test_ctrl_c_is_felt_at_once(tmp_path: Path, slow: str) -> None:
     assert soonest(program, tmp_path) < 0.2
 
 
+@pytest.mark.parametrize("where", ["batch", "body"])
+def test_ctrl_c_in_a_with_block_does_not_wait_for_a_slow_call(folder: Path, where: str) -> None:
+    program = f"""
+    import warnings
+    warnings.simplefilter("ignore")
+    {SETUP}
+    def slowly(path):
+        time.sleep(0.01 if path.endswith("0000.jpg") else 3)
+        return path
+
+    dataset = fb.DatasetFolder(sys.argv[1], slowly, (".jpg",))
+    try:
+        with fb.DataLoader(dataset, 1, num_workers=1, output="numpy", collate_fn=list) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            print("ready", flush=True)
+            while True:
+                {"next(iterator)" if where == "batch" else "time.sleep(0.01)"}
+    except KeyboardInterrupt:
+        print(time.time(), flush=True)
+    try:
+        iter(loader)
+        print("it was closed")
+    except fb.errors.StoppedError:
+        pass
+    """
+    assert soonest(program, folder) < 0.2
+
+
 def test_ctrl_c_between_batches_is_pythons_own(folder: Path) -> None:
     program = f"""
     {SETUP}
@@ -260,6 +291,69 @@ def test_a_dataset_serves_torchs_own_workers(folder: Path) -> None:
     """
     done = children.run(program, folder, seconds=40)
     assert (done.returncode, done.stdout) == (0, "24\n"), done.stderr
+
+
+def test_a_dataset_serves_torchs_spawned_workers(folder: Path, tmp_path: Path) -> None:
+    program = """
+    import sys
+    import torch
+    import forebay as fb
+    from forebay import transforms as T
+
+    if __name__ == "__main__":
+        dataset = fb.ImageFolder(sys.argv[1], transform=T.Compose([T.RandomResizedCrop(24), T.ToTensor()]))
+        chosen = dataset.subset(range(20))
+        loader = torch.utils.data.DataLoader(chosen, 2, num_workers=2, multiprocessing_context="spawn")
+        print(sum(len(labels) for _, labels in loader))
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env=children.environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "20\n"), done.stderr
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_torch_is_not_imported_while_threads_ask_for_it(folder: Path, output: str) -> None:
+    program = """
+    import sys, threading, warnings
+    warnings.simplefilter("ignore")
+    import forebay as fb
+    from forebay import transforms as T
+    transform = T.Compose([lambda x: x, T.Resize((8, 8)), T.ToTensor()])
+    dataset = fb.ImageFolder(sys.argv[1], transform=transform)
+    loader = fb.DataLoader(dataset, 1, num_workers=8, on_error="replace", output=sys.argv[2])
+    if sys.argv[2] == "numpy":
+        assert "torch" not in sys.modules
+        threading.Thread(target=__import__, args=("torch",)).start()
+    for _ in range(20):
+        for batch in loader:
+            pass
+    print([failure.message for failure in loader.failures])
+    """
+    done = children.run(program, folder, output)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_a_module_is_not_there_before_its_import_is_complete(tmp_path: Path) -> None:
+    (tmp_path / "slowly_imported.py").write_text(
+        "import forebay._modules as m\nseen = m.imported(__name__)\n"
+    )
+    program = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    from forebay._modules import imported
+    print(imported("slowly_imported"))
+    import slowly_imported
+    print(slowly_imported.seen, imported("slowly_imported") is slowly_imported)
+    """
+    assert children.run(program, tmp_path).stdout == "None\nNone True\n"
 
 
 def test_importing_does_not_import_torch(folder: Path) -> None:

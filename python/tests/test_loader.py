@@ -138,7 +138,7 @@ def test_an_exception_of_a_sampler_is_the_users_own(dataset: fb.ImageFolder) -> 
     assert threads() == before
 
 
-@pytest.mark.parametrize("wrong", [24, -1, "a"])
+@pytest.mark.parametrize("wrong", [24, -1, 2**70, "a"])
 def test_an_index_of_a_sampler_outside_is_named(dataset: fb.ImageFolder, wrong: Any) -> None:
     with pytest.raises(fb.errors.ConfigError, match="sampler: expected"):
         list(fb.DataLoader(dataset, 1, sampler=[wrong]))
@@ -147,6 +147,31 @@ def test_an_index_of_a_sampler_outside_is_named(dataset: fb.ImageFolder, wrong: 
 def test_a_batch_sampler_of_single_indices_is_named(dataset: fb.ImageFolder) -> None:
     with pytest.raises(fb.errors.ConfigError, match="batch_sampler: expected batches of indices, got 1"):
         list(fb.DataLoader(dataset, batch_sampler=[1, 2]))
+
+
+def test_a_batch_of_a_batch_sampler_that_is_none_is_not_the_end(dataset: fb.ImageFolder) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="batch_sampler: expected batches of indices, got None"):
+        list(fb.DataLoader(dataset, batch_sampler=[[1], None]))
+
+
+def test_a_sampler_may_be_an_array(dataset: fb.ImageFolder) -> None:
+    for order in (numpy.array([3, 23, 0]), torch.tensor([3, 23, 0])):
+        assert labels_of(fb.DataLoader(dataset, 2, sampler=order)) == [[0, 1], [0]]
+
+
+def test_with_a_sampler_the_place_among_the_ranks_is_known(
+    folder: Path, plain: T.Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    dataset = fb.ImageFolder(folder, transform=plain)
+    folders.text(Path(dataset.samples[3][0]))
+    with pytest.raises(fb.errors.ConfigError, match='"skip" with 4 ranks'):
+        fb.DataLoader(dataset, 2, sampler=range(6), on_error="skip")
+    loader = fb.DataLoader(dataset, 2, sampler=range(6), on_error="replace")
+    assert list(map(len, labels_of(loader))) == [2, 2, 2], "the sampler's own division is the only one"
+    (failure,) = loader.failures
+    assert (failure.rank, failure.index) == (2, 3)
 
 
 @pytest.mark.timeout(10)
@@ -187,6 +212,25 @@ def test_an_exception_of_collate_fn_is_the_users_own(dataset: fb.ImageFolder) ->
     before = threads()
     with pytest.raises(ZeroDivisionError):
         list(fb.DataLoader(dataset, 5, collate_fn=lambda pairs: 1 / 0))
+    assert threads() == before
+
+
+def stop(*_: Any) -> Any:
+    raise StopIteration("mine")
+
+
+@pytest.mark.parametrize("place", ["transform", "loader", "target_transform", "collate_fn"])
+def test_a_stop_iteration_of_the_users_own_code_does_not_end_the_epoch(folder: Path, place: str) -> None:
+    before = threads()
+    transform = T.Compose([T.Lambda(stop) if place == "transform" else T.Resize((8, 8)), T.ToTensor()])
+    options = {place: stop} if place in ("loader", "target_transform") else {}
+    loader = fb.DataLoader(
+        fb.ImageFolder(folder, transform, **options), 4, collate_fn=stop if place == "collate_fn" else None
+    )
+    with pytest.raises(RuntimeError, match=f"{place}.* raised StopIteration") as raised:
+        list(loader)
+    assert type(raised.value) is RuntimeError and isinstance(raised.value.__cause__, StopIteration)
+    assert raised.value.__cause__.args == ("mine",)
     assert threads() == before
 
 
@@ -267,7 +311,7 @@ def test_ranks_come_from_the_launcher(dataset: fb.ImageFolder, monkeypatch: pyte
     loader = fb.DataLoader(dataset, 3)
     assert (loader.rank, loader.world_size) == (1, 4)
     assert fb.DataLoader(dataset, 3, rank=0, world_size=1).world_size == 1
-    assert fb.DataLoader(dataset, 3, sampler=[1]).world_size == 1
+    assert fb.DataLoader(dataset, 3, sampler=[1]).world_size == 4, "a sampler divides, the place is the same"
     monkeypatch.delenv("RANK")
     with pytest.raises(fb.errors.ConfigError, match="RANK: expected"):
         fb.DataLoader(dataset, 3)
@@ -319,6 +363,28 @@ def test_explain_needs_no_data(dataset: fb.ImageFolder) -> None:
         fb.DataLoader(dataset, 4, sampler=[0]).explain(0)
 
 
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda loader: loader.explain(-1), "step: expected at least 0, got -1"),
+        (lambda loader: loader.explain(2**63 - 1), "step: expected one below 6"),
+        (lambda loader: loader.explain(2**64), r"step: expected one below 2\*\*63, got"),
+        (lambda loader: loader.explain("0"), "step: expected a whole number, got '0'"),
+        (lambda loader: loader.explain(0, -1), "epoch: expected at least 0, got -1"),
+        (lambda loader: loader.explain(0, world_size=0), "world_size: expected at least 1, got 0"),
+        (lambda loader: loader.explain(0, world_size=2**32), r"world_size: expected one below 2\*\*32"),
+        (lambda loader: loader.explain(0, world_size=2, rank=2**40), r"rank: expected one below 2\*\*32"),
+        (lambda loader: loader.set_epoch(2**64), r"epoch: expected one below 2\*\*63, got 18446744073709551616"),
+        (lambda loader: loader.set_epoch(-1), "epoch: expected at least 0, got -1"),
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be_are_named(dataset: fb.ImageFolder, ask: Any, named: str) -> None:
+    loader = fb.DataLoader(dataset, 4)
+    with pytest.raises(fb.errors.ConfigError, match=named):
+        ask(loader)
+
+
 def test_failures_become_a_table(folder: Path, plain: T.Compose) -> None:
     dataset = fb.ImageFolder(folder, transform=plain)
     folders.text(Path(dataset.samples[3][0]))
@@ -349,6 +415,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 0}, "batch_size: expected at least 1, got 0"),
     ({"batch_size": 2.5}, "batch_size: expected a whole number, got 2.5"),
     ({"batch_size": True}, "batch_size"),
+    ({"batch_size": 2**63}, r"batch_size: expected one below 2\*\*63, got 9223372036854775808"),
+    ({"num_workers": 2**64}, r"num_workers: expected one below 2\*\*63"),
+    ({"prefetch_factor": 2**64}, r"prefetch_factor: expected one below 2\*\*63"),
+    ({"timeout": 10**400}, "timeout: expected a number"),
     ({"num_workers": -1}, "num_workers option should be non-negative"),
     ({"num_workers": 1_000_000}, "num_workers: expected 1 to 4096"),
     ({"timeout": -1}, "timeout option should be non-negative"),
@@ -365,20 +435,33 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"on_error": "skip", "world_size": 2, "rank": 0}, '"skip" with 2 ranks'),
     ({"rank": 2, "world_size": 2}, "rank: expected 0 to 1, got 2"),
     ({"rank": 0, "world_size": 0}, "world_size: expected at least 1, got 0"),
+    ({"rank": 0, "world_size": 2**32}, r"world_size: expected one below 2\*\*32, got 4294967296"),
+    ({"rank": 2**32, "world_size": 2}, r"rank: expected one below 2\*\*32, got 4294967296"),
+    ({"sampler": [0], "rank": 2, "world_size": 2}, "rank: expected 0 to 1, got 2"),
+    ({"sampler": [0], "on_error": "skip", "world_size": 2, "rank": 0}, '"skip" with 2 ranks'),
     ({"max_failures": 1.5}, "max_failures: expected a count or a fraction from 0 to 1, got 1.5"),
     ({"max_failures": -1}, "max_failures: expected at least 0, got -1"),
+    ({"max_failures": 2**70}, r"max_failures: expected one below 2\*\*63, got 1180591620717411303424"),
     ({"max_failures": "1%"}, "max_failures: expected a whole number, got '1%'"),
     ({"memory_budget": "lots"}, 'memory_budget: expected bytes or text like "8GiB"'),
     ({"memory_budget": 0}, "memory_budget: expected at least 1, got 0"),
+    ({"memory_budget": 2**64}, r"memory_budget: expected one below 2\*\*63"),
+    ({"memory_budget": "99999999999TiB"}, r"memory_budget: expected one below 2\*\*63 bytes, got '99999999999TiB'"),
+    ({"memory_budget": "9" * 400 + "GB"}, r"memory_budget: expected one below 2\*\*63 bytes"),
+    ({"memory_budget": 100, "batch_size": 2}, "memory_budget: expected"),
     ({"deadline_seconds": 0}, "deadline_seconds: expected more than 0, got 0"),
+    ({"deadline_seconds": 1e10}, r"deadline_seconds: expected a number of 0 to 1e\+09, got 10000000000.0"),
+    ({"deadline_seconds": 10**400}, "deadline_seconds: expected a number"),
     ({"deadline_seconds": float("nan")}, "deadline_seconds: expected a number"),
     ({"stall_seconds": 0}, "stall_seconds: expected more than 0, got 0"),
     ({"retries": -1}, "retries: expected at least 0, got -1"),
+    ({"retries": 2**32}, r"retries: expected one below 2\*\*32, got 4294967296"),
     ({"seed": -1}, "seed: expected at least 0, got -1"),
     ({"seed": 2**64}, r"seed: expected one below 2\*\*64"),
     ({"seed": 1, "generator": torch.Generator()}, "seed: expected none beside generator"),
     ({"generator": 3}, "generator: expected a torch.Generator, got 3"),
     ({"io_threads": 0}, "io_threads: expected"),
+    ({"io_threads": 2**64}, r"io_threads: expected one below 2\*\*63"),
     ({"io_threads": "many"}, "io_threads: expected a whole number, got 'many'"),
     ({"workers": "processes"}, 'workers: expected one of "auto", "threads", got \'processes\''),
     ({"output": "jax"}, "output: expected one of"),

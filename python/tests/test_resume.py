@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,41 @@ def test_what_is_no_state_is_refused(damaged: Path, state: dict[str, Any]) -> No
         loader.load_state_dict(state)
 
 
+class Sabotage:
+    """Works, but for one call."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        self.at, self.error, self.calls = at, error, 0
+
+    def __call__(self, value: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.at:
+            raise self.error
+        return value
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), StopIteration()], ids=repr)
+@pytest.mark.parametrize("order", [{}, {"sampler": range(COUNT)}], ids=["planned", "sampler"])
+@pytest.mark.parametrize("place", ["collate_fn", "target_transform"])
+def test_a_batch_that_the_loop_never_got_does_not_count(
+    damaged: Path, error: BaseException, order: dict[str, Any], place: str
+) -> None:
+    transform = T.Compose([T.Resize((8, 8)), T.ToTensor()])
+    broken = Sabotage(3 if place == "collate_fn" else 2 * BATCH + 2, error)
+    targets = broken if place == "target_transform" else None
+    dataset = fb.ImageFolder(damaged, transform=transform, target_transform=targets)
+    collate_fn = broken if place == "collate_fn" else None
+    loader = fb.DataLoader(dataset, BATCH, on_error="replace", collate_fn=collate_fn, **order)
+    got = 0
+    with pytest.raises((type(error), RuntimeError)):
+        for _ in loader:
+            got += 1
+    state = loader.state_dict()
+    assert (got, state["step"], state["position"]) == (2, 2, 2 * BATCH)
+    loader.load_state_dict(state)
+    assert sum(1 for _ in loader) == COUNT // BATCH - 2
+
+
 def test_a_sampler_is_passed_over_up_to_the_step(damaged: Path, digests: Digests) -> None:
     dataset = fb.ImageFolder(damaged, transform=T.Compose([T.Resize((8, 8)), T.ToTensor()]))
     order = list(range(0, COUNT, 2))
@@ -169,3 +204,84 @@ def test_a_sampler_is_passed_over_up_to_the_step(damaged: Path, digests: Digests
     second.load_state_dict(first.state_dict())
     assert digests(second) == expected[3 * BATCH :]
     assert digests(second) == following, "the following epoch is a whole one again"
+
+
+def sampled(root: Path, batch_size: int, **options: Any) -> fb.DataLoader:
+    dataset = fb.ImageFolder(root, transform=T.Compose([T.Resize((8, 8)), T.ToTensor()]))
+    return fb.DataLoader(dataset, batch_size, on_error="replace", **options)
+
+
+def advance(loader: fb.DataLoader, steps: int) -> dict[str, Any]:
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    return state
+
+
+@pytest.mark.parametrize("other", [1, 3, 7, 12])
+def test_a_sampler_goes_on_with_another_batch_size(damaged: Path, digests: Digests, other: int) -> None:
+    order = random.Random(3).sample(range(COUNT), 31)
+    expected = digests(sampled(damaged, 4, sampler=order))
+    state = advance(sampled(damaged, 4, sampler=order), 3)
+    assert (state["step"], state["position"], state["sampler"]) == (3, 12, True)
+    second = sampled(damaged, other, sampler=order)
+    second.load_state_dict(state)
+    assert digests(second) == expected[12:]
+
+
+def test_a_batch_sampler_is_passed_over_by_batches(damaged: Path, digests: Digests) -> None:
+    batches = [[1, 2, 3], [23], [5, 4], [9]]
+    expected = digests(sampled(damaged, 1, batch_sampler=batches))
+    state = advance(sampled(damaged, 1, batch_sampler=batches), 2)
+    assert (state["step"], state["position"]) == (2, 4)
+    second = sampled(damaged, 1, batch_sampler=batches)
+    second.load_state_dict(state)
+    assert digests(second) == expected[4:]
+
+
+def test_batches_skipped_whole_count_in_the_state_of_a_sampler(tmp_path: Path) -> None:
+    paths = folders.write_folder(tmp_path, 6, classes=("a",))
+    for path in paths[2:4]:
+        folders.empty(path)
+    dataset = fb.ImageFolder(tmp_path, transform=T.Compose([T.Resize((8, 8)), T.ToTensor()]))
+    loader = fb.DataLoader(dataset, 2, sampler=range(6), on_error="skip")
+    iterator = iter(loader)
+    positions = []
+    for _ in iterator:
+        state = loader.state_dict()
+        positions.append((state["step"], state["position"]))
+    assert positions == [(1, 2), (3, 6)]
+
+
+def test_a_state_of_a_sampler_is_for_samplers_only(damaged: Path) -> None:
+    given, planned = sampled(damaged, 4, sampler=range(COUNT)), sampled(damaged, 4)
+    assert "sampler" not in planned.state_dict()
+    with pytest.raises(fb.errors.StateMismatchError, match=r"sampler.*: this loader has none, the state one"):
+        planned.load_state_dict(given.state_dict())
+    with pytest.raises(fb.errors.StateMismatchError, match=r"sampler.*: this loader has one, the state none"):
+        given.load_state_dict(planned.state_dict())
+    assert given.state_dict()["step"] == 0
+
+
+class Moody:
+    """A sampler whose first pass fails at once."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        if self.passes == 1:
+            raise ZeroDivisionError("mine")
+        return iter(range(COUNT))
+
+
+def test_a_pass_that_fails_to_begin_does_not_lose_the_state(damaged: Path, digests: Digests) -> None:
+    expected = digests(sampled(damaged, 4, sampler=range(COUNT)))
+    state = advance(sampled(damaged, 4, sampler=range(COUNT)), 3)
+    loader = sampled(damaged, 4, sampler=Moody())
+    loader.load_state_dict(state)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        iter(loader)
+    assert digests(loader) == expected[12:]

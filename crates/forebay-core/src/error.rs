@@ -99,8 +99,8 @@ registry! {
         "the file is of a known format, and damaged"
         => "the file itself is bad (a second read agreed): restore it from its source or delete it";
     Undecodable "undecodable" "UndecodableError" "OSError" true
-        "the file is of no format that forebay decodes"
-        => "it is not an image whatever its name says: delete it, or exclude it with `is_valid_file`";
+        "the file is of no format that forebay decodes, or a transform refused it"
+        => "it is no image that forebay knows, whatever its name says: delete it, or exclude it with `is_valid_file`";
     Exhausted "exhausted" "ExhaustedError" "OSError" true
         "memory, descriptors or a size limit ran out"
         => "lower `num_workers` or the image size, or raise the limit named in the message";

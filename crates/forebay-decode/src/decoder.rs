@@ -143,7 +143,9 @@ pub(crate) fn damaged(format: Format, detail: impl Into<String>) -> Error {
 /// The error for a sound file of a kind that is not decoded.
 pub(crate) fn unsupported(format: Format, detail: impl Into<String>) -> Error {
     let message = format!("is a {} of a variant that is not decoded", format.name());
-    Error::new(Kind::Undecodable, message).with_detail(detail)
+    Error::new(Kind::Undecodable, message)
+        .with_detail(detail)
+        .with_hint("the file may well be good: convert it to a common variant, or open it yourself with `loader=`")
 }
 
 /// The error for bytes of no known format; it shows how they begin.

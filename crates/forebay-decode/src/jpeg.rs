@@ -10,7 +10,7 @@ use forebay_core::{Error, Kind, Result};
 // Not called from Rust: it brings the library that the shim is linked with.
 use turbojpeg_sys as _;
 
-use crate::decoder::{check_size, truncated};
+use crate::decoder::{check_size, truncated, unsupported};
 use crate::pixels::{cmyk_to_rgb, prepare};
 use crate::{Decoder, Format, Header, Image, Region};
 
@@ -120,7 +120,7 @@ impl Jpeg {
         };
         match code {
             TRUNCATED => Error::new(Kind::Corrupt, format!("is truncated (JPEG ends {place})")),
-            UNSUPPORTED => Error::new(Kind::Undecodable, "is a JPEG of a variant that is not decoded"),
+            UNSUPPORTED => return unsupported(Format::Jpeg, detail),
             NO_MEMORY => Error::new(Kind::Exhausted, format!("needs more memory than there is (JPEG, {place})")),
             _ => Error::new(Kind::Corrupt, format!("is damaged (JPEG, {place})")),
         }

@@ -81,7 +81,13 @@ pub fn scan(
 /// The directories below a root, sorted: torchvision's classes.
 pub fn find_classes(root: &Path, list: &dyn Fn(&Path) -> Result<Listing>) -> Result<Vec<String>> {
     let mut classes = Vec::new();
-    for entry in list(root)?.entries.into_iter().filter(|entry| entry.is_directory) {
+    let listing = list(root).map_err(|error| match error.kind() {
+        Kind::NotFound => {
+            error.with_hint("is it the right folder? expected one directory per class, as in `root/cat/1.jpg`")
+        }
+        _ => error,
+    })?;
+    for entry in listing.entries.into_iter().filter(|entry| entry.is_directory) {
         classes.push(entry.name.into_string().map_err(|name| {
             Error::config("has a name that is not UTF-8; a class name has to be")
                 .at_path(&root.join(name))
@@ -111,7 +117,7 @@ fn no_samples(root: &Path, empty: &[&str], options: &ScanOptions) -> Error {
     Error::new(Kind::NotFound, format!("has no samples for class {names}{more}{endings}"))
         .at_path(root)
         .at_stage(Stage::Scan)
-        .with_hint("pass allow_empty=True to accept empty classes")
+        .with_hint("if those folders are no classes, move them out; pass allow_empty=True to accept empty classes")
 }
 
 struct Scan<'a, 'b> {

@@ -1,28 +1,51 @@
 //! The user's own callables, called by CPU threads under the GIL: a transform, or a way to open a sample.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use forebay::{Custom, Error, Image, Kind, Open, Result, Stage, Tensor, TensorData, Value};
+use forebay::{Custom, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::array::Array;
 use crate::errors::Raised;
 
 /// A Python callable with the name it goes by in messages.
+///
+/// It may well refer back to the loader (a method of the object that owns it), so Python's garbage collector has to
+/// see it: the classes that own a `PyCall` traverse and clear it.
 pub(crate) struct PyCall {
     name: String,
-    callable: Py<PyAny>,
+    callable: Mutex<Option<Py<PyAny>>>,
 }
 
 impl PyCall {
     pub(crate) fn new(name: String, callable: Py<PyAny>) -> Self {
-        Self { name, callable }
+        Self { name, callable: Mutex::new(Some(callable)) }
+    }
+
+    /// Shows the callable to the garbage collector.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Held by a thread for the length of a pointer's copy only; then it is not garbage, and looked at next time.
+        self.callable.try_lock().map_or(Ok(()), |callable| visit.call(&*callable))
+    }
+
+    /// Lets go of the callable: the garbage collector found that nobody can reach it.
+    pub(crate) fn clear(&self) {
+        let callable = self.callable.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(callable);
+    }
+
+    fn callable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let callable = self.callable.lock().unwrap_or_else(PoisonError::into_inner);
+        let callable = callable.as_ref().map(|callable| callable.bind(py).clone());
+        callable.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("its loader was garbage-collected"))
     }
 
     /// Runs `action` under the GIL, unless the interpreter is on its way out.
-    fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> Result<Value> {
+    fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> forebay::Result<Value> {
         let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
         Python::try_attach(|py| action(py).map_err(|raised| self.explain(py, raised, stage))).unwrap_or_else(stopped)
     }
@@ -48,20 +71,20 @@ impl Custom for PyCall {
         &self.name
     }
 
-    fn apply(&self, value: Value, _seed: u64) -> Result<Value> {
+    fn apply(&self, value: Value, _seed: u64) -> forebay::Result<Value> {
         self.attached(Stage::Transform, |py| {
             let argument = match value {
                 Value::Opaque(object) => opaque(object)?.into_bound(py),
                 value => conversions(py)?.call_method1("to_python", (to_array(py, value)?,))?,
             };
-            from_python(self.callable.bind(py).call1((argument,))?)
+            from_python(self.callable(py)?.call1((argument,))?)
         })
     }
 }
 
 impl Open for PyCall {
-    fn open(&self, path: &Path) -> Result<Value> {
-        self.attached(Stage::Decode, |py| from_python(self.callable.bind(py).call1((path.as_os_str(),))?))
+    fn open(&self, path: &Path) -> forebay::Result<Value> {
+        self.attached(Stage::Decode, |py| from_python(self.callable(py)?.call1((path.as_os_str(),))?))
     }
 }
 

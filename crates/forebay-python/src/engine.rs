@@ -9,6 +9,7 @@ use forebay::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::call::PyCall;
 use crate::errors::{convert, to_python};
@@ -17,15 +18,20 @@ use crate::pipeline::Pipeline;
 use crate::run::Run;
 
 /// What is loaded, from Python's parts.
-pub(crate) fn source(index: &Index, pipeline: &Pipeline, open: Option<Py<PyAny>>) -> Source {
-    let open = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)) as Arc<dyn forebay::Open>);
-    Source { dataset: Arc::clone(&index.dataset), store: Arc::new(Local), pipeline: Arc::clone(&pipeline.0), open }
+pub(crate) fn source(index: &Index, pipeline: &Pipeline, open: Option<Py<PyAny>>) -> (Source, Option<Arc<PyCall>>) {
+    let call = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)));
+    let open = call.clone().map(|call| call as Arc<dyn forebay::Open>);
+    let (dataset, pipeline) = (Arc::clone(&index.dataset), Arc::clone(&pipeline.native));
+    (Source { dataset, store: Arc::new(Local), pipeline, open }, call)
 }
 
 /// A loader.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Engine {
     loader: Mutex<Option<Arc<Loader>>>,
+    /// Shared with the loader's own pipeline; the garbage collector reaches the user's callables through it.
+    pipeline: Py<Pipeline>,
+    open: Option<Arc<PyCall>>,
 }
 
 impl Engine {
@@ -83,13 +89,22 @@ impl Engine {
     fn new(
         py: Python<'_>,
         index: &Index,
-        pipeline: &Pipeline,
+        pipeline: Py<Pipeline>,
         open: Option<Py<PyAny>>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let (source, config) = (source(index, pipeline, open), self::options(options)?);
+        let ((source, open), config) = (source(index, pipeline.get(), open), self::options(options)?);
         let loader = py.detach(|| Loader::new(source, config));
-        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))) })
+        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.pipeline)?;
+        self.open.as_ref().map_or(Ok(()), |open| open.traverse(&visit))
+    }
+
+    fn __clear__(&self) {
+        self.open.iter().for_each(|open| open.clear());
     }
 
     #[getter]

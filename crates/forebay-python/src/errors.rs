@@ -28,6 +28,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     fields.set_item("stage", error.stage().map(forebay::Stage::name))?;
     fields.set_item("errno", error.errno())?;
     fields.set_item("attempts", error.attempts())?;
+    fields.set_item("elapsed_seconds", error.elapsed().as_secs_f64())?;
     fields.set_item("hint", error.hint())?;
     fields.set_item("detail", error.detail())?;
     // `into_value` attaches the traceback, which `value` does not.

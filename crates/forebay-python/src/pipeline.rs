@@ -8,6 +8,7 @@ use forebay::{
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::call::{PyCall, to_array, value_of};
 use crate::errors::convert;
@@ -15,19 +16,32 @@ use crate::index::Index;
 
 /// A checked list of transforms.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Pipeline(pub(crate) Arc<forebay::Pipeline>);
+pub(crate) struct Pipeline {
+    pub(crate) native: Arc<forebay::Pipeline>,
+    /// The user's own callables in it, for the garbage collector.
+    calls: Vec<Arc<PyCall>>,
+}
 
 #[pymethods]
 impl Pipeline {
     #[new]
     fn new(py: Python<'_>, ops: Vec<(String, Bound<'_, PyDict>)>) -> PyResult<Self> {
-        let ops = ops.iter().map(|(name, arguments)| op(name, arguments)).collect::<PyResult<Vec<_>>>()?;
-        Ok(Self(Arc::new(convert(py, forebay::Pipeline::new(ops))?)))
+        let mut calls = Vec::new();
+        let ops = ops.iter().map(|(name, arguments)| op(name, arguments, &mut calls)).collect::<PyResult<Vec<_>>>()?;
+        Ok(Self { native: Arc::new(convert(py, forebay::Pipeline::new(ops))?), calls })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.calls.iter().try_for_each(|call| call.traverse(&visit))
+    }
+
+    fn __clear__(&self) {
+        self.calls.iter().for_each(|call| call.clear());
     }
 
     #[getter]
     fn layout(&self) -> Option<((u32, u32, u32), &'static str)> {
-        let layout = self.0.layout()?;
+        let layout = self.native.layout()?;
         let dtype = match layout.dtype {
             Dtype::U8 => "uint8",
             Dtype::F32 => "float32",
@@ -36,7 +50,7 @@ impl Pipeline {
     }
 
     fn __repr__(&self) -> String {
-        self.0.to_string()
+        self.native.to_string()
     }
 }
 
@@ -97,7 +111,7 @@ impl<'py> Arguments<'_, 'py> {
     }
 }
 
-fn op(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Op> {
+fn op(name: &str, given: &Bound<'_, PyDict>, calls: &mut Vec<Arc<PyCall>>) -> PyResult<Op> {
     let arguments = Arguments { op: name, given };
     let get = |name| arguments.get::<(f64, f64)>(name);
     Ok(match name {
@@ -177,7 +191,9 @@ fn op(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Op> {
         "Normalize" => Op::Normalize { mean: arguments.get("mean")?, std: arguments.get("std")? },
         "Custom" => {
             let callable = arguments.get::<Bound<'_, PyAny>>("call")?.unbind();
-            Op::Custom(Arc::new(PyCall::new(arguments.get("name")?, callable)))
+            let call = Arc::new(PyCall::new(arguments.get("name")?, callable));
+            calls.push(Arc::clone(&call));
+            Op::Custom(call)
         }
         _ => return Err(PyValueError::new_err(format!("transform: expected one of forebay.transforms, got {name:?}"))),
     })
@@ -195,7 +211,7 @@ pub(crate) fn load_one<'py>(
     epoch: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let sample = index.sample(sample)?;
-    let source = crate::engine::source(index, pipeline, open);
+    let (source, _) = crate::engine::source(index, pipeline, open);
     let loaded = py.detach(|| source.load(sample, seed, Epoch(epoch)));
     to_array(py, convert(py, loaded)?)
 }
@@ -210,6 +226,6 @@ pub(crate) fn apply<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let value = value_of(value)?;
     let rng = Rng::for_sample(seed, Epoch(0), forebay::SampleId(0));
-    let done: Result<Value, Error> = py.detach(|| pipeline.0.transform(value, &rng, &mut Scratch::default()));
+    let done: Result<Value, Error> = py.detach(|| pipeline.native.transform(value, &rng, &mut Scratch::default()));
     to_array(py, convert(py, done)?)
 }

@@ -23,6 +23,7 @@ pub(crate) struct Batch {
     values: Option<Py<PyList>>,
     labels: Py<Array>,
     indices: Vec<u64>,
+    failed: u64,
 }
 
 #[pymethods]
@@ -53,6 +54,7 @@ impl Batch {
             values,
             labels: Py::new(py, Array::integers(batch.labels))?,
             indices: batch.samples.into_iter().map(|sample| sample.0).collect(),
+            failed: batch.failed,
         })
     }
 }
@@ -96,6 +98,14 @@ impl Run {
                 return Ok(false.into_pyobject(py)?.to_owned().into_any().unbind());
             }
         }
+    }
+
+    /// Counts the last batch as handed over: it is about to reach the training loop.
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |run| {
+            run.commit();
+            Ok(())
+        })
     }
 
     /// What the threads have in hand, longest first.
