@@ -76,9 +76,10 @@ class DatasetFolder:
             )
         self.classes, self.class_to_idx = self.find_classes(self.root)
         self._index = self._scan()
-        # How many samples the folder has, and which of them were chosen; all, in order, if `None`.
+        # How many samples the folder has, and what `subset` chose of them, and of those, and so on: each choice is part
+        # of the identity that a resume state is bound to.
         self._scanned = len(self._index)
-        self._selection: array[int] | None = None
+        self._selections: tuple[array[int], ...] = ()
         self._samples: list[tuple[str, int]] | None = None
         self._targets: list[int] | None = None
 
@@ -114,8 +115,8 @@ class DatasetFolder:
                 path=self.root,
                 hint="make the dataset anew, or leave its folder as it is between pickling and unpickling",
             )
-        if self._selection is not None:
-            self._index = self._index.select(self._selection.tolist())
+        for selection in self._selections:
+            self._index = self._index.select(selection.tolist())
         self.transform = self._transform
 
     def _class_folders(self) -> list[tuple[str, int]]:
@@ -177,8 +178,7 @@ class DatasetFolder:
         """A dataset of these samples, in this order, with everything else the same."""
         chosen, positions = copy.copy(self), [_position(index, len(self)) for index in indices]
         chosen._index = self._index.select(positions)
-        known = self._selection
-        chosen._selection = array("Q", positions if known is None else (known[position] for position in positions))
+        chosen._selections = (*self._selections, array("Q", positions))
         chosen._samples = chosen._targets = None
         return chosen
 

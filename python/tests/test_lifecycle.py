@@ -342,9 +342,7 @@ def test_torch_is_not_imported_while_threads_ask_for_it(folder: Path, output: st
 
 
 def test_a_module_is_not_there_before_its_import_is_complete(tmp_path: Path) -> None:
-    (tmp_path / "slowly_imported.py").write_text(
-        "import forebay._modules as m\nseen = m.imported(__name__)\n"
-    )
+    (tmp_path / "slowly_imported.py").write_text("import forebay._modules as m\nseen = m.imported(__name__)\n")
     program = """
     import sys
     sys.path.insert(0, sys.argv[1])

@@ -261,6 +261,10 @@ def test_they_print_and_compare_by_their_arguments() -> None:
         (lambda: T.CenterCrop("a"), "CenterCrop: size: expected"),
         (lambda: T.RandomCrop(3, padding=(1, 2, 3)), "RandomCrop: padding: expected one, two or four"),
         (lambda: T.Pad(-1), "Pad: padding: expected"),
+        (lambda: T.Pad(2**32), "Pad: padding: expected one, two or four whole numbers, .* got 4294967296"),
+        (lambda: T.Resize(2**32), "Resize: size: expected one or two whole numbers, .* got 4294967296"),
+        (lambda: T.Resize(8, max_size=-1), "Resize: max_size: expected a whole number or None, got -1"),
+        (lambda: T.CenterCrop((8, 2**40)), "CenterCrop: size: expected one or two whole numbers"),
         (
             lambda: T.Pad(1, padding_mode="mirror"),
             "padding_mode: expected one of constant, edge, reflect, symmetric, got 'mirror'",

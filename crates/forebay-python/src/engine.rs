@@ -133,9 +133,10 @@ impl Engine {
         convert(py, self.loader()?.state().to_json())
     }
 
-    fn load_state(&self, py: Python<'_>, state: &str) -> PyResult<()> {
+    #[pyo3(signature = (state, skip_from = 0, skip_to = 0))]
+    fn load_state(&self, py: Python<'_>, state: &str, skip_from: u64, skip_to: u64) -> PyResult<()> {
         let loader = self.loader()?;
-        let loaded = State::from_json(state).and_then(|state| loader.load_state(&state));
+        let loaded = State::from_json(state).and_then(|state| loader.load_state_skipping(&state, skip_from..skip_to));
         convert(py, loaded)
     }
 

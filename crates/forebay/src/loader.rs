@@ -1,5 +1,6 @@
 //! The loader: settings and samples go in, one run per epoch comes out, and the state of it all can be taken.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +50,8 @@ struct Position {
     next: Option<Progress>,
     /// It was `load_state`.
     is_loaded: bool,
+    /// Steps that the next run leaves out.
+    skipped: Range<u64>,
     last_epoch: Option<Epoch>,
 }
 
@@ -138,6 +141,7 @@ impl Loader {
     pub fn epoch(&self) -> Result<Run> {
         self.claim()?;
         let start = self.start();
+        let skipped = self.position().skipped.clone();
         // Only here: a user's own order may well be longer than the dataset.
         if start.at.position > self.plan.len {
             let (expected, got) = (self.plan.len, start.at.position);
@@ -146,18 +150,29 @@ impl Loader {
                 format!("the state's position: expected at most {expected}, got {got}"),
             ));
         }
-        let expected_planned = start.books.planned + self.plan.planned_from(start.at);
+        let rest = self.plan.steps_from(start.at);
+        let end = start.at.step.0 + rest;
+        let left_out = start.at.step.0.max(skipped.start)..end.min(skipped.end);
+        let planned_at = |step| self.plan.batch(start.epoch, start.at, Step(step), self.config.rank);
+        let planned_out: usize = left_out.clone().filter_map(planned_at).map(|batch| batch.places.len()).sum();
+        let expected_planned = start.books.planned + self.plan.planned_from(start.at) - planned_out as u64;
+        let steps_left = rest - left_out.end.saturating_sub(left_out.start);
         self.parking.join();
         let stream = match self.parking.take() {
-            Some((stream, epoch)) if epoch == start.epoch && start.at == Origin::default() && !stream.is_forked() => {
+            Some((stream, epoch))
+                if epoch == start.epoch
+                    && start.at == Origin::default()
+                    && skipped.is_empty()
+                    && !stream.is_forked() =>
+            {
                 stream
             }
             parked => {
                 drop(parked); // joins its threads before others start
-                self.stream(Feed::planned(&self.plan, self.config.rank, start.epoch, start.at))?
+                self.stream(Feed::planned(&self.plan, self.config.rank, start.epoch, start.at, skipped))?
             }
         };
-        Ok(self.run(stream, start, Some(self.plan.steps_from(start.at)), Some(expected_planned)))
+        Ok(self.run(stream, start, Some(steps_left), Some(expected_planned)))
     }
 
     /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
@@ -172,12 +187,8 @@ impl Loader {
         let start = Progress { is_running: true, ..start };
         let progress = Arc::new(Mutex::new(start));
         // Only now: a run that could not begin must not lose the state that it was to go on from.
-        *self.position() = Position {
-            current: Some(Arc::clone(&progress)),
-            next: None,
-            is_loaded: false,
-            last_epoch: Some(start.epoch),
-        };
+        *self.position() =
+            Position { current: Some(Arc::clone(&progress)), last_epoch: Some(start.epoch), ..Position::default() };
         Run {
             stream: Some(stream),
             progress,
@@ -216,7 +227,8 @@ impl Loader {
     pub fn set_epoch(&self, epoch: Epoch) {
         let mut position = self.position();
         if position.next.is_none_or(|next| next.epoch != epoch) {
-            (position.next, position.is_loaded) = (Some(Progress { epoch, ..Progress::default() }), false);
+            let next = Some(Progress { epoch, ..Progress::default() });
+            (position.next, position.is_loaded, position.skipped) = (next, false, 0..0);
         }
     }
 
@@ -238,10 +250,15 @@ impl Loader {
 
     /// Goes on where a state was taken, with the next run. Refuses the state of another dataset or order.
     pub fn load_state(&self, state: &State) -> Result<()> {
+        self.load_state_skipping(state, 0..0)
+    }
+
+    /// As [`Loader::load_state`], and leaves a range of steps of that epoch out: those that made the loss explode, say.
+    pub fn load_state_skipping(&self, state: &State, skipped: Range<u64>) -> Result<()> {
         let at = state.check(&self.plan, &self.identity)?;
         let loaded = Progress { epoch: state.epoch, origin: at, at, books: state.books, is_running: false };
         let mut position = self.position();
-        (position.next, position.is_loaded) = (Some(loaded), true);
+        (position.next, position.is_loaded, position.skipped) = (Some(loaded), true, skipped);
         Ok(())
     }
 

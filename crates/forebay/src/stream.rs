@@ -4,6 +4,7 @@
 //! entered again. Dropping it stops and joins its threads.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -16,14 +17,16 @@ use crate::{decode, fetch};
 /// Where the stream's batches come from.
 pub(crate) enum Feed {
     /// The plan, epoch after epoch.
-    Planned { plan: Plan, order: Order, rank: Rank, epoch: Epoch, origin: Origin, step: Step },
+    Planned { plan: Plan, order: Order, rank: Rank, epoch: Epoch, origin: Origin, step: Step, skipped: Range<u64> },
     /// Batches given from outside (a user's own sampler), until closed.
     Given { queue: VecDeque<Batch>, is_closed: bool, epoch: Epoch, end: Origin },
 }
 
 impl Feed {
-    pub(crate) fn planned(plan: &Plan, rank: Rank, epoch: Epoch, origin: Origin) -> Self {
-        Self::Planned { plan: plan.clone(), order: plan.order(epoch), rank, epoch, origin, step: origin.step }
+    /// From `origin` on; the steps in `skipped` are left out of the first epoch.
+    pub(crate) fn planned(plan: &Plan, rank: Rank, epoch: Epoch, origin: Origin, skipped: Range<u64>) -> Self {
+        let (order, step) = (plan.order(epoch), origin.step);
+        Self::Planned { plan: plan.clone(), order, rank, epoch, origin, step, skipped }
     }
 
     pub(crate) fn given(epoch: Epoch, origin: Origin) -> Self {
@@ -64,9 +67,12 @@ impl Iterator for Feed {
 
     fn next(&mut self) -> Option<Batch> {
         match self {
-            Self::Planned { plan, order, rank, epoch, origin, step } => {
+            Self::Planned { plan, order, rank, epoch, origin, step, skipped } => {
                 if plan.steps() == 0 {
                     return None;
+                }
+                if skipped.contains(&step.0) {
+                    step.0 = skipped.end;
                 }
                 if let Some(batch) = plan.batch_of(order, *epoch, *origin, *step, *rank) {
                     step.0 += 1;
@@ -74,6 +80,7 @@ impl Iterator for Feed {
                 }
                 *epoch = Epoch(epoch.0 + 1);
                 (*order, *origin, *step) = (plan.order(*epoch), Origin::default(), Step(1));
+                *skipped = 0..0;
                 plan.batch_of(order, *epoch, *origin, Step(0), *rank)
             }
             Self::Given { queue, .. } => queue.pop_front(),
@@ -190,7 +197,7 @@ mod tests {
     #[test]
     fn runs_on_into_the_next_epoch() {
         let plan = Plan { len: 5, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 1 };
-        let feed = Feed::planned(&plan, Rank(0), Epoch(3), Origin { step: Step(1), position: 2 });
+        let feed = Feed::planned(&plan, Rank(0), Epoch(3), Origin { step: Step(1), position: 2 }, 0..0);
         let steps: Vec<_> = feed.take(6).map(|batch| (batch.epoch.0, batch.step.0, batch.places.len())).collect();
         assert_eq!(steps, [(3, 1, 2), (3, 2, 1), (4, 0, 2), (4, 1, 2), (4, 2, 1), (5, 0, 2)]);
     }
@@ -198,7 +205,7 @@ mod tests {
     #[test]
     fn a_plan_without_steps_is_closed() {
         let plan = Plan { len: 1, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: true, seed: 1 };
-        let mut feed = Feed::planned(&plan, Rank(0), Epoch(0), Origin::default());
+        let mut feed = Feed::planned(&plan, Rank(0), Epoch(0), Origin::default(), 0..0);
         assert!(feed.is_closed() && feed.next().is_none());
     }
 }

@@ -158,6 +158,27 @@ fn a_run_that_cannot_begin_loses_no_state() {
 }
 
 #[test]
+fn a_range_of_steps_can_be_left_out() {
+    let whole = loader(SAMPLES, true, config(1, 1, 0));
+    let all: Vec<_> = whole.epoch().unwrap().map(|batch| hashes(batch.unwrap())).collect();
+    for (resumed_at, skipped, expected) in [(0, 2..4, vec![0, 1, 4, 5]), (3, 1..5, vec![5]), (3, 90..95, vec![3, 4, 5])]
+    {
+        let first = loader(SAMPLES, true, config(1, 1, 0));
+        let mut run = first.epoch().unwrap();
+        (0..resumed_at).for_each(|_| drop(run.next().unwrap().unwrap()));
+        let second = loader(SAMPLES, true, config(2, 1, 0));
+        second.load_state_skipping(&first.state(), skipped).unwrap();
+        let rest: Vec<_> = second.epoch().unwrap().map(|batch| hashes(batch.unwrap())).collect();
+        let until = expected.len();
+        let wanted: Vec<_> = expected.into_iter().map(|step: usize| all[step].clone()).collect();
+        assert_eq!(rest[..until], wanted);
+        assert_eq!(rest.last(), all.last());
+        assert_eq!(second.state().epoch.0, 1, "and the next epoch is whole");
+        assert_eq!(epoch(&second).len(), SAMPLES);
+    }
+}
+
+#[test]
 fn a_position_beyond_the_dataset_is_refused() {
     let loader = loader(SAMPLES, false, config(1, 1, 0));
     loader.load_state(&State { position: 61, ..loader.state() }).unwrap();
