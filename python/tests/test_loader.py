@@ -377,7 +377,6 @@ def test_explain_needs_no_data(dataset: fb.ImageFolder) -> None:
         (lambda loader: loader.set_epoch(2**64), r"epoch: expected one below 2\*\*63, got 18446744073709551616"),
         (lambda loader: loader.set_epoch(-1), "epoch: expected at least 0, got -1"),
     ],
-    ids=str,
 )
 def test_numbers_that_cannot_be_are_named(dataset: fb.ImageFolder, ask: Any, named: str) -> None:
     loader = fb.DataLoader(dataset, 4)
@@ -418,7 +417,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 2**63}, r"batch_size: expected one below 2\*\*63, got 9223372036854775808"),
     ({"num_workers": 2**64}, r"num_workers: expected one below 2\*\*63"),
     ({"prefetch_factor": 2**64}, r"prefetch_factor: expected one below 2\*\*63"),
-    ({"timeout": 10**400}, "timeout: expected a number"),
     ({"num_workers": -1}, "num_workers option should be non-negative"),
     ({"num_workers": 1_000_000}, "num_workers: expected 1 to 4096"),
     ({"timeout": -1}, "timeout option should be non-negative"),
@@ -447,11 +445,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"memory_budget": 0}, "memory_budget: expected at least 1, got 0"),
     ({"memory_budget": 2**64}, r"memory_budget: expected one below 2\*\*63"),
     ({"memory_budget": "99999999999TiB"}, r"memory_budget: expected one below 2\*\*63 bytes, got '99999999999TiB'"),
-    ({"memory_budget": "9" * 400 + "GB"}, r"memory_budget: expected one below 2\*\*63 bytes"),
     ({"memory_budget": 100, "batch_size": 2}, "memory_budget: expected"),
     ({"deadline_seconds": 0}, "deadline_seconds: expected more than 0, got 0"),
     ({"deadline_seconds": 1e10}, r"deadline_seconds: expected a number of 0 to 1e\+09, got 10000000000.0"),
-    ({"deadline_seconds": 10**400}, "deadline_seconds: expected a number"),
     ({"deadline_seconds": float("nan")}, "deadline_seconds: expected a number"),
     ({"stall_seconds": 0}, "stall_seconds: expected more than 0, got 0"),
     ({"retries": -1}, "retries: expected at least 0, got -1"),
@@ -480,6 +476,13 @@ def test_wrong_settings_are_named_before_any_thread_starts(
         fb.DataLoader(dataset, **arguments)
     assert isinstance(raised.value, (ValueError, OSError))
     assert threads() == before == len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("name", ["timeout", "deadline_seconds", "stall_seconds", "memory_budget"])
+def test_a_number_too_large_for_a_float_is_named(dataset: fb.ImageFolder, name: str) -> None:
+    value = "9" * 400 + "GB" if name == "memory_budget" else 10**400
+    with pytest.raises(fb.errors.ConfigError, match=f"{name}: expected"):
+        fb.DataLoader(dataset, **{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("unknown", [[1, 2, 3], data.TensorDataset(torch.zeros(3)), None, "data/train"], ids=str)
