@@ -82,7 +82,8 @@ pub struct Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { retries: 4, first_pause: Duration::from_millis(50), deadline: Duration::from_secs(60) }
+        // Pauses of 50 ms to 1.6 s: an outage of two seconds ends nothing, a file that always fails costs three.
+        Self { retries: 6, first_pause: Duration::from_millis(50), deadline: Duration::from_secs(60) }
     }
 }
 

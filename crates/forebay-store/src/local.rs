@@ -52,7 +52,9 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
 }
 
 fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
-    let mut have = 0;
+    /// A signal interrupts a read now and then; a file system that answers nothing else is broken.
+    const MAX_INTERRUPTIONS: u32 = 100;
+    let (mut have, mut interruptions) = (0, 0);
     while have < bytes.len() {
         match file.read_at(&mut bytes[have..], have as u64) {
             // Seen on FUSE: a 300,000-byte file that reads as 1,000 bytes without an error.
@@ -63,7 +65,9 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
                     .with_hint("the storage cut the read short, or something is rewriting the file"));
             }
             Ok(count) => have += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
+                interruptions += 1;
+            }
             Err(error) => {
                 return Err(failed("read", path, error).with_detail(format!("at byte {have} of {}", bytes.len())));
             }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_core::{DatasetIdentity, Epoch, Error, Result, Rng, SampleId, hash_words};
+use forebay_core::{DatasetIdentity, Epoch, Error, Listing, Result, Retry, Rng, SampleId, hash_words};
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{Accept, FolderIndex, ScanOptions};
 use forebay_store::{Local, Store};
@@ -125,13 +126,13 @@ impl Source {
                 self.pipeline.run(&object.bytes, &rng, &mut scratch).map(|(value, _)| value)
             }
         };
-        load().map_err(|error| error.at_path(&path).at_index(sample.0).after(1, std::time::Duration::ZERO))
+        load().map_err(|error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))
     }
 }
 
 /// The classes of a folder: the directories below it, sorted.
 pub fn find_classes(store: &dyn Store, root: &Path) -> Result<Vec<String>> {
-    forebay_format::find_classes(root, &|directory| store.list(directory))
+    forebay_format::find_classes(root, &|directory| list(store, directory))
 }
 
 /// Scans a folder through a store.
@@ -141,5 +142,22 @@ pub fn scan_folder(
     options: &ScanOptions,
     accept: Option<&mut Accept<'_>>,
 ) -> Result<FolderIndex> {
-    forebay_format::scan(root, options, &|directory| store.list(directory), accept)
+    forebay_format::scan(root, options, &|directory| list(store, directory), accept)
+}
+
+/// Lists a directory, again after a pause where that may help: one hiccup must not end a scan of a million files.
+fn list(store: &dyn Store, directory: &Path) -> Result<Listing> {
+    let retry = Retry::default();
+    let mut attempts = 1;
+    loop {
+        let error = match store.list(directory) {
+            Ok(listing) => return Ok(listing),
+            Err(error) => error,
+        };
+        let Some(pause) = retry.pause(&error, attempts, Duration::ZERO, u64::from(attempts)) else {
+            return Err(error.after(attempts, Duration::ZERO));
+        };
+        std::thread::sleep(pause);
+        attempts += 1;
+    }
 }

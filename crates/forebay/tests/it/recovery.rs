@@ -11,7 +11,7 @@ use forebay_store::testing::{Fault, Scripted};
 use crate::fixture::{crop, epoch, loader, path_of, pictures, source};
 
 fn config(on_error: OnError) -> Config {
-    let retry = Retry { first_pause: Duration::from_micros(10), ..Retry::default() };
+    let retry = Retry { retries: 4, first_pause: Duration::from_micros(10), ..Retry::default() };
     Config { batch_size: 8, shuffle: true, cpu_threads: 2, on_error, retry, ..Config::default() }
 }
 
