@@ -2,8 +2,18 @@
 
 from forebay import errors, transforms
 from forebay._failures import Failure
+from forebay._forebay import __version__
 from forebay.datasets import DatasetFolder, ImageFolder
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
 
-__all__ = ["DataLoader", "DatasetFolder", "Failure", "ForebayError", "ImageFolder", "errors", "transforms"]
+__all__ = [
+    "DataLoader",
+    "DatasetFolder",
+    "Failure",
+    "ForebayError",
+    "ImageFolder",
+    "__version__",
+    "errors",
+    "transforms",
+]

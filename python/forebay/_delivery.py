@@ -13,6 +13,7 @@ class Output(Protocol):
     """What `_torch` and `_numpy` both are."""
 
     def tensor(self, array: Array) -> Any: ...
+    def integers(self, values: Sequence[int]) -> Any: ...
     def collate(self, values: Sequence[Any]) -> Any: ...
 
 
@@ -26,6 +27,7 @@ class Delivery:
     collate_fn: Callable[[Any], Any] | None
     is_batched: bool
     is_pinned: bool
+    with_ids: bool
 
     def hand_over(self, batch: Batch) -> Any:
         made = self._make(batch)
@@ -33,12 +35,14 @@ class Delivery:
 
     def _make(self, batch: Batch) -> Any:
         if self.collate_fn is None and self.is_batched:
-            return [self._stack(batch), self._stack_targets(batch)]
-        pairs = list(zip(self._samples(batch), self._targets(batch), strict=True))
+            ids = [self.output.integers(batch.indices)] if self.with_ids else []
+            return [self._stack(batch), self._stack_targets(batch), *ids]
+        columns = [self._samples(batch), self._targets(batch), *([batch.indices] if self.with_ids else [])]
+        rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
         if self.is_batched:
-            return self.collate_fn(pairs) if self.collate_fn else pairs
+            return self.collate_fn(rows) if self.collate_fn else rows
         # torch's `default_convert` makes a list of a pair, and `collate_fn` gets the pair itself.
-        return self.collate_fn(pairs[0]) if self.collate_fn else list(pairs[0])
+        return self.collate_fn(rows[0]) if self.collate_fn else list(rows[0])
 
     def _stack(self, batch: Batch) -> Any:
         if batch.images is not None:

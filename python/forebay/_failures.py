@@ -1,8 +1,10 @@
 """What failed, as objects: the same names as in the ledger's lines."""
 
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
+
+_OPTIONAL_INTEGERS = ("errno", "substitute", "size_bytes", "mtime_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,13 @@ class Failures(list[Failure]):
     """A list of failures, oldest first."""
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with one row per failure and one column per name."""
+        """A `pandas.DataFrame` with one row per failure and one column per name; whole numbers stay whole (`Int64`)."""
         import pandas  # optional, and slow to import
 
-        return pandas.DataFrame(
-            [asdict(failure) for failure in self], columns=[field.name for field in fields(Failure)]
-        )
+        columns = {field.name: [getattr(failure, field.name) for failure in self] for field in fields(Failure)}
+        # One that is missing would make floats of the others, which do not hold nanoseconds.
+        integers = {name: pandas.array(columns[name], dtype="Int64") for name in _OPTIONAL_INTEGERS}
+        return pandas.DataFrame(columns | integers)
 
 
 class Report(str):

@@ -44,12 +44,21 @@ class Iteration(Iterator[Any]):
     that Python notices inside one is swallowed. The loader is kept alive, because it is what closes everything at exit.
     """
 
-    def __init__(self, run: Run, loader: object, delivery: Delivery, given: Given | None, patience: Patience) -> None:
+    def __init__(
+        self,
+        run: Run,
+        loader: object,
+        delivery: Delivery,
+        given: Given | None,
+        patience: Patience,
+        first_failure: _notice.FirstFailure,
+    ) -> None:
         self._run: Run | None = run
         self._loader = loader
         self._delivery = delivery
         self._given = given
         self._patience = patience
+        self._first_failure = first_failure
         self._received = 0
 
     def __next__(self) -> Any:
@@ -78,6 +87,7 @@ class Iteration(Iterator[Any]):
             if self._given is not None:
                 self._given.feed(run, self._received)
             batch = self._wait(run)
+            self._first_failure.look(batch)
             if batch is None:
                 return _END
             self._received += 1

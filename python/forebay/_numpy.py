@@ -15,6 +15,10 @@ def tensor(array: Array) -> Any:
     return numpy.frombuffer(buffer, dtype=array.dtype).reshape(array.shape)
 
 
+def integers(values: Sequence[int]) -> Any:
+    return numpy.array(values, dtype=numpy.int64)
+
+
 def collate(values: Sequence[Any]) -> Any:
     """Numbers and arrays of one shape become an array, everything else stays as it is."""
     first = values[0]

@@ -4,8 +4,11 @@ Native transforms become specs (name, arguments); torchvision's own instances ar
 same picture; every other callable runs as it is, under the GIL.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy
 
 from forebay import _forebay, _numpy, _torch, _values
 from forebay.errors import ConfigError
@@ -29,14 +32,24 @@ class Transform:
         return [(type(self).__name__, {name: getattr(value, "value", value) for name, value in vars(self).items()})]
 
     def __call__(self, picture: Any) -> Any:
-        value = _values.from_python(picture)
         chain = settle(specs(self))
+        names = [name for name, _ in chain]
+        is_array = isinstance(picture, numpy.ndarray)
+        # Without torch, this is what `ToTensor` gave.
+        is_planar = is_array and picture.dtype == numpy.float32 and not _torch.is_available()
+        is_planar = is_planar and names[:1] != ["ToTensor"]
+        value = _values.from_python(_values.scaled(picture) if names[:1] == ["ToTensor"] else picture, is_planar)
         if value[0] == "tensor":
             # A conversion leaves what is a tensor already; here it tells the check what comes.
             chain.insert(0, ("ToTensor" if value[2] == "float32" else "ToImage", {}))
         result = _forebay.apply(_forebay.Pipeline(chain), value, _torch.draw_seed())
-        is_image = isinstance(result, _forebay.Array) and result.kind == "image"
-        return _numpy.tensor(result) if is_image and not _values.is_pillow(picture) else _values.to_python(result)
+        if not isinstance(result, _forebay.Array):
+            return result
+        if result.kind == "image":
+            return _values.to_python(result) if _values.is_pillow(picture) else _numpy.tensor(result)
+        if is_array and not is_planar and CONVERSIONS.isdisjoint(names) and "Custom" not in names:
+            return _numpy.tensor(result).transpose(1, 2, 0)  # an array as it came
+        return _values.to_python(result)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -71,6 +84,11 @@ def specs(transform: Any) -> list[Spec]:
         return sequence(parts)
     if not callable(transform):
         raise ConfigError(f"transform: expected a transform or a callable, got {transform!r}")
+    if isinstance(transform, type) and any("__call__" in vars(base) for base in transform.__mro__):
+        raise ConfigError(
+            f"transform: expected a transform, got the class {transform.__qualname__} itself",
+            hint=f"the parentheses are missing: {transform.__qualname__}(…)",
+        )
     if (native := _torchvision.native(transform)) is not None:
         return [("Torchvision", {"native": native, "call": transform})]
     return [custom(transform)]
@@ -81,7 +99,8 @@ def sequence(transforms: Iterable[Any]) -> list[Spec]:
 
 
 def settle(chain: list[Spec]) -> list[Spec]:
-    """Decides for each of torchvision's instances whether its native twin does the same where it stands.
+    """Decides for each of torchvision's instances whether its native twin does the same where it stands, and makes one
+    of Python callables that follow each other.
 
     After a Python callable nobody knows what the value is; torchvision's transforms take pictures and tensors of any
     type, the native ones only what they were checked for.
@@ -95,7 +114,7 @@ def settle(chain: list[Spec]) -> list[Spec]:
             spec = twin if _is_same(twin[0], form) else custom(arguments["call"])
         settled.append(spec)
         form = _form_after(spec, form)
-    return _pictures_first(settled)
+    return _joined(_pictures_first(settled))
 
 
 def _is_same(name: str, form: str) -> bool:
@@ -132,6 +151,34 @@ def _pictures_first(chain: list[Spec]) -> list[Spec]:
 
 
 _ENDS_OF_PICTURES = TENSOR_ONLY | CONVERSIONS | {"Custom"}
+
+
+def _joined(chain: list[Spec]) -> list[Spec]:
+    """Makes one of Python callables that follow each other: what one returns is what the next one gets."""
+    joined: list[Spec] = []
+    is_planar = False
+    groups = [(key, list(group)) for key, group in itertools.groupby(chain, lambda spec: spec[0] == "Custom")]
+    for position, (is_custom, group) in enumerate(groups):
+        if not is_custom:
+            joined += group
+            is_planar = is_planar or any(name in CONVERSIONS | TENSOR_ONLY for name, _ in group)
+            continue
+        following = groups[position + 1][1][0][0] if position + 1 < len(groups) else None
+        call = python_calls([arguments["call"] for _, arguments in group], following, is_planar)
+        joined.append(("Custom", {"name": " → ".join(arguments["name"] for _, arguments in group), "call": call}))
+    return joined
+
+
+def python_calls(calls: list[Callable[[Any], Any]], following: str | None, is_planar: bool = False) -> _values.Calls:
+    """Callables as the pipeline calls them, by the transform that follows; `is_planar` if a tensor goes in."""
+    return _values.Calls(
+        calls,
+        keeps_all=following == "Custom",
+        keeps_arrays=following is None,
+        # torchvision's conversions take every array for a picture.
+        is_planar=is_planar and following not in CONVERSIONS,
+        is_scaled=following == "ToTensor",
+    )
 
 
 def python_names(chain: list[Spec]) -> list[str]:

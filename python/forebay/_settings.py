@@ -70,7 +70,9 @@ def whole(name: str, value: Any, least: int = 0, bits: int = 63) -> int:
         number = operator.index(value)
     except TypeError:
         raise ConfigError(f"{name}: expected a whole number, got {value!r}") from None
-    if number < least or isinstance(value, bool):
+    if isinstance(value, bool):
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}")
+    if number < least:
         raise ConfigError(f"{name}: expected at least {least}, got {value!r}")
     if number >= 2**bits:
         raise ConfigError(f"{name}: expected one below 2**{bits}, got {value!r}")
@@ -161,11 +163,10 @@ def max_failures(value: Any) -> int | float | None:
     """A whole number is a count, a float a fraction."""
     if value is None:
         return None
-    if isinstance(value, float):
-        if not 0 <= value <= 1:
-            raise ConfigError(f"max_failures: expected a count or a fraction from 0 to 1, got {value!r}")
-        return value
-    return whole("max_failures", value)
+    is_fraction = isinstance(value, float)
+    if isinstance(value, bool) or (not 0 <= value <= 1 if is_fraction else not hasattr(value, "__index__")):
+        raise ConfigError(f"max_failures: expected a whole number, a fraction from 0 to 1, or None, got {value!r}")
+    return float(value) if is_fraction else whole("max_failures", value)
 
 
 def seed(value: Any, generator: Any) -> int:
@@ -183,7 +184,14 @@ def seed(value: Any, generator: Any) -> int:
 def place(rank: Any, world_size: Any) -> tuple[int, int]:
     """(rank, world size): as given, else torch.distributed's if it is in use, else the launcher's environment."""
     if rank is None or world_size is None:
-        found = _torch.distributed() or _launched() or (0, 1)
+        found = _torch.distributed() or _launched()
+        is_one_of_many = world_size is not None and whole("world_size", world_size, least=1, bits=32) > 1
+        if found is None and rank is None and is_one_of_many:
+            raise ConfigError(
+                f"rank: expected one beside world_size={world_size!r}, got none",
+                hint="pass rank=, or construct the loader after torch.distributed.init_process_group",
+            )
+        found = found or (0, 1)
         rank, world_size = found[0] if rank is None else rank, found[1] if world_size is None else world_size
     return whole("rank", rank, bits=32), whole("world_size", world_size, least=1, bits=32)
 
@@ -207,9 +215,19 @@ def path(name: str, value: Any) -> str | None:
     if value is None:
         return None
     try:
-        return os.fsdecode(value)
+        return os.path.expanduser(os.fsdecode(value))
     except TypeError:
         raise ConfigError(f"{name}: expected a path, got {value!r}") from None
+
+
+def steps(name: str, value: Any) -> tuple[int, int]:
+    """(first, end) of a range of steps; `None` is an empty one."""
+    if value is None:
+        return 0, 0
+    if not isinstance(value, range) or value.step != 1:
+        raise ConfigError(f"{name}: expected a range with step 1, or None, got {value!r}")
+    first = whole(f"{name}.start", value.start)
+    return first, max(first, whole(f"{name}.stop", value.stop))
 
 
 def optional_callable(name: str, value: Any) -> Callable[..., Any] | None:

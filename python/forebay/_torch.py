@@ -34,6 +34,11 @@ def tensor(array: Array) -> Any:
     return torch.frombuffer(array, dtype=getattr(torch, array.dtype)).view(array.shape)
 
 
+def integers(values: Sequence[int]) -> Any:
+    torch = load()
+    return torch.tensor(values, dtype=torch.int64)
+
+
 def collate(values: Sequence[Any]) -> Any:
     """One batch of many values, as `torch.utils.data.DataLoader` makes it."""
     return load().utils.data.default_collate(values)
@@ -50,9 +55,10 @@ def to_numpy(value: Any) -> Any:
     return plain.cpu().contiguous().numpy()
 
 
-def is_subset(dataset: object) -> bool:
+def subset_class(dataset: object) -> type | None:
+    """`torch.utils.data.Subset`, if the dataset is one."""
     torch = _loaded()
-    return torch is not None and isinstance(dataset, torch.utils.data.Subset)
+    return torch.utils.data.Subset if torch is not None and isinstance(dataset, torch.utils.data.Subset) else None
 
 
 def can_pin() -> bool:

@@ -1,11 +1,14 @@
 """One sample between the native pipeline and Python callables.
 
-The contract is torchvision's: a transform gets a PIL image until `ToTensor`, a tensor after it. Without Pillow an
-image is a NumPy array (height, width, channels); without torch a tensor is one (channels, height, width).
+The contract is torchvision's: a transform gets a PIL image until `ToTensor`, a tensor after it, and a NumPy array that
+it returns is (height, width, channels). Without Pillow an image is such an array; without torch a tensor is an array
+(channels, height, width).
 """
 
 import functools
 import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -45,40 +48,81 @@ def to_python(value: Any) -> Any:
     return Image.frombuffer(mode, (width, height), buffer, "raw", mode, 0, 1)
 
 
-def from_python(value: Any) -> tuple[Any, ...]:
+class Parts(tuple[Any, ...]):
+    """A value taken apart for the native pipeline: what `from_python` gives. No callable of a user's returns one."""
+
+    __slots__ = ()
+
+
+def from_python(value: Any, is_planar: bool = False) -> Parts:
     """What the native pipeline gets for the result of a Python callable.
 
     ("image", bytes, height, width, channels), ("tensor", bytes, dtype, (channels, height, width)), or
-    ("opaque", value) for everything that no native transform understands.
+    ("opaque", value) for everything that no native transform understands. `is_planar` says that an array is a tensor.
     """
+    if isinstance(value, Parts):
+        return value
     if isinstance(value, Array):
-        value = _numpy.tensor(value) if value.kind == "image" else to_python(value)
+        is_planar = value.kind == "tensor"
+        value = to_python(value) if is_planar else _numpy.tensor(value)
     if _torch.is_tensor(value):
         return _planar(value, str(value.dtype).removeprefix("torch."))
     if isinstance(value, numpy.ndarray):
-        return _interleaved(value) or _planar(value, str(value.dtype))
+        return _planar(value, str(value.dtype)) if is_planar else _interleaved(value)
     if is_pillow(value) and value.mode in _CHANNELS:
-        return "image", value.tobytes(), value.height, value.width, _CHANNELS[value.mode]
-    return "opaque", value
+        return Parts(("image", value.tobytes(), value.height, value.width, _CHANNELS[value.mode]))
+    return Parts(("opaque", value))
 
 
-def _interleaved(array: Any) -> tuple[Any, ...] | None:
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Python callables that follow each other, as one: values pass between them as they are.
+
+    The rest says what becomes of the last one's result: whether everything, or an array, stays what it is, whether an
+    array is a tensor, and whether bytes become 0 to 1 (what `ToTensor` does to a picture, but not to a tensor).
+    """
+
+    calls: Sequence[Callable[[Any], Any]]
+    keeps_all: bool = False
+    keeps_arrays: bool = False
+    is_planar: bool = False
+    is_scaled: bool = False
+
+    def __call__(self, value: Any) -> Parts:
+        for call in self.calls:
+            value = call(value)
+        if self.keeps_all or (self.keeps_arrays and isinstance(value, numpy.ndarray)):
+            return Parts(("opaque", value))
+        return from_python(scaled(value) if self.is_scaled else value, self.is_planar)
+
+
+def scaled(value: Any) -> Any:
+    """An array of bytes that is no picture by its channels, from 0 to 1: `ToTensor` would take it for a tensor."""
+    is_bytes = isinstance(value, numpy.ndarray) and value.dtype == numpy.uint8
+    return numpy.float32(value) / numpy.float32(255) if is_bytes and not _is_picture(value) else value
+
+
+def _is_picture(array: Any) -> bool:
+    return array.dtype == numpy.uint8 and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in _MODES))
+
+
+def _interleaved(array: Any) -> Parts:
     """An array in the layout of pictures: the last axis holds the channels, or there is none."""
-    if array.dtype != numpy.uint8 or array.size == 0:
-        return None
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.ndim != 3 or array.shape[2] not in _MODES:
-        return None
-    return "image", _bytes_of(array), *array.shape
+    if array.ndim not in (2, 3) or array.size == 0:
+        return Parts(("opaque", array))
+    pixels = array[:, :, None] if array.ndim == 2 else array
+    if _is_picture(pixels):
+        return Parts(("image", _bytes_of(pixels), *pixels.shape))
+    parts = _planar(pixels.transpose(2, 0, 1), str(array.dtype))
+    return Parts(("opaque", array)) if parts[0] == "opaque" else parts
 
 
-def _planar(value: Any, dtype: str) -> tuple[Any, ...]:
+def _planar(value: Any, dtype: str) -> Parts:
     shape = tuple(value.shape)
     if dtype not in _DTYPES or len(shape) != 3 or 0 in shape:
-        return "opaque", value
+        return Parts(("opaque", value))
     array = _torch.to_numpy(value) if _torch.is_tensor(value) else value
-    return "tensor", _bytes_of(array), dtype, shape
+    return Parts(("tensor", _bytes_of(array), dtype, shape))
 
 
 def _bytes_of(array: Any) -> memoryview:

@@ -138,7 +138,7 @@ class DatasetFolder:
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
-        """What is done to each sample. Setting it checks it; loaders made later use it."""
+        """What is done to each sample. Setting it checks it, for loaders made later: earlier ones refuse to go on."""
         return self._transform
 
     @transform.setter
@@ -148,7 +148,9 @@ class DatasetFolder:
 
     @property
     def _open(self) -> Callable[[str], Any] | None:
-        return None if _is_native(self.loader) else self.loader
+        """The user's own loader, with what becomes of its results; `None` if samples are decoded natively."""
+        following = self._chain[0][0] if self._chain else None
+        return None if _is_native(self.loader) else _pipeline.python_calls([self.loader], following)
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -157,6 +159,10 @@ class DatasetFolder:
             self._samples = list(zip(self._index.paths(), self.targets, strict=True))
         return self._samples
 
+    @samples.setter
+    def samples(self, samples: object) -> None:
+        raise _read_only("samples")
+
     @property
     def targets(self) -> list[int]:
         """The label of each sample. A copy for reading."""
@@ -164,10 +170,18 @@ class DatasetFolder:
             self._targets = self._index.labels()
         return self._targets
 
+    @targets.setter
+    def targets(self, targets: object) -> None:
+        raise _read_only("targets")
+
     @property
     def imgs(self) -> list[tuple[str, int]]:
         """The same as `samples`."""
         return self.samples
+
+    @imgs.setter
+    def imgs(self, imgs: object) -> None:
+        raise _read_only("imgs")
 
     @property
     def notes(self) -> list[tuple[str, str]]:
@@ -234,6 +248,13 @@ class ImageFolder(DatasetFolder):
             is_valid_file=is_valid_file,
             allow_empty=allow_empty,
         )
+
+
+def _read_only(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name}: expected it to be read only, got an assignment, which no loader would see",
+        hint="choose samples with subset(indices) or torch.utils.data.Subset, change labels with target_transform",
+    )
 
 
 def _callable(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:

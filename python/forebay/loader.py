@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from forebay import _notice, _numpy, _pipeline, _settings, _torch
 from forebay._delivery import Delivery
@@ -40,6 +40,8 @@ class DataLoader:
     - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
+    - `with_ids`: batches are [images, labels, ids], with the index of each sample in `dataset`, that of the substitute
+      where one was replaced; `collate_fn` gets (sample, target, index)
 
     >>> import forebay as fb
     >>> from forebay import transforms as T
@@ -72,19 +74,20 @@ class DataLoader:
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        on_error: str = "raise",
+        on_error: Literal["raise", "replace", "skip"] = "raise",
         max_failures: int | float | None = None,
         ledger: str | os.PathLike[str] | None = None,
         deadline_seconds: float = 60.0,
         stall_seconds: float = 30.0,
-        retries: int = 4,
+        retries: int = 6,
         memory_budget: int | str | None = None,
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        workers: str = "auto",
-        output: str | None = None,
+        workers: Literal["auto", "threads"] = "auto",
+        output: Literal["auto", "torch", "numpy"] | None = None,
         io_threads: int | None = None,
+        with_ids: bool = False,
     ) -> None:
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
@@ -93,7 +96,8 @@ class DataLoader:
         _settings.optional_callable("collate_fn", collate_fn)
         self._patience = _settings.Patience.of(stall_seconds, timeout)
         self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads)
-        self._folder = _unwrap(dataset)
+        self._folder, self._base = _unwrap(dataset)
+        self._made_with = _parts(self._base)
         wants_torch = _settings.output_module(output) == "torch"
         options: dict[str, Any] = {
             "batch_size": batch_size or 1,
@@ -113,8 +117,9 @@ class DataLoader:
             "ledger": _settings.path("ledger", ledger),
         }
         # A user's own order is the user's own division among ranks, too; the place is told with each failure.
-        places = _settings.place(rank, world_size)
-        options["rank"], options["world_size"] = places
+        self._given_place = (rank, world_size)
+        self._place = _settings.place(rank, world_size)
+        options["rank"], options["world_size"] = self._place
         self._check_batches(collate_fn)
         if wants_torch:
             _torch.load()
@@ -126,7 +131,9 @@ class DataLoader:
             collate_fn=collate_fn,
             is_batched=batch_size is not None,
             is_pinned=bool(pin_memory) and wants_torch and _can_pin(),
+            with_ids=bool(with_ids),
         )
+        self._first_failure = _notice.FirstFailure(self._engine.failures)
         self._process: int | None = None
         self._is_closed = False
         self._resumed: _Resumed | None = None
@@ -151,7 +158,9 @@ class DataLoader:
         self.persistent_workers = persistent_workers
         self.in_order = in_order
         self.seed: int = options["seed"]
-        self.rank, self.world_size = places
+        self.rank, self.world_size = self._place
+        self.on_error: str = options["on_error"]
+        self.with_ids = bool(with_ids)
 
     def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
         is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False
@@ -163,12 +172,12 @@ class DataLoader:
 
     def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
         folder = self._folder
-        in_threads = "it runs under the GIL, one sample at a time whatever num_workers is"
+        in_threads = "it runs under the GIL, where threads overlap only as far as it releases the GIL"
         in_loop = "it runs in your loop's thread, between two batches"
         for name in _pipeline.python_names(folder._chain):
             _notice.python_callable("transform", name, in_threads)
         if folder._open is not None:
-            _notice.python_callable("loader", _pipeline.name_of(folder._open), in_threads)
+            _notice.python_callable("loader", _pipeline.name_of(folder.loader), in_threads)
         if folder.target_transform is not None:
             _notice.python_callable("target_transform", _pipeline.name_of(folder.target_transform), in_loop)
         if collate_fn is not None:
@@ -180,14 +189,33 @@ class DataLoader:
         """Enters the next epoch, or goes on where a loaded state was taken."""
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+        self._check_unchanged()
         # The sampler's own `iter` is called before the run begins: if it fails, a loaded state is still there.
         given = Given(self._batches(), self._ahead + 1) if self._order.is_given else None
         run = self._engine.begin() if given is None else self._engine.begin_given()
         self._resumed = None
         self._process = os.getpid()
-        iteration = Iteration(run, self, self._delivery, given, self._patience)
+        iteration = Iteration(run, self, self._delivery, given, self._patience, self._first_failure)
         self._iterations = [weakref.ref(living) for living in (*self._living(), iteration)]
         return iteration
+
+    def _check_unchanged(self) -> None:
+        """Refuses what changed since the loader was made, and what it therefore would not follow."""
+        for name, (before, now) in zip(_PARTS, zip(self._made_with, _parts(self._base), strict=True), strict=True):
+            if before is not now:
+                raise ConfigError(
+                    f"dataset.{name}: expected the one the loader was made with, got another one set since",
+                    hint="construct the loader again after changing the dataset",
+                )
+        # What was given stays; the rest is what the process group says, once there is one.
+        found = _torch.distributed() or self._place
+        place = tuple(there if given is None else given for given, there in zip(self._given_place, found, strict=True))
+        if place != self._place:
+            raise ConfigError(
+                f"the loader was made for rank {self._place[0]} of {self._place[1]}, and the process group that was "
+                f"initialised since says rank {place[0]} of {place[1]}",
+                hint="construct the loader after torch.distributed.init_process_group, or pass rank= and world_size=",
+            )
 
     def _living(self) -> list[Iteration]:
         return [iteration for known in self._iterations if (iteration := known()) is not None]
@@ -222,12 +250,16 @@ class DataLoader:
         state: dict[str, Any] = json.loads(self._engine.state())
         return state | {"sampler": True} if self._order.is_given else state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, skip_steps: range | None = None) -> None:
         """Goes on where a state was taken, on any number of ranks and threads; refuses one of another dataset.
 
+        `skip_steps` leaves steps of that epoch out, without reading them: those that made the loss explode, say.
         A fresh pass over a sampler begins behind as many indices as were handed out, one over a batch_sampler behind
         as many batches: the order has to be the same again.
         """
+        first, end = _settings.steps("skip_steps", skip_steps)
+        if skip_steps is not None and self._order.is_given:
+            raise ConfigError("skip_steps: expected an order of the loader's own, got a sampler")
         try:
             state = dict(state_dict)
             has_sampler = bool(state.pop("sampler", False))
@@ -239,7 +271,7 @@ class DataLoader:
             raise StateMismatchError(
                 f"the state belongs to another order: sampler or batch_sampler: this loader has {ours}, the state {its}"
             )
-        self._engine.load_state(text)
+        self._engine.load_state(text, first, end)
         self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
 
     @property
@@ -287,6 +319,16 @@ class DataLoader:
         """Whether this is a forked child, which has the objects, but not the threads."""
         return self._process not in (None, os.getpid())
 
+    def __repr__(self) -> str:
+        shown = {
+            "dataset": f"<{type(self.dataset).__name__} of {len(self._folder)} samples>",
+            "batch_size": self.batch_size,
+            "num_workers": self.num_workers,
+            "on_error": repr(self.on_error),
+            "epoch": json.loads(self._engine.state())["epoch"],
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
     def __enter__(self) -> "DataLoader":
         return self
 
@@ -325,14 +367,35 @@ def _batched(indices: Iterable[Any], size: int, drop_last: bool) -> Iterator[lis
 def _can_pin() -> bool:
     if _torch.can_pin():
         return True
-    warnings.warn("pin_memory: expected an accelerator, got none: memory is not pinned", UserWarning, stacklevel=4)
+    warnings.warn("pin_memory: expected an accelerator, got none: memory is not pinned", UserWarning, stacklevel=3)
     return False
 
 
-def _unwrap(dataset: Any) -> DatasetFolder:
-    """The folder below any number of `torch.utils.data.Subset`s, with their samples chosen."""
+# What a loader takes from its dataset once, when it is made.
+_PARTS = ("transform", "target_transform", "loader")
+
+
+def _parts(folder: DatasetFolder) -> tuple[object, ...]:
+    return folder._pipeline, folder.target_transform, folder.loader
+
+
+def _check_methods(dataset: Any, base: type) -> None:
+    """Refuses a subclass whose way to give samples would never be asked."""
+    for name in ("__getitem__", "__getitems__", "__len__"):
+        if getattr(type(dataset), name, None) is not getattr(base, name, None):
+            raise ConfigError(
+                f"dataset: expected {base.__name__}'s own {name}, got {type(dataset).__qualname__}.{name}, which would "
+                "never be called: samples are read and decoded natively",
+                hint="do what it does in transform, target_transform or collate_fn; with_ids=True gives indices, and "
+                "subset() chooses samples",
+            )
+
+
+def _unwrap(dataset: Any) -> tuple[DatasetFolder, DatasetFolder]:
+    """The folder below any number of `torch.utils.data.Subset`s: with their samples chosen, and as it is."""
     chosen: list[int] | None = None
-    while _torch.is_subset(dataset):
+    while (subset := _torch.subset_class(dataset)) is not None:
+        _check_methods(dataset, subset)
         indices = list(dataset.indices)
         chosen = indices if chosen is None else [indices[position] for position in chosen]
         dataset = dataset.dataset
@@ -341,7 +404,8 @@ def _unwrap(dataset: Any) -> DatasetFolder:
             "dataset: expected a forebay.ImageFolder or forebay.DatasetFolder, or a torch.utils.data.Subset of one, "
             f"got {type(dataset).__module__}.{type(dataset).__qualname__}"
         )
-    return dataset if chosen is None else dataset.subset(chosen)
+    _check_methods(dataset, DatasetFolder)
+    return (dataset if chosen is None else dataset.subset(chosen)), dataset
 
 
 def _close_all() -> None:

@@ -281,8 +281,15 @@ def test_transform_may_be_set_later_and_is_checked(folder: Path) -> None:
     assert dataset[0][0].shape == (3, 48, 64)
     with pytest.raises(fb.errors.ConfigError):
         dataset.transform = T.Normalize([0.5], [0.5])
-    with pytest.raises(AttributeError):
-        dataset.samples = []  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["samples", "targets", "imgs"])
+def test_what_no_loader_would_see_cannot_be_set(folder: Path, name: str) -> None:
+    dataset = fb.ImageFolder(folder)
+    before = list(dataset.samples)
+    with pytest.raises(fb.errors.ConfigError, match=rf"{name}: .*\n.*subset.*torch.utils.data.Subset"):
+        setattr(dataset, name, [])
+    assert dataset.samples == before
 
 
 def test_it_prints_as_in_torchvision(folder: Path) -> None:

@@ -371,8 +371,17 @@ def test_without_torch_batches_are_numpy(folder: Path) -> None:
     find_spec = importlib.util.find_spec
     importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find_spec(name, *rest)
     import numpy
-    images, labels = next(iter(fb.DataLoader(dataset, 2)))
-    print(type(images).__module__, labels.dtype)
+    images, labels, ids = next(iter(fb.DataLoader(dataset, 2, with_ids=True)))
+    print(type(images).__module__, labels.dtype, ids.tolist())
+    from PIL import Image
+    plain = [T.Resize((8, 9)), T.ToTensor(), T.Normalize([0.5], [0.5])]
+    same = [T.Resize((8, 9)), numpy.asarray, T.ToTensor(), lambda tensor: tensor + 0, T.Normalize([0.5], [0.5])]
+    images, others = (next(iter(fb.DataLoader(fb.ImageFolder(sys.argv[1], T.Compose(chain)))))[0]
+                      for chain in (plain, same))
+    alone = Image.open(fb.ImageFolder(sys.argv[1]).samples[0][0])
+    for transform in plain:
+        alone = transform(alone)
+    print(images.shape, numpy.array_equal(images, others), numpy.array_equal(images[0], alone))
     try:
         fb.DataLoader(dataset, 2, output="torch")
     except fb.errors.ConfigError as error:
@@ -380,6 +389,7 @@ def test_without_torch_batches_are_numpy(folder: Path) -> None:
     """
     done = children.run(program, folder)
     assert done.stdout.splitlines() == [
-        "numpy int64",
+        "numpy int64 [0, 1]",
+        "(1, 3, 8, 9) True True",
         'output: expected torch to be installed for "torch", got no torch',
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import folders
 import forebay as fb
@@ -230,6 +231,14 @@ def test_a_sampler_goes_on_with_another_batch_size(damaged: Path, digests: Diges
     assert digests(second) == expected[12:]
 
 
+@pytest.mark.parametrize("other", [1, 3, 7, 12])
+def test_a_planned_order_goes_on_with_another_batch_size(damaged: Path, digests: Digests, other: int) -> None:
+    expected = digests(sampled(damaged, 4, shuffle=True))
+    second = sampled(damaged, other, shuffle=True)
+    second.load_state_dict(advance(sampled(damaged, 4, shuffle=True), 3))
+    assert digests(second) == expected[12:]
+
+
 def test_a_batch_sampler_is_passed_over_by_batches(damaged: Path, digests: Digests) -> None:
     batches = [[1, 2, 3], [23], [5, 4], [9]]
     expected = digests(sampled(damaged, 1, batch_sampler=batches))
@@ -285,3 +294,60 @@ def test_a_pass_that_fails_to_begin_does_not_lose_the_state(damaged: Path, diges
     with pytest.raises(ZeroDivisionError, match="mine"):
         iter(loader)
     assert digests(loader) == expected[12:]
+
+
+def test_steps_may_be_left_out(damaged: Path, digests: Digests) -> None:
+    (reference,) = loaders(damaged, 1, 2)
+    expected, following = digests(reference), digests(reference)
+    state = advance(loaders(damaged, 1, 2)[0], 2)
+    for skipped, kept in (
+        (range(4, 7), [2, 3, *range(7, 15)]),
+        (range(3), [*range(3, 15)]),
+        (range(10, 99), [*range(2, 10)]),
+        (range(5, 5), [*range(2, 15)]),
+        (None, [*range(2, 15)]),
+    ):
+        (loader,) = loaders(damaged, 1, 2)
+        loader.load_state_dict(state, skip_steps=skipped)
+        got = digests(loader)
+        assert got == [one for step in kept for one in expected[step * BATCH : (step + 1) * BATCH]], skipped
+        assert digests(loader) == following, "the next epoch is a whole one again"
+
+
+@pytest.mark.parametrize("wrong", [3, [3, 4], range(0, 6, 2), range(6, 3, -1), range(-2, 3), slice(3), range(2**64)])
+def test_steps_to_leave_out_are_a_range(damaged: Path, wrong: Any) -> None:
+    (loader,) = loaders(damaged, 1, 1)
+    with pytest.raises(fb.errors.ConfigError, match=r"skip_steps.*: expected"):
+        loader.load_state_dict(loader.state_dict(), skip_steps=wrong)
+
+
+def test_steps_of_a_sampler_cannot_be_left_out(damaged: Path) -> None:
+    loader = sampled(damaged, 4, sampler=range(COUNT))
+    with pytest.raises(fb.errors.ConfigError, match="skip_steps: expected an order of the loader's own, got a sampler"):
+        loader.load_state_dict(loader.state_dict(), skip_steps=range(2))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_damage_that_only_some_crops_reach_resumes_exactly(tmp_path: Path, threads: int) -> None:
+    for path in folders.write_folder(tmp_path, 24, width=64, height=48)[::3]:
+        data = bytearray(path.read_bytes())
+        end = len(data) - 2  # the end marker, which is always looked at
+        data[end - len(data) // 5 : end - 8] = bytes(len(data) // 5 - 8)
+        path.write_bytes(data)
+
+    def make() -> fb.DataLoader:
+        dataset = fb.ImageFolder(tmp_path, transform=T.Compose([T.RandomCrop(16), T.ToTensor()]))
+        return fb.DataLoader(dataset, BATCH, shuffle=True, seed=3, on_error="replace", num_workers=threads)
+
+    whole = make()
+    epochs, states = [], []
+    for _ in range(4):
+        states.append(whole.state_dict())
+        epochs.append([images for images, _ in whole])
+    failed = [{failure.path for failure in whole.failures if failure.epoch == epoch} for epoch in range(4)]
+    assert all(failed) and len(set(map(frozenset, failed))) > 1, "some crops reach the damage, others do not"
+    for epoch in (1, 2, 3):
+        fresh = make()
+        fresh.load_state_dict(states[epoch])
+        got = [images for images, _ in fresh]
+        assert all(map(torch.equal, got, epochs[epoch])) and len(got) == len(epochs[epoch]), epoch

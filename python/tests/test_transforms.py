@@ -283,6 +283,8 @@ def test_they_print_and_compare_by_their_arguments() -> None:
         (lambda: T.Normalize(0.5, 0.5), "mean: expected one number for each channel"),
         (lambda: T.Compose([]), "Compose: transforms: expected"),
         (lambda: T.Compose([3]), "transform: expected a transform or a callable, got 3"),
+        (lambda: T.Compose([T.ToTensor]), r"got the class ToTensor itself\n.*parentheses are missing: ToTensor\("),
+        (lambda: T.Compose([v2.Resize(3), v2.RandAugment]), r"parentheses are missing: RandAugment\("),
         (lambda: T.Lambda(3), "lambd: expected a callable, got 3"),
     ],
 )
@@ -323,7 +325,7 @@ def test_torchvisions_own_instances_become_native() -> None:
 
 def test_torchvisions_instances_run_as_they_are_where_the_native_ones_would_differ() -> None:
     assert names(v2.Compose([v1.ToTensor(), v2.Resize(3)])) == ["ToTensor", "Custom"]
-    assert names(v2.Compose([v2.RandAugment(), v2.Resize(3), v2.PILToTensor()])) == ["Custom", "Custom", "ToImage"]
+    assert names(v2.Compose([v2.RandAugment(), v2.Resize(3), v2.PILToTensor()])) == ["Custom", "ToImage"]
     assert names(v2.Pad(3, fill={torch.Tensor: 1})) == ["Custom"]
 
     class Mine(v2.Resize):
@@ -367,3 +369,102 @@ def test_a_python_callable_gets_a_picture_before_and_a_tensor_after_totensor(fol
 def test_lambda_looks_at_types() -> None:
     only_tensors = T.Lambda(lambda value: value + 1, torch.Tensor)
     assert only_tensors(3) == 3 and only_tensors(torch.zeros(1)) == 1
+
+
+def unit(image: Any) -> Any:
+    return numpy.asarray(image).astype(numpy.float32) / 255
+
+
+@pytest.mark.parametrize("shape", [(32, 30, 3), (32, 30, 4), (32, 30, 1), (3, 32, 3), (32, 30)], ids=str)
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.uint8])
+def test_totensor_takes_every_array_for_a_picture_as_torchvision_does(shape: tuple[int, ...], dtype: Any) -> None:
+    values = numpy.random.default_rng(1).integers(0, 255, shape).astype(dtype)
+    expected = v1.ToTensor()(values)
+    alone, within = T.ToTensor()(values), T.Compose([lambda _: values, T.ToTensor()])(folders.picture(1))
+    for made in (alone, within):
+        assert made.dtype == expected.dtype == torch.float32
+        assert difference(made, expected) < 1e-6
+
+
+def test_an_array_of_floats_keeps_its_layout_where_nothing_converts_it() -> None:
+    values = numpy.random.default_rng(1).random((20, 30, 3), numpy.float32)
+    assert numpy.array_equal(T.CenterCrop(10)(values), values[5:15, 10:20])
+    expected = (values - numpy.float32(0.5)) / numpy.float32(0.25)
+    assert numpy.abs(T.Normalize([0.5], [0.25])(values) - expected).max() < 1e-6
+    tensor = torch.from_numpy(values.transpose(2, 0, 1).copy())
+    assert torch.equal(T.CenterCrop(10)(tensor), tensor[:, 5:15, 10:20]), "tensors have their channels first"
+    made = T.Compose([lambda _: tensor, T.CenterCrop(10)])(values)
+    assert torch.equal(made, tensor[:, 5:15, 10:20]), "what a callable made a tensor of is one"
+
+
+def test_arrays_of_a_python_transform_become_tensors_as_in_torchvision(folder: Path) -> None:
+    ours = T.Compose([T.Resize((32, 30)), unit, T.ToTensor(), T.Normalize([0.5], [0.5])])
+    theirs = v1.Compose([v1.Resize((32, 30)), unit, v1.ToTensor(), v1.Normalize([0.5], [0.5])])
+    for (images, _), path in zip(fb.DataLoader(dataset := fb.ImageFolder(folder, ours)), dataset.samples, strict=True):
+        assert images.shape == (1, 3, 32, 30)
+        assert difference(images[0], theirs(Image.open(path[0]))) < 1e-5
+
+
+def test_an_array_after_totensor_is_what_the_tensor_was(folder: Path) -> None:
+    ours = T.Compose([T.Resize((8, 9)), T.ToTensor(), lambda tensor: tensor.numpy() * 2, T.Normalize([0.5], [0.5])])
+    plain = T.Compose([T.Resize((8, 9)), T.ToTensor()])
+    for (images, _), (expected, _) in zip(
+        fb.DataLoader(fb.ImageFolder(folder, ours)), fb.DataLoader(fb.ImageFolder(folder, plain)), strict=True
+    ):
+        assert difference(images, expected * 4 - 1) < 1e-5
+
+
+class Marked(numpy.ndarray):  # type: ignore[type-arg]
+    """An array of a class of its own: only the very object passes for it."""
+
+
+def test_python_callables_in_a_row_pass_values_as_they_are(folder: Path) -> None:
+    seen: list[type] = []
+
+    def look(value: Any) -> Any:
+        seen.append(type(value))
+        return value
+
+    def mark(image: Any) -> Any:
+        return numpy.asarray(image).view(Marked)
+
+    chain = [T.CenterCrop(8), mark, look, T.Lambda(look), numpy.asarray, T.ToTensor()]
+    settled = _pipeline.settle(_pipeline.specs(T.Compose(chain)))
+    assert [name for name, _ in settled] == ["CenterCrop", "Custom", "ToTensor"]
+    assert settled[1][1]["name"] == "mark → look → Lambda(look) → asarray"
+    plain = T.Compose([T.CenterCrop(8), T.ToTensor()])
+    for (images, _), (expected, _) in zip(
+        fb.DataLoader(fb.ImageFolder(folder, T.Compose(chain)), 4),
+        fb.DataLoader(fb.ImageFolder(folder, plain), 4),
+        strict=True,
+    ):
+        assert torch.equal(images, expected)
+    assert set(seen) == {Marked}
+
+
+@pytest.mark.parametrize("convert", [numpy.array, unit], ids=["bytes", "floats"])
+def test_the_array_of_the_last_callable_stays_one(folder: Path, convert: Any) -> None:
+    dataset = fb.ImageFolder(folder, T.Compose([T.Resize((8, 9)), convert]))
+    assert isinstance(dataset[0][0], numpy.ndarray) and dataset[0][0].shape == (8, 9, 3)
+    for (images, _), (expected, _) in zip(
+        fb.DataLoader(dataset, 4), torch.utils.data.DataLoader(dataset, 4), strict=True
+    ):
+        assert images.shape == (4, 8, 9, 3) and torch.equal(images, expected)
+    for images, _ in fb.DataLoader(dataset, 4, output="numpy"):
+        assert images.shape == (4, 8, 9, 3) and isinstance(images, numpy.ndarray)
+
+
+def test_what_a_loader_of_ones_own_gives_passes_as_it_is(folder: Path) -> None:
+    def load(path: str) -> Any:
+        return numpy.array(Image.open(path).resize((9, 8))).view(Marked)
+
+    seen: list[type] = []
+
+    def look(value: Any) -> Any:
+        seen.append(type(value))
+        return value
+
+    images, _ = next(iter(fb.DataLoader(fb.ImageFolder(folder, loader=load), 4)))
+    assert images.shape == (4, 8, 9, 3)
+    images, _ = next(iter(fb.DataLoader(fb.ImageFolder(folder, T.Compose([look, T.ToTensor()]), loader=load), 4)))
+    assert images.shape == (4, 3, 8, 9) and set(seen) == {Marked}

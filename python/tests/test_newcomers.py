@@ -1,0 +1,218 @@
+"""What works in torch and would silently do something else here is refused, with what to do instead, or said."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+import torch
+from torch.utils import data
+
+import folders
+import forebay as fb
+from forebay import _forebay, _torch
+from forebay import transforms as T
+
+SILENTLY = "further ones are counted silently"
+
+
+@pytest.fixture
+def dataset(folder: Path, plain: T.Compose) -> fb.ImageFolder:
+    return fb.ImageFolder(folder, transform=plain)
+
+
+class WithIndex(fb.ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index), index
+
+
+class Half(fb.ImageFolder):
+    def __len__(self) -> int:
+        return super().__len__() // 2
+
+
+class Augmented(data.Subset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [self[index] for index in indices]
+
+
+def test_a_method_that_would_never_be_called_is_named(folder: Path, plain: T.Compose) -> None:
+    whole: Any = fb.ImageFolder(folder, plain)
+    for made, method in (
+        (WithIndex(folder, plain), "WithIndex.__getitem__"),
+        (data.Subset(WithIndex(folder, plain), [1]), "WithIndex.__getitem__"),  # type: ignore[arg-type,var-annotated]
+        (WithIndex(folder, plain).subset([1]), "WithIndex.__getitem__"),
+        (Half(folder, plain), "Half.__len__"),
+        (Augmented(whole, [1, 2]), "Augmented.__getitem__"),
+    ):
+        with pytest.raises(fb.errors.ConfigError, match=method) as raised:
+            fb.DataLoader(made, 4)
+        for way in ("transform", "target_transform", "collate_fn"):
+            assert way in raised.value.hint
+
+
+def test_other_methods_may_be_ones_own(folder: Path, plain: T.Compose) -> None:
+    class Named(fb.ImageFolder):
+        def name(self, index: int) -> str:
+            return self.samples[index][0]
+
+    assert len(list(fb.DataLoader(Named(folder, plain), 4))) == 6
+
+
+def test_a_loader_that_is_older_than_the_process_group_is_refused(
+    dataset: fb.ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, given = fb.DataLoader(dataset, 4), fb.DataLoader(dataset, 4, rank=0, world_size=1)
+    ranked = fb.DataLoader(dataset, 4, rank=1, world_size=4)
+    monkeypatch.setattr(_torch, "distributed", lambda: (1, 4))
+    with pytest.raises(fb.errors.ConfigError, match=r"rank 0 of 1, .* rank 1 of 4\n.*after .*init_process_group"):
+        iter(older)
+    for loader in (given, ranked, fb.DataLoader(dataset, 4), fb.DataLoader(dataset, 4, world_size=4)):
+        next(iter(loader))
+    with pytest.raises(fb.errors.ConfigError, match="rank 1 of 4"):
+        iter(older)
+
+
+def test_a_process_group_of_one_changes_nothing(dataset: fb.ImageFolder, tmp_path: Path) -> None:
+    loader = fb.DataLoader(dataset, 4)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        assert len(list(loader)) == 6
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_world_of_one_needs_no_rank(dataset: fb.ImageFolder) -> None:
+    assert fb.DataLoader(dataset, 4, world_size=1).rank == 0
+
+
+@pytest.mark.parametrize("name", ["transform", "target_transform", "loader"])
+@pytest.mark.parametrize("is_subset", [False, True])
+def test_a_dataset_that_changed_under_its_loader_is_refused(
+    folder: Path, dataset: fb.ImageFolder, name: str, is_subset: bool
+) -> None:
+    loader = fb.DataLoader(data.Subset(dataset, range(8)) if is_subset else dataset, 4)  # type: ignore[arg-type,var-annotated]
+    next(iter(loader))
+    setattr(dataset, name, T.Compose([T.Resize((8, 8)), T.ToTensor()]))
+    with pytest.raises(fb.errors.ConfigError, match=rf"dataset\.{name}: .*\n.*construct the loader again"):
+        iter(loader)
+    if name == "transform":
+        assert next(iter(fb.DataLoader(dataset, 4)))[0].shape == (4, 3, 8, 8)
+
+
+def test_the_first_failure_is_said_once_for_each_loader(folder: Path, dataset: fb.ImageFolder) -> None:
+    for index in (3, 9):
+        folders.text(Path(dataset.samples[index][0]))
+    for on_error, done in (("replace", "replaced"), ("skip", "skipped")):
+        options: Any = {"on_error": on_error}
+        loader = fb.DataLoader(dataset, 4, **options)
+        with pytest.warns(RuntimeWarning, match=rf"0006.jpg.*: {done}; {SILENTLY}: see loader.report\(\)") as said:
+            for _ in range(2):
+                list(loader)
+        (warning,) = said
+        assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("damaged", [0, 5, 23])
+@pytest.mark.parametrize("order", [{}, {"sampler": range(24)}, {"batch_size": None}], ids=str)
+def test_a_batch_of_which_nothing_is_left_is_said_too(
+    dataset: fb.ImageFolder, damaged: int, order: dict[str, Any]
+) -> None:
+    folders.empty(Path(dataset.samples[damaged][0]))
+    loader = fb.DataLoader(dataset, on_error="skip", **order)
+    with pytest.warns(RuntimeWarning, match=f"{Path(dataset.samples[damaged][0]).name}.* skipped; {SILENTLY}"):
+        assert len(list(loader)) == 23
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_said_where_nothing_failed(dataset: fb.ImageFolder) -> None:
+    loader = fb.DataLoader(dataset, 4, on_error="replace")
+    assert [len(list(loader)) for _ in range(2)] == [6, 6]
+    loader.load_state_dict(loader.state_dict(), skip_steps=range(1, 3))
+    assert len(list(loader)) == 4
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_made_an_error_does_not_count_the_batch(dataset: fb.ImageFolder) -> None:
+    folders.empty(Path(dataset.samples[5][0]))
+    loader = fb.DataLoader(dataset, 4, on_error="replace")
+    with pytest.raises(RuntimeWarning, match=SILENTLY):
+        list(loader)
+    assert loader.state_dict()["step"] == 1
+
+
+def test_a_ledger_may_be_in_the_home_folder(
+    dataset: fb.ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folders.text(Path(dataset.samples[3][0]))
+    list(fb.DataLoader(dataset, 4, on_error="replace", ledger="~/x.jsonl"))
+    assert (tmp_path / "x.jsonl").read_text().count("\n") == 1
+    assert not os.path.exists("~")
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_ids_name_what_was_delivered(dataset: fb.ImageFolder, output: Any) -> None:
+    folders.text(Path(dataset.samples[3][0]))
+    clean = {index: dataset[index] for index in range(24) if index != 3}
+    loader = fb.DataLoader(dataset, 5, shuffle=True, on_error="replace", with_ids=True, output=output)
+    seen: list[int] = []
+    for images, labels, ids in loader:
+        assert str(ids.dtype).removeprefix("torch.") == "int64" and len(ids) == len(labels)
+        assert isinstance(ids, torch.Tensor if output == "torch" else numpy.ndarray)
+        for image, label, index in zip(images, labels, ids.tolist(), strict=True):
+            assert label == clean[index][1] and torch.equal(torch.as_tensor(image), clean[index][0])
+        seen += ids.tolist()
+    (failure,) = loader.failures
+    assert sorted(seen) == sorted([*clean, failure.substitute])  # type: ignore[list-item]
+
+
+def test_ids_reach_collate_fn_and_single_samples(dataset: fb.ImageFolder) -> None:
+    def collate(rows: list[Any]) -> list[int]:
+        return [index for _, _, index in rows]
+
+    order = [7, 3, 3]
+    assert list(fb.DataLoader(dataset, 2, sampler=order, with_ids=True, collate_fn=collate)) == [[7, 3], [3]]
+    samples = list(fb.DataLoader(dataset, None, sampler=order, with_ids=True))
+    assert [(label, index) for _, label, index in samples] == [(dataset.targets[index], index) for index in order]
+    (batch,) = fb.DataLoader(dataset.subset([5, 4]), 2, with_ids=True)
+    assert batch[2].tolist() == [0, 1], "of the dataset that was given"
+
+
+def test_a_version_and_what_a_loader_prints(dataset: fb.ImageFolder) -> None:
+    assert fb.__version__ == _forebay.__version__
+    loader = fb.DataLoader(dataset, 5, num_workers=2, on_error="replace")
+    expected = (
+        "DataLoader(dataset=<ImageFolder of 24 samples>, batch_size=5, num_workers=2, on_error='replace', epoch={})"
+    )
+    assert repr(loader) == expected.format(0)
+    list(loader)
+    loader.close()
+    assert repr(loader) == expected.format(1)
+
+
+def test_the_missing_accelerator_is_said_at_the_users_line(
+    dataset: fb.ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_torch, "can_pin", lambda: False)
+    with pytest.warns(UserWarning, match="pin_memory: expected an accelerator") as said:
+        fb.DataLoader(dataset, 4, pin_memory=True)
+    assert said[0].filename == __file__
+
+
+def test_whole_numbers_of_a_table_stay_whole(dataset: fb.ImageFolder) -> None:
+    folders.text(Path(dataset.samples[3][0]))
+    os.remove(dataset.samples[9][0])
+    loader = fb.DataLoader(dataset, 4, on_error="replace")
+    assert loader.failures.to_pandas().dtypes["mtime_ns"] == "Int64"
+    list(loader)
+    table, failures = loader.failures.to_pandas(), loader.failures
+    for name in ("errno", "substitute", "size_bytes", "mtime_ns"):
+        assert table.dtypes[name] == "Int64", name
+        expected = [getattr(failure, name) for failure in failures]
+        assert [None if value is pandas.NA else int(value) for value in table[name]] == expected, name
