@@ -91,9 +91,9 @@ class FaultFs:
     ) -> None:
         """Makes calls on matching paths go wrong, from now on, `times` times for each path.
 
-        `operation` is open, read, lookup, getattr, stat (both of these) or readdir. `delay` is in seconds, `size` is what
-        stat claims. The others are false content, which holds from an open to its close, and `times` counts opens: the
-        file ends at byte `short`, is inverted from byte `garbage` on, comes in `pieces` of so many bytes.
+        `operation` is open, read, lookup, getattr, stat (both of these) or readdir. `delay` is in seconds, `size` is
+        what stat claims. The others are false content, which holds from an open to its close, and `times` counts opens:
+        the file ends at byte `short`, is inverted from byte `garbage` on, comes in `pieces` of so many bytes.
         """
         options = {
             "errno": errno,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+import children
 import faultfs
-import folders
 import forebay as fb
 from faultfs import FaultFs
 from forebay import transforms as T
@@ -44,7 +44,9 @@ class Row:
     seconds: float
 
     def words(self) -> str:
-        return f"| {self.fault} | {self.policy} | {self.delivered} | {self.replaced} | {self.skipped} | {self.reported} |"
+        return (
+            f"| {self.fault} | {self.policy} | {self.delivered} | {self.replaced} | {self.skipped} | {self.reported} |"
+        )
 
 
 @dataclass
@@ -57,31 +59,12 @@ class Matrix:
     def enter(self, fault: str, loader: fb.DataLoader, policy: str, reported: str, seconds: float) -> None:
         books = loader._engine.books()[-1]
         lost = max(0.0, seconds - self.baseline_seconds)
-        self.rows.append(
-            Row(fault, policy, books["delivered"], books["replaced"], books["skipped"], reported, lost)
-        )
+        self.rows.append(Row(fault, policy, books["delivered"], books["replaced"], books["skipped"], reported, lost))
 
 
 @pytest.fixture(scope="module")
 def matrix() -> Matrix:
     return Matrix()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("pictures")
-    folders.write_folder(root, COUNT)
-    return root
-
-
-@pytest.fixture
-def fault_fs(pictures: Path) -> Iterator[FaultFs]:
-    """As elsewhere, on one folder for all."""
-    if why_not := faultfs.why_not():
-        pytest.skip(why_not)
-    mounted = FaultFs(pictures)
-    yield mounted
-    mounted.close()
 
 
 def dataset(fs: FaultFs) -> fb.ImageFolder:
@@ -140,6 +123,12 @@ class Passing:
     attempts: int
     hint: str = ""
 
+    @property
+    def reported(self) -> str:
+        # Attempts that ran out of something are not counted while other reads may have it.
+        by = "" if self.code == "exhausted" else f" by attempt {self.attempts}"
+        return f"`{self.code}`, recovered{by}"
+
 
 def twice(operation: str, number: int, code: str = "unavailable", hint: str = "") -> Passing:
     name = errno.errorcode[number]
@@ -156,7 +145,17 @@ PASSING = [
     twice("read", errno.ECONNRESET, hint="faultfs"),
     twice("read", errno.ENOMEM, "exhausted", hint="MiB left"),
     twice("open", errno.EIO, hint="faultfs"),
-    twice("open", errno.ESTALE, hint="faultfs"),
+    # The kernel tries an open again by itself, once.
+    Passing(
+        "ESTALE from open, four times",
+        [{"operation": "open", "errno": errno.ESTALE, "times": 4}],
+        "unavailable",
+        errno.ESTALE,
+        3,
+        "faultfs",
+    ),
+    twice("open", errno.EAGAIN),
+    twice("open", errno.ETIMEDOUT, "timeout", hint="faultfs"),
     twice("open", errno.EMFILE, "exhausted", hint="descriptors"),
     twice("open", errno.ENFILE, "exhausted", hint="file-nr"),
     twice("getattr", errno.EIO, hint="faultfs"),
@@ -164,11 +163,16 @@ PASSING = [
     Passing("the file ends early, once", [{"operation": "read", "short": 1000, "times": 1}], "unavailable", None, 2),
     Passing("the file reads as empty, once", [{"operation": "read", "short": 0, "times": 1}], "unavailable", None, 2),
     Passing("the size is said to be 0, once", [{"operation": "getattr", "size": 0, "times": 1}], "corrupt", None, 2),
-    Passing("garbage from the middle on, once", [{"operation": "read", "garbage": 800, "times": 1}], "corrupt", None, 2),
+    Passing(
+        "garbage from the middle on, once", [{"operation": "read", "garbage": 800, "times": 1}], "corrupt", None, 2
+    ),
     Passing("nothing but garbage, once", [{"operation": "read", "garbage": 0, "times": 1}], "undecodable", None, 2),
     Passing(
-        "ends early once, then EIO twice",
-        [{"operation": "read", "short": 1000, "times": 1}, {"operation": "open", "errno": errno.EIO, "times": 2}],
+        "the size is said to be 1,000, once", [{"operation": "getattr", "size": 1000, "times": 1}], "corrupt", None, 2
+    ),
+    Passing(
+        "EIO from open twice, then the file ends early once",
+        [{"operation": "open", "errno": errno.EIO, "times": 2}, {"operation": "read", "short": 1000, "times": 1}],
         "unavailable",
         errno.EIO,
         4,
@@ -187,10 +191,10 @@ def test_what_passes_is_delivered(fault_fs: FaultFs, matrix: Matrix, case: Passi
     assert balanced(loader)["delivered"] == COUNT
     (failure,) = loader.failures
     assert (failure.path, failure.index, failure.outcome) == (str(fault_fs.root / VICTIM), INDEX, "recovered")
-    assert (failure.code, failure.errno, failure.attempts) == (case.code, case.errno, case.attempts)
+    assert (failure.code, failure.errno) == (case.code, case.errno)
+    assert failure.attempts == case.attempts or case.code == "exhausted"
     assert case.hint in failure.hint
-    reported = f"`{failure.code}`, recovered by attempt {failure.attempts}"
-    matrix.enter(case.fault, loader, "raise", reported, seconds)
+    matrix.enter(case.fault, loader, "raise", case.reported, seconds)
 
 
 UNNOTICED = [
@@ -201,15 +205,40 @@ UNNOTICED = [
 
 
 @pytest.mark.parametrize(("fault", "rule"), UNNOTICED, ids=[fault for fault, _ in UNNOTICED])
-def test_what_is_no_fault_is_not_reported(
-    fault_fs: FaultFs, matrix: Matrix, fault: str, rule: dict[str, Any]
-) -> None:
+def test_what_is_no_fault_is_not_reported(fault_fs: FaultFs, matrix: Matrix, fault: str, rule: dict[str, Any]) -> None:
     loader = fb.DataLoader(dataset(fault_fs), BATCH)
     fault_fs.rule(VICTIM, **rule)
     started = time.monotonic()
     assert delivered(loader) == COUNT
     assert balanced(loader)["delivered"] == COUNT and not loader.failures
     matrix.enter(fault, loader, "raise", "nothing", time.monotonic() - started)
+
+
+@pytest.mark.xfail(reason="EINTR is tried again for ever", strict=True, raises=fb.errors.DeadlineError)
+def test_eintr_for_ever_is_a_failure(fault_fs: FaultFs) -> None:
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace", retries=2, deadline_seconds=0.5, timeout=1.5)
+    fault_fs.rule(VICTIM, "read", errno=errno.EINTR)
+    try:
+        assert delivered(loader) == COUNT
+    finally:
+        fault_fs.clear()
+    assert balanced(loader)["replaced"] == 1
+
+
+@pytest.mark.xfail(reason="memory for what stat claims is taken at once, and none ends the process", strict=True)
+def test_a_file_that_claims_terabytes_does_not_end_the_process(folder: Path) -> None:
+    os.truncate(folder / VICTIM, 1 << 42)  # sparse: no mount is needed for this one
+    program = """
+        import sys
+        import forebay as fb
+        from forebay import transforms as T
+        dataset = fb.ImageFolder(sys.argv[1], transform=T.Compose([T.Resize((8, 8)), T.ToTensor()]))
+        loader = fb.DataLoader(dataset, 4, on_error="replace", output="numpy", memory_budget="64MiB")
+        print(sum(len(labels) for _, labels in loader), [failure.code for failure in loader.failures])
+    """
+    # A limit of its own: without one, a machine that lends more than it has would do worse.
+    done = children.run(program, folder, prefix=("prlimit", f"--as={8 << 30}"))
+    assert (done.returncode, done.stdout) == (0, "24 ['exhausted']\n")
 
 
 def test_every_file_fails_twice_and_every_file_is_delivered(fault_fs: FaultFs, matrix: Matrix) -> None:
@@ -222,7 +251,9 @@ def test_every_file_fails_twice_and_every_file_is_delivered(fault_fs: FaultFs, m
     assert [(failure.index, failure.outcome, failure.attempts) for failure in loader.failures] == [
         (index, "recovered", 3) for index in range(COUNT)
     ]
-    matrix.enter("ESTALE from read, twice for every file", loader, "raise", "`unavailable`, recovered by attempt 3", seconds)
+    matrix.enter(
+        "ESTALE from read, twice for every file", loader, "raise", "`unavailable`, recovered by attempt 3", seconds
+    )
 
 
 # What stays.
@@ -309,6 +340,16 @@ def test_a_file_found_corrupt_is_not_opened_in_the_next_epoch(fault_fs: FaultFs)
     assert [failure.code for failure in loader.failures] == ["corrupt", "corrupt"]
 
 
+def test_a_file_whose_size_was_false_is_read_again_when_it_is_true(fault_fs: FaultFs) -> None:
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace")
+    fault_fs.rule(VICTIM, "getattr", size=0)
+    list(loader)
+    assert balanced(loader)["replaced"] == 1
+    fault_fs.clear()
+    list(loader)
+    assert balanced(loader)["delivered"] == COUNT
+
+
 def test_a_storage_error_puts_nothing_into_quarantine(fault_fs: FaultFs, tmp_path: Path) -> None:
     found = dataset(fault_fs)
     fault_fs.rule(VICTIM, "read", errno=errno.EIO)
@@ -344,7 +385,9 @@ def test_too_many_failures_end_the_run(fault_fs: FaultFs, matrix: Matrix) -> Non
     with pytest.raises(fb.errors.TooManyFailuresError, match="max_failures allows 2"):
         list(loader)
     seconds = time.monotonic() - started
-    matrix.enter("EIO from read for half of the files", loader, "replace, max_failures=2", "`too_many_failures`", seconds)
+    matrix.enter(
+        "EIO from read for half of the files", loader, "replace, max_failures=2", "`too_many_failures`", seconds
+    )
 
 
 def test_the_deadline_ends_the_attempts(fault_fs: FaultFs, matrix: Matrix) -> None:
@@ -365,23 +408,35 @@ def test_the_deadline_ends_the_attempts(fault_fs: FaultFs, matrix: Matrix) -> No
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("directory", ["", "dog"], ids=["root", "class"])
-def test_a_directory_that_cannot_be_listed_is_named(fault_fs: FaultFs, number: int, directory: str) -> None:
+def test_a_directory_that_cannot_be_listed_is_named(
+    fault_fs: FaultFs, matrix: Matrix, number: int, directory: str
+) -> None:
     fault_fs.rule(directory, "readdir", errno=number)
+    started = time.monotonic()
     with pytest.raises(OSError) as raised:
         fb.ImageFolder(fault_fs.root)
+    seconds = time.monotonic() - started
     error = raised.value
     assert isinstance(error, fb.ForebayError)
     assert error.path is not None and Path(error.path) == fault_fs.root / directory
     assert (error.errno, error.stage) == (number, "scan")
     assert error.code == ("denied" if number == errno.EACCES else "unavailable")
     assert number == errno.EACCES or "(fuse from faultfs)" in error.hint
+    fault = f"{errno.errorcode[number]} from readdir of {'a class' if directory else 'the root'}"
+    matrix.rows.append(Row(fault, "scan", 0, 0, 0, f"`{error.code}`, raised with the directory's path", seconds))
+
+
+@pytest.mark.xfail(reason="a scan tries nothing again", strict=True, raises=fb.errors.UnavailableError)
+def test_a_directory_that_cannot_be_listed_once_is_listed_again(fault_fs: FaultFs) -> None:
+    fault_fs.rule("dog", "readdir", errno=errno.ESTALE, times=1)
+    assert len(dataset(fault_fs)) == COUNT
 
 
 # Slowness.
 
 
 def test_latency_is_hidden_by_reading_at_once(fault_fs: FaultFs, matrix: Matrix) -> None:
-    delay, io_threads, epochs = 0.03, 16, 4
+    delay, io_threads, epochs = 0.05, 16, 8
     fault_fs.rule("*.jpg", "open", delay=delay)
     loader = fb.DataLoader(dataset(fault_fs), BATCH, io_threads=io_threads, prefetch_factor=8, num_workers=2)
     started = time.monotonic()
@@ -407,7 +462,7 @@ def test_a_slow_file_delays_its_own_batch_only(fault_fs: FaultFs, matrix: Matrix
     seconds = time.monotonic() - started
     late = INDEX // BATCH
     assert balanced(loader)["delivered"] == COUNT and not loader.failures
-    assert max(arrivals[:late]) < 0.8 < 1.0 <= arrivals[late]
+    assert max(arrivals[:late]) < 0.8 and arrivals[late] >= 1.0
     # The others were ready when it came.
     assert arrivals[-1] - arrivals[late] < 0.3
     matrix.enter("one file takes 1 s", loader, "raise", "nothing", seconds)
@@ -427,7 +482,9 @@ def test_a_hang_is_named_and_waited_for(fault_fs: FaultFs, matrix: Matrix) -> No
     for words in ("no batch for 0.5 s", str(fault_fs.root / VICTIM), "stage fetch", "thread forebay-io-", "attempt 1"):
         assert words in said[0]
     assert balanced(loader)["delivered"] == COUNT and not loader.failures
-    matrix.enter("a read hangs for 2 s", loader, "raise, stall_seconds=0.5", "a warning names the file", seconds)
+    matrix.enter(
+        "a read hangs for 2 s", loader, "raise, stall_seconds=0.5", "a warning names file, stage and thread", seconds
+    )
 
 
 @pytest.mark.parametrize("operation", ["open", "getattr", "lookup"])
@@ -474,24 +531,31 @@ def test_a_server_that_stops_for_3_seconds_is_waited_for(fault_fs: FaultFs, matr
     assert seen == COUNT and seconds >= 3
     assert "no batch for 1.0 s" in said[0] and "stage fetch" in said[0]
     assert balanced(loader)["delivered"] == COUNT and not loader.failures
-    matrix.enter("the server is stopped for 3 s", loader, "raise, stall_seconds=1", "a warning names the files", seconds)
+    matrix.enter(
+        "the server is stopped for 3 s", loader, "raise, stall_seconds=1", "a warning names the files", seconds
+    )
 
 
 # Lives and deaths of the mount itself.
 
 
 def test_a_server_that_dies_is_an_error_of_every_file_left(fault_fs: FaultFs, matrix: Matrix) -> None:
-    loader = fb.DataLoader(dataset(fault_fs), BATCH, prefetch_factor=1, num_workers=1, retries=1)
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, retries=1)
+    fault_fs.rule(VICTIM, "read", hang=True)
     started = time.monotonic()
     batches = iter(loader)
     next(batches)
+    while not fault_fs.hanging():
+        time.sleep(0.01)
     fault_fs.process.kill()
     with pytest.raises(fb.errors.UnavailableError) as raised:
         list(batches)
     seconds = time.monotonic() - started
-    assert raised.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    assert (raised.value.index, raised.value.errno, raised.value.attempts) == (INDEX, errno.ENOTCONN, 2)
     assert "(fuse from faultfs)" in raised.value.hint and "remount" in raised.value.hint
-    matrix.enter("the server is killed", loader, "raise", "`unavailable`, the hint says to remount", seconds)
+    matrix.enter(
+        "the server is killed during a read", loader, "raise", "`unavailable`, the hint says to remount", seconds
+    )
 
 
 def test_closing_the_mount_frees_what_hangs(fault_fs: FaultFs) -> None:
@@ -521,12 +585,13 @@ def test_closing_the_mount_frees_what_hangs(fault_fs: FaultFs) -> None:
 OPENING = f"""\
 # Faults
 
-What the loader makes of real faults: a folder of {COUNT} pictures in batches of {BATCH} on a FUSE mount that fails as told
-(`tests/faultfs`). Unless the fault says otherwise it is about one file. Written by `python/tests/test_faults.py` with
-`FOREBAY_WRITE_FAULTS=1`; every run of the tests compares all but the times.
+What the loader makes of real faults: a folder of {COUNT} pictures in batches of {BATCH} on a FUSE mount that fails as
+told (`tests/faultfs`). Unless the fault says otherwise it is about one file. Written by `python/tests/test_faults.py`
+with `FOREBAY_WRITE_FAULTS=1`; every run of the tests compares all but the times.
 
-Where an epoch ends, delivered + replaced + skipped is {COUNT}, what was planned. Where it ends with an error (`raise`, too
-many failures), they count the batches handed over before. Time lost is measured against an epoch without faults.
+Where an epoch ends, delivered + replaced + skipped is {COUNT}, what was planned. Where it ends with an error (`raise`,
+too many failures), they count the batches handed over before. Where only the scan was made (`scan`), there was no epoch.
+Time lost is measured against an epoch without faults.
 
 | fault | `on_error` | delivered | replaced | skipped | reported | time lost |
 |---|---|---|---|---|---|---|
