@@ -94,8 +94,6 @@ class Ranks:
             "MASTER_PORT": str(free_port()),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            # The package under test, also where another one is installed.
-            "PYTHONPATH": str(Path(fb.__file__).parents[1]),
         }
         self.processes = [
             subprocess.Popen(
