@@ -5,6 +5,8 @@
 
 import errno
 import os
+import shutil
+import subprocess
 import threading
 import time
 import warnings
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import children
 import faultfs
 import forebay as fb
 from faultfs import FaultFs
@@ -562,6 +565,36 @@ def test_closing_the_mount_frees_what_hangs(fault_fs: FaultFs) -> None:
     assert met and met[0] in (errno.ECONNABORTED, errno.ENOTCONN)
     fault_fs.process.wait(faultfs.PATIENCE_SECONDS)
     assert str(fault_fs.root) not in faultfs.mounts()
+
+
+def test_no_mount_outlives_its_owner(folder: Path) -> None:
+    if why_not := faultfs.why_not():
+        pytest.skip(why_not)
+    # A process with a thread in a call that hangs cannot be reaped, and keeps its pipes open: until the mount has gone.
+    program = """
+        import sys, threading, time
+        from pathlib import Path
+        from faultfs import FaultFs
+        fs = FaultFs(Path(sys.argv[1]))
+        fs.rule("cat/0010.jpg", "open", hang=True)
+        threading.Thread(target=open, args=(fs.root / "cat/0010.jpg",), daemon=True).start()
+        while not fs.hanging():
+            time.sleep(0.01)
+        print(fs.root, flush=True)
+        time.sleep(60)
+    """
+    path = os.pathsep.join([children.PACKAGE, str(Path(__file__).parent)])
+    environment = children.environment(PYTHONPATH=path)
+    owner = subprocess.Popen(children.command(program, folder), env=environment, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    root = Path(owner.stdout.readline().strip())
+    assert str(root) in faultfs.mounts()
+    owner.kill()
+    owner.communicate(timeout=faultfs.PATIENCE_SECONDS)
+    # The server may still be a moment from its own end.
+    while str(root) in faultfs.mounts():
+        time.sleep(0.01)
+    shutil.rmtree(root.parent, ignore_errors=True)
 
 
 # The document.
