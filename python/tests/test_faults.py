@@ -242,6 +242,20 @@ def test_every_file_fails_twice_and_every_file_is_delivered(fault_fs: FaultFs, m
     )
 
 
+def test_an_outage_shorter_than_the_retries_costs_time_only(fault_fs: FaultFs, matrix: Matrix) -> None:
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, retries=8)
+    fault_fs.rule("*.jpg", "read", errno=errno.EIO)
+    ending = threading.Timer(1.0, fault_fs.clear)
+    ending.start()
+    started = time.monotonic()
+    assert delivered(loader) == COUNT
+    seconds = time.monotonic() - started
+    ending.join()
+    assert balanced(loader)["delivered"] == COUNT
+    assert loader.failures and {failure.outcome for failure in loader.failures} == {"recovered"}
+    matrix.enter("EIO from every read, for 1 s", loader, "raise, retries=8", "`unavailable`, recovered", seconds)
+
+
 # What stays.
 
 
@@ -501,6 +515,20 @@ def test_what_hangs_is_in_flight(fault_fs: FaultFs) -> None:
     assert stuck["thread"].startswith("forebay-io-") and stuck["attempt"] == 1
     fault_fs.release()
     assert delivered(batches) == COUNT - BATCH
+
+
+def test_leaving_the_loop_does_not_wait_for_what_hangs(fault_fs: FaultFs) -> None:
+    found = dataset(fault_fs)
+    fault_fs.rule(VICTIM, "open", hang=True)
+    with fb.DataLoader(found, BATCH) as loader:
+        for _ in loader:
+            while not fault_fs.hanging():
+                time.sleep(0.01)
+            break
+        started = time.monotonic()
+    # A grace of 2 s for reads that are only slow; then the thread is left behind.
+    assert time.monotonic() - started < 5 and fault_fs.hanging() == 1
+    fault_fs.release()
 
 
 def test_a_server_that_stops_for_3_seconds_is_waited_for(fault_fs: FaultFs, matrix: Matrix) -> None:
