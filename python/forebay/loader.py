@@ -38,6 +38,8 @@ class DataLoader:
     - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
     - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
+    - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`
+      (default: where the dataset's mount can hang, such as NFS and FUSE), `"always"` or `"never"`
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
 
     >>> import forebay as fb
@@ -84,6 +86,7 @@ class DataLoader:
         workers: str = "auto",
         output: str | None = None,
         io_threads: int | None = None,
+        isolate: str = "auto",
     ) -> None:
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
@@ -108,6 +111,7 @@ class DataLoader:
             "retries": _settings.whole("retries", retries),
             "deadline_seconds": _settings.seconds("deadline_seconds", deadline_seconds),
             "ledger": _settings.path("ledger", ledger),
+            "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
         }
         # A user's own order is the user's own division among ranks, too.
         places = (0, 1) if self._order.is_given else _settings.place(rank, world_size)

@@ -1,5 +1,7 @@
 //! Reading in other processes: the contract, and what happens to readers that hang, die or are no longer needed.
 
+#![allow(clippy::unwrap_used, reason = "what tests share panics like tests")]
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -70,7 +72,7 @@ fn every_size_and_name_comes_as_it_is() {
     for (number, size) in sizes.into_iter().enumerate() {
         let name = [b"\xff\xfe \n\xc3\xbc".as_slice(), number.to_string().as_bytes()].concat();
         let path = folder.path().join(OsStr::from_bytes(&name));
-        let content: Vec<u8> = (0..size).map(|at| (at * 31 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..size).map(|at| ((at * 31) >> 3) as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let object = store.read(&path, &mut unlimited).unwrap();
         assert!(object.bytes == content, "{size} bytes");
