@@ -17,7 +17,7 @@ from forebay import transforms as T
 from forebay.errors import ConfigError
 
 PROGRAM = """
-    import os, signal, sys, time
+    import os, signal, sys, threading, time
     import forebay as fb
     from forebay import transforms as T
 
@@ -179,14 +179,13 @@ def test_the_process_ends_at_once_while_a_reader_hangs(
 ) -> None:
     process = child(
         f"""
-    for reader in readers():
+    stopped = readers()
+    for reader in stopped:
         os.kill(reader, signal.SIGSTOP)
-    # Every reader is stopped: the batches that are ready run out, and the threads wait for them.
-    started = time.monotonic()
-    while len(loader.in_flight()) < 2 and time.monotonic() - started < 10:
+    # The batches that are ready run out, and then a thread waits for a stopped reader.
+    threading.Thread(target=list, args=(batches,), daemon=True).start()
+    while not any(item["stage"] == "fetch" and item["elapsed_seconds"] > 0.3 for item in loader.in_flight()):
         time.sleep(0.01)
-        for reader in readers():
-            os.kill(reader, signal.SIGSTOP)
     print(*readers(), flush=True)
     {end}
     """
