@@ -32,7 +32,7 @@ def forebay_loader(folder: str, threads: int, **options: Any) -> Iterable[Any]:
 
 
 def isolated_loader(folder: str, threads: int) -> Iterable[Any]:
-    """forebay as it reads on mounts that can hang: in reader processes."""
+    """As forebay reads on mounts that can hang: in reader processes."""
     return forebay_loader(folder, threads, isolate="always")
 
 

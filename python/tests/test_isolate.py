@@ -1,4 +1,4 @@
-"""Reading in processes that may be lost: same batches, and whatever happens to a reader, this process goes on and ends."""
+"""Reading in processes that may be lost: the same batches, and whatever a reader meets, this process goes on and ends."""
 
 import os
 import signal
@@ -173,10 +173,10 @@ def test_descriptors_and_threads_are_flat(tmp_path: Path, plain: T.Compose) -> N
         assert held() == before
 
 
-@pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)", "loader.close(); sys.exit(0)", "os.kill(os.getpid(), 9)"])
-def test_the_process_ends_at_once_while_a_reader_hangs(
-    child: Callable[[str], subprocess.Popen[str]], end: str
-) -> None:
+@pytest.mark.parametrize(
+    "end", ["sys.exit(0)", "os._exit(0)", "loader.close(); sys.exit(0)", "os.kill(os.getpid(), 9)"]
+)
+def test_the_process_ends_at_once_while_a_reader_hangs(child: Callable[[str], subprocess.Popen[str]], end: str) -> None:
     process = child(
         f"""
     stopped = readers()
