@@ -1,4 +1,4 @@
-"""Reading in processes that may be lost: the same batches, and whatever a reader meets, this process goes on and ends."""
+"""Reading in processes that may be lost: the same batches, and whatever a reader meets, this process goes on."""
 
 import os
 import signal
