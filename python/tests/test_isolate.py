@@ -17,7 +17,7 @@ from forebay import transforms as T
 from forebay.errors import ConfigError
 
 PROGRAM = """
-    import os, signal, sys, threading, time
+    import os, signal, sys, time
     import forebay as fb
     from forebay import transforms as T
 
@@ -182,10 +182,10 @@ def test_the_process_ends_at_once_while_a_reader_hangs(child: Callable[[str], su
     stopped = readers()
     for reader in stopped:
         os.kill(reader, signal.SIGSTOP)
-    # The batches that are ready run out, and then a thread waits for a stopped reader.
-    threading.Thread(target=list, args=(batches,), daemon=True).start()
-    while not any(item["stage"] == "fetch" and item["elapsed_seconds"] > 0.3 for item in loader.in_flight()):
-        time.sleep(0.01)
+    # The batches that are ready run out; then a thread waits for a stopped reader.
+    while batches._run.next(0.3) is not False:
+        pass
+    assert any(item["stage"] == "fetch" and item["elapsed_seconds"] > 0.2 for item in loader.in_flight())
     print(*readers(), flush=True)
     {end}
     """
