@@ -39,6 +39,8 @@ class DataLoader:
     - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
     - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
+    - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`
+      (default: where the dataset's mount can hang, such as NFS and FUSE), `"always"` or `"never"`
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
 
     >>> import forebay as fb
@@ -85,6 +87,7 @@ class DataLoader:
         workers: str = "auto",
         output: str | None = None,
         io_threads: int | None = None,
+        isolate: str = "auto",
     ) -> None:
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
@@ -111,6 +114,7 @@ class DataLoader:
                 "deadline_seconds", deadline_seconds, most=_settings.MAX_DEADLINE_SECONDS
             ),
             "ledger": _settings.path("ledger", ledger),
+            "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
         }
         # A user's own order is the user's own division among ranks, too; the place is told with each failure.
         places = _settings.place(rank, world_size)
