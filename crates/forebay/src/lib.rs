@@ -37,7 +37,7 @@ mod stats;
 mod stream;
 
 pub use assemble::{Batch, Buffer, Payload};
-pub use deliver::{Next, Run};
+pub use deliver::{Next, Run, Watch};
 pub use item::InFlight;
 pub use loader::{Explained, Loader};
 pub use report::Report;
