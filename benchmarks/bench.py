@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAMES = {
     "forebay": "forebay DataLoader + ImageFolder",
+    "isolated": "the same, every file read by a reader process",
     "torch": "torch DataLoader + torchvision ImageFolder (PIL)",
     "kernel": "the bare kernel loop (no loader, files in memory)",
 }

@@ -21,13 +21,19 @@ def training(t: Any) -> Any:
     return t.Compose([t.RandomResizedCrop(224), t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(MEAN, STD)])
 
 
-def forebay_loader(folder: str, threads: int) -> Iterable[Any]:
+def forebay_loader(folder: str, threads: int, **options: Any) -> Iterable[Any]:
     """forebay, as a user writes it."""
     import forebay as fb
     from forebay import transforms
 
     dataset = fb.ImageFolder(folder, transform=training(transforms))
-    return fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, on_error="replace")
+    options = {"num_workers": threads, "on_error": "replace"} | options
+    return fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, **options)
+
+
+def isolated_loader(folder: str, threads: int) -> Iterable[Any]:
+    """As forebay reads on mounts that can hang: in reader processes."""
+    return forebay_loader(folder, threads, isolate="always")
 
 
 def torch_loader(folder: str, threads: int) -> Iterable[Any]:
@@ -42,7 +48,11 @@ def torch_loader(folder: str, threads: int) -> Iterable[Any]:
     )
 
 
-LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {"forebay": forebay_loader, "torch": torch_loader}
+LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
+    "forebay": forebay_loader,
+    "isolated": isolated_loader,
+    "torch": torch_loader,
+}
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ LEVELS = {
     "forebay": 2,
     "forebay-cli": 3,
     "forebay-python": 4,
+    # A program of the tests: it uses none of them.
+    "faultfs": 0,
 }
 PYTHON_CRATE = "forebay-python"
 TORCH_FILE = "_torch.py"

@@ -39,6 +39,8 @@ class DataLoader:
     - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
     - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
+    - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`
+      (default: where the dataset's mount can hang, such as NFS and FUSE), `"always"` or `"never"`
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
     - `with_ids`: batches are [images, labels, ids], with the index of each sample in `dataset`, that of the substitute
       where one was replaced; `collate_fn` gets (sample, target, index)
@@ -88,6 +90,7 @@ class DataLoader:
         output: Literal["auto", "torch", "numpy"] | None = None,
         io_threads: int | None = None,
         with_ids: bool = False,
+        isolate: Literal["auto", "always", "never"] = "auto",
     ) -> None:
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
@@ -115,6 +118,7 @@ class DataLoader:
                 "deadline_seconds", deadline_seconds, most=_settings.MAX_DEADLINE_SECONDS
             ),
             "ledger": _settings.path("ledger", ledger),
+            "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
         }
         # A user's own order is the user's own division among ranks, too; the place is told with each failure.
         self._given_place = (rank, world_size)

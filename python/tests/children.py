@@ -4,13 +4,19 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
+
+import forebay
+
+PACKAGE = str(Path(forebay.__file__).parents[1])
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Without what a launcher or a debugger would add; warnings that would be noise are errors."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "PYTHONPATH")}
-    return kept | {"PYTHONFAULTHANDLER": "1", "PYTHONDONTWRITEBYTECODE": "1"} | extra
+    """Without what a launcher or a debugger would add, and with the package under test, whatever is installed."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    own = {"PYTHONPATH": PACKAGE, "PYTHONFAULTHANDLER": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return kept | own | extra
 
 
 def command(program: str, *arguments: object) -> list[str]:

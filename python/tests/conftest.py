@@ -1,12 +1,13 @@
 """Fixtures: a clean folder, and digests of what a loader gives."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import faultfs
 import folders
 from forebay import _notice
 from forebay import transforms as T
@@ -18,6 +19,22 @@ def folder(tmp_path: Path) -> Path:
     root = tmp_path / "data"
     folders.write_folder(root)
     return root
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds what tests need before the first one starts: a build would use up its time."""
+    if any("fault_fs" in getattr(item, "fixturenames", ()) for item in session.items) and not faultfs.why_not():
+        faultfs.program()
+
+
+@pytest.fixture
+def fault_fs(folder: Path) -> Iterator[faultfs.FaultFs]:
+    """The clean folder behind a mount that fails as told."""
+    if why_not := faultfs.why_not():
+        pytest.skip(why_not)
+    mounted = faultfs.FaultFs(folder)
+    yield mounted
+    mounted.close()
 
 
 @pytest.fixture

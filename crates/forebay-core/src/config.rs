@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Error, FailureLimit, OnError, Plan, Rank, Result, Retry, WorldSize};
+use crate::{Error, FailureLimit, Isolate, OnError, Plan, Rank, Result, Retry, WorldSize};
 
 /// What is wrong with some settings, collected.
 #[derive(Debug, Default)]
@@ -51,6 +51,8 @@ pub struct Config {
     pub max_failures: Option<FailureLimit>,
     /// How transient errors are tried again.
     pub retry: Retry,
+    /// Whether files are read by processes that may be lost. Who makes the source picks its store by it.
+    pub isolate: Isolate,
     /// The JSONL file that failures are appended to and quarantine is read from.
     pub ledger: Option<PathBuf>,
 }
@@ -71,6 +73,7 @@ impl Default for Config {
             on_error: OnError::Raise,
             max_failures: None,
             retry: Retry::default(),
+            isolate: Isolate::default(),
             ledger: None,
         }
     }

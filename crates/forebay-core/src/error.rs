@@ -182,6 +182,7 @@ struct Inner {
     kind: Kind,
     message: String,
     transient: bool,
+    sample_local: bool,
     stage: Option<Stage>,
     path: Option<PathBuf>,
     index: Option<u64>,
@@ -200,6 +201,7 @@ impl Error {
             kind,
             message: message.into(),
             transient: false,
+            sample_local: kind.registered().sample_local,
             stage: None,
             path: None,
             index: None,
@@ -241,6 +243,12 @@ impl Error {
     /// Marks the error as one that a later attempt may not meet.
     pub fn transient(mut self) -> Self {
         self.0.transient = true;
+        self
+    }
+
+    /// Marks the error as one that the next sample would meet as well, whatever its kind: `on_error` does not apply.
+    pub fn of_every_sample(mut self) -> Self {
+        self.0.sample_local = false;
         self
     }
 
@@ -350,7 +358,7 @@ impl Error {
 
     /// Concerns one sample only, so that `on_error` applies.
     pub fn is_sample_local(&self) -> bool {
-        self.0.kind.registered().sample_local
+        self.0.sample_local
     }
 
     /// The typed cause, if it is a `T` (how a binding finds the exception it put in).

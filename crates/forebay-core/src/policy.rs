@@ -33,6 +33,31 @@ impl std::str::FromStr for OnError {
     }
 }
 
+/// Whether files are read by processes that may be lost, so that a mount that hangs cannot hang this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolate {
+    /// Where the files lie on a mount that can hang.
+    #[default]
+    Auto,
+    /// Wherever they lie.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+impl std::str::FromStr for Isolate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(Error::config(format!("isolate: expected \"auto\", \"always\" or \"never\", got {text:?}"))),
+        }
+    }
+}
+
 /// How many samples of an epoch may fail before the run stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FailureLimit {

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::{
-    Config, Epoch, FailureLimit, Loader, Local, Rank, Retry, Source, StageStats, State, Step, WorldSize, machine,
+    Config, Epoch, FailureLimit, Isolate, Loader, Rank, Retry, Source, StageStats, State, Step, Storage, Store,
+    WorldSize, machine, store_for,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -18,11 +19,16 @@ use crate::pipeline::Pipeline;
 use crate::run::Run;
 
 /// What is loaded, from Python's parts.
-pub(crate) fn source(index: &Index, pipeline: &Pipeline, open: Option<Py<PyAny>>) -> (Source, Option<Arc<PyCall>>) {
+pub(crate) fn source(
+    index: &Index,
+    store: Arc<dyn Store>,
+    pipeline: &Pipeline,
+    open: Option<Py<PyAny>>,
+) -> (Source, Option<Arc<PyCall>>) {
     let call = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)));
     let open = call.clone().map(|call| call as Arc<dyn forebay::Open>);
     let (dataset, pipeline) = (Arc::clone(&index.dataset), Arc::clone(&pipeline.native));
-    (Source { dataset, store: Arc::new(Local), pipeline, open }, call)
+    (Source { dataset, store, pipeline, open }, call)
 }
 
 /// A loader.
@@ -78,6 +84,7 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<Config> {
             .unwrap_or_else(|| machine::available_memory_bytes() / 4),
         on_error: on_error.parse().map_err(|error| to_python(given.py(), &error))?,
         max_failures,
+        isolate: get::<String>(given, "isolate")?.parse::<Isolate>().map_err(|error| to_python(given.py(), &error))?,
         retry: Retry { retries: get(given, "retries")?, deadline, ..Retry::default() },
         ledger: get::<Option<PathBuf>>(given, "ledger")?,
     })
@@ -93,7 +100,9 @@ impl Engine {
         open: Option<Py<PyAny>>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let ((source, open), config) = (source(index, pipeline.get(), open), self::options(options)?);
+        let config = self::options(options)?;
+        let store = py.detach(|| store_for(index.root(), config.isolate, config.retry.deadline, config.io_threads));
+        let (source, open) = source(index, convert(py, store)?, pipeline.get(), open);
         let loader = py.detach(|| Loader::new(source, config));
         Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open })
     }
@@ -166,7 +175,8 @@ impl Engine {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.loader()?.stats();
+        let loader = self.loader()?;
+        let (stats, storage) = (loader.stats(), py.detach(|| loader.source().storage()));
         let result = PyDict::new(py);
         for (name, stage) in [
             ("fetch", stats.fetch),
@@ -181,6 +191,7 @@ impl Engine {
         result.set_item("bytes_read", stats.bytes_read)?;
         result.set_item("retries", stats.retries)?;
         result.set_item("verdict", stats.verdict.name())?;
+        result.set_item("storage", storage_stats(py, &storage)?)?;
         Ok(result)
     }
 
@@ -230,6 +241,22 @@ fn from_json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bo
         pyo3::exceptions::PyRuntimeError::new_err(format!("a record could not be written as JSON: {error}"))
     })?;
     Ok(py.import("json")?.call_method1("loads", (text,))?.cast_into()?)
+}
+
+fn storage_stats<'py>(py: Python<'py>, storage: &Storage) -> PyResult<Bound<'py, PyDict>> {
+    let row = PyDict::new(py);
+    let mount = storage.mount.as_ref();
+    row.set_item("mount", mount.map(|mount| mount.point.as_os_str().to_owned()))?;
+    row.set_item("filesystem", mount.map(|mount| &mount.filesystem))?;
+    row.set_item("isolated", storage.readers.is_some())?;
+    if let Some(readers) = storage.readers {
+        row.set_item("readers_alive", readers.alive)?;
+        row.set_item("readers_lost", readers.lost)?;
+        row.set_item("readers_started", readers.started)?;
+        row.set_item("readers_written_off", readers.written_off)?;
+        row.set_item("readers_died", readers.died)?;
+    }
+    Ok(row)
 }
 
 fn stage_stats(py: Python<'_>, stage: StageStats) -> PyResult<Bound<'_, PyDict>> {

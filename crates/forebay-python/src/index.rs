@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Dataset, FolderIndex, Local, SampleId, ScanOptions, Selection};
+use forebay::{Dataset, FolderIndex, Isolate, Retry, SampleId, ScanOptions, Selection, Store, store_for};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 
@@ -15,9 +15,15 @@ use crate::errors::{Raised, convert};
 pub(crate) struct Index {
     folder: Arc<FolderIndex>,
     pub(crate) dataset: Arc<dyn Dataset>,
+    /// What it was scanned with, and what reads single samples.
+    pub(crate) store: Arc<dyn Store>,
 }
 
 impl Index {
+    pub(crate) fn root(&self) -> &Path {
+        self.folder.root()
+    }
+
     pub(crate) fn sample(&self, index: u64) -> PyResult<SampleId> {
         if index < self.dataset.len() {
             return Ok(SampleId(index));
@@ -28,8 +34,8 @@ impl Index {
 
 #[pymethods]
 impl Index {
-    #[getter]
-    fn root(&self) -> OsString {
+    #[getter(root)]
+    fn root_string(&self) -> OsString {
         self.folder.root().as_os_str().to_owned()
     }
 
@@ -70,8 +76,17 @@ impl Index {
 
     fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
         let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
-        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection) })
+        let store = Arc::clone(&self.store);
+        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection), store })
     }
+}
+
+/// What lists a folder before there are settings. A scan asks one thing at a time; single samples may be asked for by
+/// several threads.
+fn scanning_store(py: Python<'_>, root: &Path) -> PyResult<Arc<dyn Store>> {
+    const MAX_READERS: usize = 4;
+    let store = py.detach(|| store_for(root, Isolate::Auto, Retry::default().deadline, MAX_READERS));
+    convert(py, store)
 }
 
 /// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
@@ -92,17 +107,19 @@ pub(crate) fn scan(
             })
         }
     });
+    let store = scanning_store(py, &root)?;
     let scanned = py.detach(|| match &mut call {
-        Some(call) => forebay::scan_folder(&Local, &root, &options, Some(call)),
-        None => forebay::scan_folder(&Local, &root, &options, None),
+        Some(call) => forebay::scan_folder(&*store, &root, &options, Some(call)),
+        None => forebay::scan_folder(&*store, &root, &options, None),
     });
     let folder = Arc::new(convert(py, scanned)?);
-    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder })
+    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store })
 }
 
 /// The directories below a root, sorted.
 #[pyfunction]
 pub(crate) fn find_classes(py: Python<'_>, root: PathBuf) -> PyResult<Vec<String>> {
-    let found = py.detach(|| forebay::find_classes(&Local, &root));
+    let store = scanning_store(py, &root)?;
+    let found = py.detach(|| forebay::find_classes(&*store, &root));
     convert(py, found)
 }

@@ -211,7 +211,7 @@ pub(crate) fn load_one<'py>(
     epoch: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let sample = index.sample(sample)?;
-    let (source, _) = crate::engine::source(index, pipeline, open);
+    let (source, _) = crate::engine::source(index, Arc::clone(&index.store), pipeline, open);
     let loaded = py.detach(|| source.load(sample, seed, Epoch(epoch)));
     to_array(py, convert(py, loaded)?)
 }

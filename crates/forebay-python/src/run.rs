@@ -61,11 +61,25 @@ impl Batch {
 
 /// One pass over an epoch.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Run(Mutex<Option<forebay::Run>>);
+pub(crate) struct Run {
+    run: Mutex<Option<forebay::Run>>,
+    /// For other threads, while one of them waits in `next`.
+    watch: Option<forebay::Watch>,
+}
 
 impl Run {
     pub(crate) fn new(run: forebay::Run) -> Self {
-        Self(Mutex::new(Some(run)))
+        Self { watch: run.watch(), run: Mutex::new(Some(run)) }
+    }
+
+    /// Takes the run away from whoever waits in it.
+    fn take(&self) -> Option<forebay::Run> {
+        if let Ok(mut run) = self.run.try_lock() {
+            return run.take();
+        }
+        // Somebody polls it, so the threads behind the watch are its own.
+        self.watch.iter().for_each(forebay::Watch::interrupt);
+        self.run.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn with<T: Send>(
@@ -74,7 +88,7 @@ impl Run {
         action: impl FnOnce(&mut forebay::Run) -> forebay::Result<T> + Send,
     ) -> PyResult<T> {
         let result = py.detach(|| {
-            let mut run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
             run.as_mut().map(action)
         });
         let closed = || Err(forebay::Error::new(forebay::Kind::Stopped, "this iteration was closed"));
@@ -111,7 +125,8 @@ impl Run {
     /// What the threads have in hand, longest first.
     fn in_flight<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rows = PyList::empty(py);
-        for item in self.with(py, |run| Ok(run.in_flight()))? {
+        let items = py.detach(|| self.watch.as_ref().map(forebay::Watch::in_flight).unwrap_or_default());
+        for item in items {
             let row = PyDict::new(py);
             row.set_item("path", item.path.into_os_string())?;
             row.set_item("index", item.sample.0)?;
@@ -134,19 +149,17 @@ impl Run {
 
     /// Ends the run without waiting for its threads: the loader does, when it is closed.
     fn abandon(&self, py: Python<'_>) {
-        let run = py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
-        py.detach(|| run.map(forebay::Run::abandon));
+        py.detach(|| self.take().map(forebay::Run::abandon));
     }
 
     fn close(&self, py: Python<'_>) {
-        let run = py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
-        py.detach(|| drop(run));
+        py.detach(|| drop(self.take()));
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        drop_detached(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop_detached(self.run.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -13,7 +13,16 @@ use crate::mount::Mount;
 
 /// A failed system call on a path, with the hint that fits this machine.
 pub(crate) fn failed(doing: &str, path: &Path, error: io::Error) -> Error {
-    let hint = error.raw_os_error().and_then(|errno| hint(path, errno));
+    hinted(doing, path, error, true)
+}
+
+/// The same for a call made by another process: nothing here touches the path, because that could hang.
+pub(crate) fn failed_elsewhere(doing: &str, path: &Path, error: io::Error) -> Error {
+    hinted(doing, path, error, false)
+}
+
+fn hinted(doing: &str, path: &Path, error: io::Error, may_look: bool) -> Error {
+    let hint = error.raw_os_error().and_then(|errno| hint(path, errno, may_look));
     let error = Error::io(doing, error).at_path(path);
     match hint {
         Some(hint) => error.with_hint(hint),
@@ -21,7 +30,7 @@ pub(crate) fn failed(doing: &str, path: &Path, error: io::Error) -> Error {
     }
 }
 
-fn hint(path: &Path, errno: i32) -> Option<String> {
+fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
     let on_mount = || Mount::of(path).map_or("the storage".to_owned(), |mount| mount.to_string());
     Some(match errno {
         libc::EIO | libc::EREMOTEIO => format!(
@@ -54,8 +63,8 @@ fn hint(path: &Path, errno: i32) -> Option<String> {
             "the system has {} MiB left for this process: lower `num_workers` or `memory_budget`",
             machine::available_memory_bytes() >> 20
         ),
-        libc::EACCES | libc::EPERM => denied(path),
-        libc::ENOENT | libc::ENOTDIR => missing(path)?,
+        libc::EACCES | libc::EPERM if may_look => denied(path),
+        libc::ENOENT | libc::ENOTDIR if may_look => missing(path)?,
         libc::ELOOP => "it is, or passes through, a symbolic link that leads to itself: see `namei -l`".to_owned(),
         libc::ENAMETOOLONG => {
             "a component of the path is longer than this file system allows (often 255 bytes)".to_owned()
@@ -123,7 +132,7 @@ mod tests {
         for errno in
             [libc::EIO, libc::ESTALE, libc::ETIMEDOUT, libc::ENOTCONN, libc::EMFILE, libc::ENFILE, libc::ENOMEM]
         {
-            assert!(hint(Path::new("/x"), errno).is_some(), "errno {errno}");
+            assert!(hint(Path::new("/x"), errno, true).is_some(), "errno {errno}");
         }
     }
 }

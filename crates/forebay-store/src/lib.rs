@@ -10,11 +10,14 @@ mod ledger;
 mod local;
 pub mod machine;
 mod mount;
+mod reader;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod wrap;
 
 pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind};
-pub use store::{Allot, Object, Stat, Store};
+pub use store::{Allot, Object, Stat, Stop, Store};
+pub use wrap::{DEFAULT_MAX_LOST_READERS, Isolated, Readers};

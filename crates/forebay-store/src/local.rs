@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
@@ -36,9 +36,11 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
-        .map_err(|error| open_failed(path, error))?;
+        .map_err(|error| open_failed(error, |error| failed("opened", path, error)))?;
     let metadata = file.metadata().map_err(|error| failed("examined", path, error))?;
-    expect_regular(&metadata)?;
+    if !metadata.is_file() {
+        return Err(not_regular(metadata.mode()));
+    }
     let stat = stat_of(&metadata);
     let mut bytes = allot(stat.size_bytes)?;
     let size = stat.size_bytes as usize;
@@ -58,12 +60,7 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
     while have < bytes.len() {
         match file.read_at(&mut bytes[have..], have as u64) {
             // Seen on FUSE: a 300,000-byte file that reads as 1,000 bytes without an error.
-            Ok(0) => {
-                let message = format!("ended early (expected {} bytes, got {have})", bytes.len());
-                return Err(Error::new(Kind::Unavailable, message)
-                    .transient()
-                    .with_hint("the storage cut the read short, or something is rewriting the file"));
-            }
+            Ok(0) => return Err(ended_early(bytes.len() as u64, have as u64)),
             Ok(count) => have += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
                 interruptions += 1;
@@ -76,24 +73,29 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-fn expect_regular(metadata: &Metadata) -> Result<()> {
-    let kind = metadata.file_type();
-    let what = match () {
-        () if kind.is_file() => return Ok(()),
-        () if kind.is_dir() => "a directory",
-        () if kind.is_fifo() => "a named pipe",
-        () if kind.is_socket() => "a socket",
-        () if kind.is_block_device() || kind.is_char_device() => "a device",
-        () => "something else",
+pub(crate) fn ended_early(expected: u64, got: u64) -> Error {
+    Error::new(Kind::Unavailable, format!("ended early (expected {expected} bytes, got {got})"))
+        .transient()
+        .with_hint("the storage cut the read short, or something is rewriting the file")
+}
+
+/// What stat(2) says of something that cannot be read like a file.
+pub(crate) fn not_regular(mode: u32) -> Error {
+    let what = match mode & libc::S_IFMT {
+        libc::S_IFDIR => "a directory",
+        libc::S_IFIFO => "a named pipe",
+        libc::S_IFSOCK => "a socket",
+        libc::S_IFBLK | libc::S_IFCHR => "a device",
+        _ => "something else",
     };
-    Err(Error::new(Kind::Undecodable, format!("is {what}, not a regular file")))
+    Error::new(Kind::Undecodable, format!("is {what}, not a regular file"))
 }
 
 /// What open(2) answers for a socket in the file system is ENXIO, which nobody would guess.
-fn open_failed(path: &Path, error: io::Error) -> Error {
+pub(crate) fn open_failed(error: io::Error, otherwise: impl FnOnce(io::Error) -> Error) -> Error {
     match error.raw_os_error() {
-        Some(libc::ENXIO) => Error::new(Kind::Undecodable, "is a socket, not a regular file").with_source(error),
-        _ => failed("opened", path, error),
+        Some(libc::ENXIO) => not_regular(libc::S_IFSOCK).with_source(error),
+        _ => otherwise(error),
     }
 }
 

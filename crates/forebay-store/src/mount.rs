@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// What kind of storage is behind a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,44 @@ impl Mount {
         Self::among(&fs::read("/proc/self/mountinfo").ok()?, &path)
     }
 
+    /// The mount that a path leads to, links followed as far as that cannot hang: a link on a mount that can is not
+    /// looked at, because the path has reached what was asked for.
+    pub fn behind(path: &Path) -> Option<Self> {
+        /// As many as the kernel follows.
+        const MAX_LINKS: u32 = 40;
+        let mut path = std::path::absolute(path).ok()?;
+        for _ in 0..MAX_LINKS {
+            match Self::first_link(&path)? {
+                Followed::Link(target) => path = target,
+                Followed::Arrived(mount) => return Some(mount),
+            }
+        }
+        Self::of(&path)
+    }
+
+    /// Walks down from the root to the first link, or to the first mount that can hang, or to the end.
+    fn first_link(path: &Path) -> Option<Followed> {
+        let table = fs::read("/proc/self/mountinfo").ok()?;
+        let mut walked = PathBuf::new();
+        let mut parts = path.components();
+        while let Some(part) = parts.next() {
+            if part == Component::ParentDir {
+                walked.pop();
+                continue;
+            }
+            walked.push(part);
+            let mount = Self::among(&table, &walked)?;
+            if mount.kind.can_hang() && mount.point != Path::new("/") {
+                return Some(Followed::Arrived(mount));
+            }
+            if let Ok(target) = fs::read_link(&walked) {
+                walked.pop();
+                return Some(Followed::Link(walked.join(target).join(parts.as_path())));
+            }
+        }
+        Self::among(&table, &walked).map(Followed::Arrived)
+    }
+
     /// Of several mounts on one point the last one hides the others.
     fn among(table: &[u8], path: &Path) -> Option<Self> {
         let mounts = table.split(|&byte| byte == b'\n').filter_map(Self::parse);
@@ -76,6 +114,11 @@ impl Mount {
         let source = unescape(fields.next()?).to_string_lossy().into_owned();
         Some(Self { point: point.into(), kind: MountKind::of(&filesystem), filesystem, source })
     }
+}
+
+enum Followed {
+    Link(PathBuf),
+    Arrived(Mount),
 }
 
 impl std::fmt::Display for Mount {
@@ -136,6 +179,20 @@ mod tests {
         assert_eq!((mount.point.as_path(), mount.filesystem.as_str()), (Path::new("/proc"), "proc"));
         assert!(Mount::of(Path::new("relative")).is_some());
         assert!(Mount::among(b"nonsense\n1 2 3\n", Path::new("/")).is_none());
+    }
+
+    #[test]
+    fn links_are_followed_to_the_mount_they_lead_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |name: &str, target: &str| std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        link("proc", "/proc/self");
+        link("again", "./proc");
+        link("loop", "loop");
+        let behind = |name: &str| Mount::behind(&folder.path().join(name)).unwrap().point;
+        assert_eq!(behind("again/status"), Path::new("/proc"));
+        assert_eq!(behind("again/../../x"), Path::new("/proc"), "what a mount that can hang holds is not looked at");
+        let own = Mount::of(folder.path()).unwrap().point;
+        assert_eq!([behind("loop"), behind("nothing/here"), behind("../x")], [own.clone(), own.clone(), own]);
     }
 
     #[test]

@@ -1,8 +1,14 @@
 //! What a store is, and what every one of them promises.
 
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_core::{Listing, Result};
+
+use crate::wrap::Readers;
 
 /// What is known of an object without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,4 +47,39 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
     fn list(&self, directory: &Path) -> Result<Listing>;
+    /// The same store, and a way to end the calls that are made through it; `None` where calls cannot be ended early.
+    fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
+        None
+    }
+    /// The reader processes it has; `None` where it reads in the calling thread.
+    fn readers(&self) -> Option<Readers> {
+        None
+    }
+}
+
+/// Ends calls to a store: once raised, those in progress and those to come fail with `Kind::Stopped`.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<File>);
+
+impl Stop {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes no memory.
+        match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
+            // SAFETY: it was just made, and nobody else has it.
+            fd @ 0.. => Ok(Self(Arc::new(unsafe { File::from_raw_fd(fd) }))),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Ends them. It cannot be taken back.
+    pub fn raise(&self) {
+        // It fails only when the count is full, and then it is raised.
+        let _raised = (&*self.0).write_all(&1_u64.to_ne_bytes());
+    }
+}
+
+impl AsRawFd for Stop {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }

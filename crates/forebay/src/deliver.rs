@@ -179,6 +179,11 @@ impl Run {
         self.living().map(|stream| stream.shared.in_flight()).unwrap_or_default()
     }
 
+    /// A look at the run from another thread, while this one waits in [`Run::poll`].
+    pub fn watch(&self) -> Option<Watch> {
+        self.living().ok().map(|stream| Watch(Arc::clone(&stream.shared)))
+    }
+
     /// Gives the next batch of a user's own order.
     pub fn give(&self, samples: Vec<SampleId>) -> Result<()> {
         let shared = &self.living()?.shared;
@@ -196,6 +201,21 @@ impl Run {
     pub fn close_order(&self) -> Result<()> {
         self.living()?.shared.with_feed(|feed| feed.close());
         Ok(())
+    }
+}
+
+/// What another thread may see and do of a [`Run`].
+pub struct Watch(Arc<Shared>);
+
+impl Watch {
+    /// As [`Run::in_flight`].
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        self.0.in_flight()
+    }
+
+    /// Ends the wait of a run that is in [`Run::poll`] now, with an error of kind [`Kind::Stopped`].
+    pub fn interrupt(&self) {
+        self.0.stop();
     }
 }
 

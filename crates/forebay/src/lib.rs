@@ -37,21 +37,21 @@ mod stats;
 mod stream;
 
 pub use assemble::{Batch, Buffer, Payload};
-pub use deliver::{Next, Run};
+pub use deliver::{Next, Run, Watch};
 pub use item::InFlight;
 pub use loader::{Explained, Loader};
 pub use report::Report;
 
-pub use source::{Dataset, Open, Selection, Source, find_classes, scan_folder};
+pub use source::{Dataset, Open, Selection, Source, Storage, find_classes, scan_folder, store_for};
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
-    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Kind, OnError, Outcome, REGISTRY, Rank,
-    Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
+    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Isolate, Kind, OnError, Outcome, REGISTRY,
+    Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
     Custom, Dtype, Erase, Image, Interpolation, Layout, Op, Padding, PaddingMode, Pipeline, ResizeTo, Scratch, Size,
     Tensor, TensorData, Value,
 };
 pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
-pub use forebay_store::{Local, Store, machine};
+pub use forebay_store::{Isolated, Local, Mount, MountKind, Readers, Store, machine};

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Clock, Config, Error, Kind, Plan, Result, SampleId, Stage};
+use forebay_store::Stop;
 
 use crate::assemble::BufferPool;
 use crate::item::{Assembly, Fetched, Filled, InFlight, Item, Key, Slot};
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) meters: Arc<Meters>,
     pub(crate) quarantine: Arc<Quarantine>,
     pub(crate) pool: Arc<BufferPool>,
+    /// Ends reads that hang, where the store can.
+    stop_reads: Option<Stop>,
     desk: Mutex<Desk>,
     fetch_work: Condvar,
     decode_work: Condvar,
@@ -98,7 +101,7 @@ struct Desk {
 impl Shared {
     #[expect(clippy::too_many_arguments, reason = "the one place where a stream's parts come together")]
     pub(crate) fn new(
-        source: Source,
+        mut source: Source,
         config: Config,
         plan: Plan,
         clock: Arc<dyn Clock>,
@@ -126,6 +129,10 @@ impl Shared {
             last_batch_bytes: 0,
             spare: Vec::new(),
         };
+        let stop_reads = source.store.stoppable().map(|(store, stop)| {
+            source.store = store;
+            stop
+        });
         Self {
             source,
             config,
@@ -134,6 +141,7 @@ impl Shared {
             meters,
             quarantine,
             pool,
+            stop_reads,
             desk: Mutex::new(desk),
             fetch_work: Condvar::new(),
             decode_work: Condvar::new(),
@@ -474,6 +482,9 @@ impl Shared {
     /// Ends the stream: every thread returns as soon as it is done with what it has in hand.
     pub(crate) fn stop(&self) {
         self.desk().stopped = true;
+        if let Some(stop) = &self.stop_reads {
+            stop.raise();
+        }
         for condvar in [&self.fetch_work, &self.decode_work, &self.memory, &self.batch_done] {
             condvar.notify_all();
         }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{DatasetIdentity, Epoch, Error, Listing, Result, Retry, Rng, SampleId, hash_words};
+use forebay_core::{Config, DatasetIdentity, Epoch, Error, Isolate, Listing, Result, Retry, Rng, SampleId, hash_words};
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{Accept, FolderIndex, ScanOptions};
-use forebay_store::{Local, Store};
+use forebay_store::{Isolated, Local, Mount, Readers, Store};
 
 /// Samples with a path and a label.
 pub trait Dataset: Send + Sync {
@@ -103,10 +103,17 @@ pub struct Source {
 }
 
 impl Source {
-    /// A local folder with one directory per class.
+    /// Where the samples' bytes come from.
+    pub fn storage(&self) -> Storage {
+        let first = (!self.dataset.is_empty()).then(|| self.dataset.path(SampleId(0)));
+        Storage { mount: first.and_then(|path| Mount::behind(&path)), readers: self.store.readers() }
+    }
+
+    /// A folder with one directory per class, scanned and read in other processes where its mount can hang.
     pub fn image_folder(root: &Path, pipeline: Pipeline) -> Result<Self> {
-        let index = scan_folder(&Local, root, &ScanOptions::images(), None)?;
-        Ok(Self::new(Arc::new(index), Arc::new(Local), pipeline))
+        let store = store_for(root, Isolate::Auto, Retry::default().deadline, Config::default().io_threads)?;
+        let index = scan_folder(&*store, root, &ScanOptions::images(), None)?;
+        Ok(Self::new(Arc::new(index), store, pipeline))
     }
 
     /// Samples whose bytes a store reads and the pipeline decodes.
@@ -128,6 +135,35 @@ impl Source {
         };
         load().map_err(|error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))
     }
+}
+
+/// Says `auto`, `always` or `never` for every store of the process, whatever its settings say.
+const ISOLATE_VARIABLE: &str = "FOREBAY_ISOLATE";
+
+/// The store for files below `root`: in this process, or in up to `max_readers` others that answer within `deadline`.
+pub fn store_for(root: &Path, isolate: Isolate, deadline: Duration, max_readers: usize) -> Result<Arc<dyn Store>> {
+    let isolate = match std::env::var(ISOLATE_VARIABLE) {
+        Ok(text) if !text.is_empty() => text.parse().map_err(|error: Error| {
+            Error::config(format!("{ISOLATE_VARIABLE} in the environment: {}", error.message()))
+        })?,
+        _ => isolate,
+    };
+    let is_isolated = match isolate {
+        Isolate::Always => true,
+        Isolate::Never => false,
+        // Where the system does not tell, there is no reason to expect the worst.
+        Isolate::Auto => Mount::behind(root).is_some_and(|mount| mount.kind.can_hang()),
+    };
+    Ok(if is_isolated { Arc::new(Isolated::new(max_readers, deadline)) } else { Arc::new(Local) })
+}
+
+/// Where the samples' bytes come from.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// The mount of the first sample, links followed; `None` where the system does not tell.
+    pub mount: Option<Mount>,
+    /// The reader processes; `None` when this process reads by itself.
+    pub readers: Option<Readers>,
 }
 
 /// The classes of a folder: the directories below it, sorted.

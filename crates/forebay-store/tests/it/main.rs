@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "the crate that touches the disk")]
 
+mod isolate;
+
 use std::path::Path;
 
 use forebay_store::testing::{Memory, Scripted, conformance};

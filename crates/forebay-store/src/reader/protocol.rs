@@ -1,0 +1,154 @@
+//! What the loader's process and a reader say to each other: one packet for a request, one of fixed size for its
+//! answer; bytes and names lie in the window, a piece of memory that both have. Standard library only.
+//!
+//! Both ends are of one build, so numbers are in the machine's own order and there are no versions.
+
+#![allow(dead_code, reason = "each end uses its half")]
+
+/// The memory that both have. Larger objects come through it piece by piece, so that what a reader takes is fixed.
+/// 1 MiB holds most samples whole; not measured beyond that.
+pub(crate) const WINDOW_BYTES: usize = 1 << 20;
+/// A request: one byte of what, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not here.
+pub(crate) const MAX_REQUEST_BYTES: usize = 8192;
+/// An answer: eight words.
+pub(crate) const ANSWER_BYTES: usize = 64;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Open this file and give its first piece.
+    Read = 1,
+    /// What this path is.
+    Stat = 2,
+    /// The first piece of this directory.
+    List = 3,
+    /// The next piece of what was opened last.
+    More = 4,
+    /// Forget what was opened last. The only one without an answer.
+    Close = 5,
+}
+
+impl Request {
+    /// Reads the first byte of a request.
+    pub(crate) fn of(byte: u8) -> Option<Self> {
+        [Self::Read, Self::Stat, Self::List, Self::More, Self::Close].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Well.
+    #[default]
+    Fine,
+    /// The path could not be opened: `errno`.
+    NotOpened,
+    /// It could not be examined: `errno`.
+    NotExamined,
+    /// It could not be read at `offset`: `errno`.
+    NotRead,
+    /// The directory could not be listed: `errno`.
+    NotListed,
+    /// It is no regular file: `mode` says what.
+    NotRegular,
+    /// It ended at `offset`, before its size.
+    EndedEarly,
+    /// The request made no sense.
+    NotUnderstood,
+}
+
+const STATUSES: [Status; 8] = [
+    Status::Fine,
+    Status::NotOpened,
+    Status::NotExamined,
+    Status::NotRead,
+    Status::NotListed,
+    Status::NotRegular,
+    Status::EndedEarly,
+    Status::NotUnderstood,
+];
+
+/// What a reader says to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// How it went.
+    pub(crate) status: Status,
+    /// Nothing follows: `More` would be answered with nothing.
+    pub(crate) is_last: bool,
+    /// The number of the failed system call, where one failed.
+    pub(crate) errno: i32,
+    /// Type and permissions, as stat(2) gives them.
+    pub(crate) mode: u32,
+    /// Length of the whole object.
+    pub(crate) size_bytes: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub(crate) mtime_ns: i64,
+    /// With `inode`, which directory it is.
+    pub(crate) device: u64,
+    /// See `device`.
+    pub(crate) inode: u64,
+    /// Bytes in the window.
+    pub(crate) count: u64,
+    /// Where in the object the window begins, or where it went wrong.
+    pub(crate) offset: u64,
+}
+
+impl Answer {
+    /// As it travels.
+    pub(crate) fn to_bytes(self) -> [u8; ANSWER_BYTES] {
+        let words = [
+            self.status as u64 | u64::from(self.is_last) << 8,
+            u64::from(self.errno.cast_unsigned()) | u64::from(self.mode) << 32,
+            self.size_bytes,
+            self.mtime_ns.cast_unsigned(),
+            self.device,
+            self.inode,
+            self.count,
+            self.offset,
+        ];
+        let mut bytes = [0; ANSWER_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// From how it travelled.
+    pub(crate) fn from_bytes(bytes: &[u8; ANSWER_BYTES]) -> Option<Self> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[8 * at..8 * at + 8]);
+            u64::from_ne_bytes(word)
+        };
+        Some(Self {
+            status: *STATUSES.get((word(0) & 0xff) as usize)?,
+            is_last: word(0) >> 8 != 0,
+            errno: (word(1) as u32).cast_signed(),
+            mode: (word(1) >> 32) as u32,
+            size_bytes: word(2),
+            mtime_ns: word(3).cast_signed(),
+            device: word(4),
+            inode: word(5),
+            count: word(6),
+            offset: word(7),
+        })
+    }
+}
+
+/// Puts a directory's entry at the start of `window`; says how many bytes it took, or that it does not fit.
+pub(crate) fn put_entry(window: &mut [u8], name: &[u8], is_directory: bool) -> Option<usize> {
+    let length = u16::try_from(name.len()).ok()?;
+    let end = 3 + name.len();
+    let place = window.get_mut(..end)?;
+    place[0] = u8::from(is_directory);
+    place[1..3].copy_from_slice(&length.to_ne_bytes());
+    place[3..].copy_from_slice(name);
+    Some(end)
+}
+
+/// Takes an entry from the start of `window`: its name, whether it is a directory, and what follows it.
+pub(crate) fn take_entry(window: &[u8]) -> Option<(&[u8], bool, &[u8])> {
+    let (head, rest) = window.split_at_checked(3)?;
+    let (name, rest) = rest.split_at_checked(u16::from_ne_bytes([head[1], head[2]]).into())?;
+    Some((name, head[0] != 0, rest))
+}

@@ -1,0 +1,269 @@
+//! Reads in processes that may be lost: whatever a mount does to the one that reads, this process goes on and ends.
+//!
+//! A thread stuck in some calls to a FUSE or network mount makes its whole process unkillable and unreapable. So the
+//! calls are made by readers (`src/reader`): small processes, one for each read at a time, which are asked over a
+//! socket and waited for with a deadline. A reader that does not answer is killed, not waited for, and replaced.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+
+use crate::hint::failed_elsewhere;
+use crate::local::{Local, ended_early, not_regular, open_failed};
+use crate::mount::Mount;
+use crate::reader::protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, take_entry};
+use crate::store::{Allot, Object, Stat, Stop, Store};
+
+mod pool;
+mod process;
+mod program;
+
+use pool::Pool;
+pub use pool::Readers;
+use process::{Reader, Silence};
+
+/// Readers that may be lost and still alive, unless said otherwise: each holds a megabyte and a process of the system.
+/// Not measured.
+pub const DEFAULT_MAX_LOST_READERS: usize = 32;
+
+/// Files of this machine and of whatever is mounted on it, read by other processes within a deadline.
+///
+/// Readers start when they are needed, up to `max_readers`, and stay until the last clone is dropped; they leave
+/// by themselves when this process ends, however it ends. A call that gets no answer within the deadline is a
+/// transient [`Kind::Timeout`]; one whose reader dies is a transient [`Kind::Unavailable`]; when more than
+/// `max_lost_readers` are stuck beyond killing, the next that would have to be started is a [`Kind::Exhausted`] that
+/// lists them all and concerns every sample.
+///
+/// A forked child has no readers and reads by itself: it is not the process that was to be protected.
+#[derive(Clone, Debug)]
+pub struct Isolated {
+    pool: Arc<Pool>,
+    deadline: Duration,
+    stop: Option<Stop>,
+}
+
+impl Isolated {
+    /// A store with up to `max_readers` processes, each call of which is answered within `deadline`. None starts yet.
+    pub fn new(max_readers: usize, deadline: Duration) -> Self {
+        Self { pool: Arc::new(Pool::new(max_readers.max(1), DEFAULT_MAX_LOST_READERS)), deadline, stop: None }
+    }
+
+    /// The same, with another limit for readers that are lost and still alive.
+    pub fn with_max_lost_readers(self, max_lost_readers: usize) -> Self {
+        Self { pool: Arc::new(Pool::new(self.pool.max_readers(), max_lost_readers)), ..self }
+    }
+
+    /// The processes that wait for something to do, for tests to stop or kill.
+    #[cfg(feature = "testing")]
+    pub fn idle_processes(&self) -> Vec<u32> {
+        self.pool.idle_processes()
+    }
+
+    /// One call: a reader for its time, and what becomes of it afterwards.
+    fn call<T>(&self, path: &Path, action: impl FnOnce(&mut Call<'_>) -> Result<T>) -> Result<T> {
+        let path = std::path::absolute(path).map_err(|error| Error::io("made absolute", error))?;
+        if path.as_os_str().len() >= MAX_REQUEST_BYTES {
+            return Err(failed_elsewhere("opened", &path, std::io::Error::from_raw_os_error(libc::ENAMETOOLONG)));
+        }
+        let started = Instant::now();
+        let mut call = Call { store: self, path: &path, started, until: started + self.deadline, reader: None };
+        let result = action(&mut call);
+        if let Some(reader) = call.reader.take() {
+            self.pool.give_back(reader);
+        }
+        result
+    }
+}
+
+/// A call in progress.
+struct Call<'a> {
+    store: &'a Isolated,
+    path: &'a Path,
+    started: Instant,
+    until: Instant,
+    /// In hand from the first answer on; taken away when it dies or is written off.
+    reader: Option<Reader>,
+}
+
+impl Call<'_> {
+    /// Asks the first question of a call.
+    fn begin(&mut self, request: Request) -> Result<Answer> {
+        let message = [&[request as u8], self.path.as_os_str().as_bytes()].concat();
+        loop {
+            let reader = self.store.pool.take(self.until)?;
+            if reader.send(&message) {
+                self.reader = Some(reader);
+                return self.answer();
+            }
+            // It died while nobody asked it anything: nothing of this call was lost with it.
+            self.store.pool.bury(reader);
+        }
+    }
+
+    fn more(&mut self) -> Result<Answer> {
+        // Should it have died, waiting for its answer will say so.
+        self.reader()?.send(&[Request::More as u8]);
+        self.answer()
+    }
+
+    fn reader(&self) -> Result<&Reader> {
+        self.reader.as_ref().ok_or_else(|| Error::internal("a call went on without its reader"))
+    }
+
+    fn answer(&mut self) -> Result<Answer> {
+        let silence = match self.reader()?.wait(self.until, self.store.stop.as_ref()) {
+            Ok(answer) => return understand(self.path, answer),
+            Err(silence) => silence,
+        };
+        let Some(reader) = self.reader.take() else { return Err(Error::internal("a call lost its reader twice")) };
+        Err(match silence {
+            Silence::Died => died(self.store.pool.bury(reader)),
+            Silence::Late => {
+                self.store.pool.write_off(reader, self.path, self.started);
+                self.late()
+            }
+            Silence::Stopped(None) => {
+                self.store.pool.write_off(reader, self.path, self.started);
+                Error::new(Kind::Stopped, "the loader was closed during a read")
+            }
+            Silence::Stopped(Some(_)) => {
+                reader.send(&[Request::Close as u8]);
+                self.store.pool.give_back(reader);
+                Error::new(Kind::Stopped, "the loader was closed during a read")
+            }
+        })
+    }
+
+    fn late(&self) -> Error {
+        let mount = Mount::of(self.path).map_or(String::new(), |mount| {
+            format!(" ({} from {} on {:?})", mount.filesystem, mount.source, mount.point)
+        });
+        let message = format!("did not answer within {:.1} s{mount}", self.store.deadline.as_secs_f64());
+        Error::new(Kind::Timeout, message).transient()
+    }
+
+    /// Copies what the window holds.
+    fn copy(&self, answer: Answer, bytes: &mut [u8]) -> Result<()> {
+        let copied = self.reader()?.window().read_exact_at(bytes, 0);
+        copied
+            .map_err(|error| Error::internal(format!("a window of {} bytes could not be read: {error}", answer.count)))
+    }
+}
+
+fn died(status: Option<std::process::ExitStatus>) -> Error {
+    use std::os::unix::process::ExitStatusExt;
+    let how = match status.and_then(|status| status.signal().map(Ok).or(status.code().map(Err))) {
+        Some(Ok(signal)) => format!(", killed by signal {signal}"),
+        Some(Err(code)) => format!(", with exit status {code}"),
+        None => String::new(),
+    };
+    Error::new(Kind::Unavailable, format!("could not be read: its reader process ended{how}"))
+        .transient()
+        .with_hint("signal 9 is often the kernel's when memory runs out: see `dmesg`, lower `io_threads`")
+}
+
+/// An answer that says that something failed, as the error that reading it here would have been.
+fn understand(path: &Path, answer: Answer) -> Result<Answer> {
+    let error = || std::io::Error::from_raw_os_error(answer.errno);
+    Err(match answer.status {
+        Status::Fine => return Ok(answer),
+        Status::NotOpened => open_failed(error(), |error| failed_elsewhere("opened", path, error)),
+        Status::NotExamined => failed_elsewhere("examined", path, error()),
+        Status::NotListed => failed_elsewhere("listed", path, error()),
+        Status::NotRead => failed_elsewhere("read", path, error())
+            .with_detail(format!("at byte {} of {}", answer.offset, answer.size_bytes)),
+        Status::NotRegular => not_regular(answer.mode),
+        Status::EndedEarly => ended_early(answer.size_bytes, answer.offset),
+        Status::NotUnderstood => Error::internal("a reader process did not understand what it was asked"),
+    })
+}
+
+fn stat_of(answer: &Answer) -> Stat {
+    Stat { size_bytes: answer.size_bytes, mtime_ns: answer.mtime_ns }
+}
+
+impl Store for Isolated {
+    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+        if self.pool.is_forked() {
+            return Local.read(path, allot);
+        }
+        let read = self.call(path, |call| {
+            let mut answer = call.begin(Request::Read)?;
+            let stat = stat_of(&answer);
+            let asked = Instant::now();
+            let allotted = allot(stat.size_bytes);
+            // Waiting for memory is not the storage's fault.
+            call.until += asked.elapsed();
+            let mut bytes = match allotted {
+                Ok(bytes) => bytes,
+                Err(refused) => {
+                    call.reader()?.send(&[Request::Close as u8]);
+                    return Err(refused);
+                }
+            };
+            bytes.resize(stat.size_bytes as usize, 0);
+            let mut have = 0;
+            loop {
+                let end = have + answer.count as usize;
+                let piece =
+                    bytes.get_mut(have..end).ok_or_else(|| Error::internal("a reader gave more than it said"))?;
+                call.copy(answer, piece)?;
+                have = end;
+                if answer.is_last {
+                    break;
+                }
+                answer = call.more()?;
+            }
+            Ok(Object { bytes, stat })
+        });
+        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        if self.pool.is_forked() {
+            return Local.stat(path);
+        }
+        let answer = self.call(path, |call| call.begin(Request::Stat));
+        answer.map(|answer| stat_of(&answer)).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        if self.pool.is_forked() {
+            return Local.list(directory);
+        }
+        let list = self.call(directory, |call| {
+            let mut answer = call.begin(Request::List)?;
+            let mut listing = Listing { entries: Vec::new(), identity: (answer.device, answer.inode) };
+            loop {
+                let mut names = vec![0; answer.count as usize];
+                call.copy(answer, &mut names)?;
+                let mut rest = names.as_slice();
+                while let Some((name, is_directory, following)) = take_entry(rest) {
+                    let name = std::ffi::OsStr::from_bytes(name).to_owned();
+                    listing.entries.push(Entry { name, is_directory });
+                    rest = following;
+                }
+                if answer.is_last {
+                    return Ok(listing);
+                }
+                answer = call.more()?;
+            }
+        });
+        list.map_err(|error| error.at_path(directory).at_stage(Stage::Scan))
+    }
+
+    fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
+        // Without a descriptor for it, calls end at their deadline.
+        let stop = Stop::new().ok()?;
+        let store = Self { pool: Arc::clone(&self.pool), deadline: self.deadline, stop: Some(stop.clone()) };
+        Some((Arc::new(store), stop))
+    }
+
+    fn readers(&self) -> Option<Readers> {
+        Some(if self.pool.is_forked() { Readers::default() } else { self.pool.readers() })
+    }
+}

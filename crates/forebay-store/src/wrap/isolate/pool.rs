@@ -1,0 +1,297 @@
+//! The readers at hand, those that were written off, and the thread that starts them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use forebay_core::{Error, Kind, Result};
+
+use super::process::Reader;
+use crate::mount::Mount;
+
+/// How long an ended or killed process is waited for before it is left to the kernel. A healthy one takes 1 ms.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// What there is of reader processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readers {
+    /// At hand, idle or reading.
+    pub alive: usize,
+    /// Killed for not answering, and not dead yet.
+    pub lost: usize,
+    /// Started so far.
+    pub started: u64,
+    /// Killed so far for not answering in time.
+    pub written_off: u64,
+    /// Ended so far without being told to.
+    pub died: u64,
+}
+
+/// Reader processes, up to a limit.
+#[derive(Debug)]
+pub(super) struct Pool {
+    max_readers: usize,
+    max_lost: usize,
+    process: u32,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    idle: Vec<Reader>,
+    /// Idle ones, those in use, and those being started.
+    count: usize,
+    lost: Vec<Lost>,
+    nursery: Option<Nursery>,
+    started: u64,
+    written_off: u64,
+    died: u64,
+}
+
+/// A reader that was killed and may be stuck.
+#[derive(Debug)]
+struct Lost {
+    child: Child,
+    path: PathBuf,
+    mount: Option<Mount>,
+    since: Instant,
+}
+
+impl State {
+    /// Reaps what has died of the lost. Never waits.
+    fn reap(&mut self) {
+        self.lost.retain_mut(|lost| matches!(lost.child.try_wait(), Ok(None)));
+    }
+}
+
+impl Pool {
+    pub(super) fn new(max_readers: usize, max_lost: usize) -> Self {
+        Self { max_readers, max_lost, process: std::process::id(), state: Mutex::default(), freed: Condvar::new() }
+    }
+
+    pub(super) fn max_readers(&self) -> usize {
+        self.max_readers
+    }
+
+    /// A forked child has copies of the sockets, and must not use them; nor the lock, which may be held for ever.
+    pub(super) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reader: the one that was idle for the shortest time, or a new one.
+    pub(super) fn take(&self, until: Instant) -> Result<Reader> {
+        let mut state = self.state();
+        loop {
+            if let Some(reader) = state.idle.pop() {
+                return Ok(reader);
+            }
+            if state.count < self.max_readers {
+                break;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = format!("found none of {} reader processes free within its deadline", self.max_readers);
+                return Err(Error::new(Kind::Timeout, message).transient());
+            }
+            state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.reap();
+        if state.lost.len() >= self.max_lost {
+            return Err(too_many_lost(&state.lost));
+        }
+        state.count += 1;
+        let reader = Nursery::of(&mut state.nursery).map(|orders| {
+            drop(state);
+            start(&orders)
+        });
+        let reader = reader.and_then(|reader| reader);
+        let mut state = self.state();
+        match reader {
+            Ok(reader) => {
+                state.started += 1;
+                Ok(reader)
+            }
+            Err(error) => {
+                state.count -= 1;
+                drop(state);
+                self.freed.notify_one();
+                Err(not_started(error))
+            }
+        }
+    }
+
+    /// Takes back a reader that has answered everything it was asked.
+    pub(super) fn give_back(&self, reader: Reader) {
+        self.state().idle.push(reader);
+        self.freed.notify_one();
+    }
+
+    /// Kills a reader that does not answer, and goes on without it.
+    pub(super) fn write_off(&self, reader: Reader, path: &Path, since: Instant) {
+        let child = reader.kill();
+        let lost = Lost { child, path: path.to_owned(), mount: Mount::of(path), since };
+        let mut state = self.state();
+        state.lost.push(lost);
+        state.reap();
+        state.count -= 1;
+        state.written_off += 1;
+        drop(state);
+        self.freed.notify_one();
+    }
+
+    /// Takes leave of a reader that ended by itself; says how, where that is known soon.
+    pub(super) fn bury(&self, reader: Reader) -> Option<ExitStatus> {
+        let mut child = reader.kill();
+        let status = wait_a_little(&mut child, Instant::now() + PATIENCE);
+        let mut state = self.state();
+        state.count -= 1;
+        state.died += 1;
+        drop(state);
+        self.freed.notify_one();
+        status
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn idle_processes(&self) -> Vec<u32> {
+        self.state().idle.iter().map(Reader::process).collect()
+    }
+
+    pub(super) fn readers(&self) -> Readers {
+        let mut state = self.state();
+        state.reap();
+        Readers {
+            alive: state.count,
+            lost: state.lost.len(),
+            started: state.started,
+            written_off: state.written_off,
+            died: state.died,
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let is_forked = self.is_forked();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if is_forked {
+            // Its own copies of the descriptors are closed with it; processes and threads are the parent's.
+            std::mem::forget(state.nursery.take());
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut children: Vec<_> = state.idle.drain(..).map(Reader::kill).collect();
+        children.extend(state.lost.drain(..).map(|lost| lost.child));
+        for child in &mut children {
+            wait_a_little(child, until);
+        }
+        if let Some(nursery) = state.nursery.take() {
+            nursery.end();
+        }
+    }
+}
+
+fn wait_a_little(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < until => sleep(Duration::from_millis(1)),
+            waited => return waited.ok().flatten(),
+        }
+    }
+}
+
+fn too_many_lost(lost: &[Lost]) -> Error {
+    let mut message = format!("{} reader processes are stuck in the kernel", lost.len());
+    for Lost { path, mount, since, .. } in lost {
+        let mount = mount.as_ref().map_or("an unknown mount".to_owned(), Mount::to_string);
+        message += &format!("\n  {path:?} on {mount} for {:.1} s", since.elapsed().as_secs_f64());
+    }
+    Error::new(Kind::Exhausted, message)
+        .of_every_sample()
+        .with_hint("the storage is gone rather than slow: restore or remount it, then resume from the last state")
+}
+
+fn not_started(error: io::Error) -> Error {
+    Error::io("read: its reader process could not be started", error).with_hint(
+        "lower `io_threads`, raise `ulimit -u` and the cgroup's pids.max; where nothing may be executed from memory \
+         or the temporary directory, set FOREBAY_READER or `isolate=\"never\"`",
+    )
+}
+
+/// The thread that starts readers. They die with the thread that started them (`PR_SET_PDEATHSIG` is of threads, not
+/// of processes), and those of the loader come and go.
+#[derive(Debug)]
+struct Nursery {
+    orders: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+type Order = SyncSender<io::Result<Reader>>;
+
+impl Nursery {
+    fn of(nursery: &mut Option<Self>) -> io::Result<Sender<Order>> {
+        if let Some(nursery) = nursery {
+            return Ok(nursery.orders.clone());
+        }
+        let (orders, received) = channel::<Order>();
+        let work = move || {
+            for order in received {
+                // Whoever ordered it waits for it.
+                let _taken = order.send(Reader::start());
+            }
+        };
+        let thread = Builder::new().name("forebay-readers".to_owned()).spawn(work)?;
+        Ok(nursery.insert(Self { orders, thread }).orders.clone())
+    }
+
+    fn end(self) {
+        drop(self.orders);
+        // It does nothing that could panic; were it so, there is nothing more to do.
+        let _ended = self.thread.join();
+    }
+}
+
+fn start(orders: &Sender<Order>) -> io::Result<Reader> {
+    let (order, started) = sync_channel(1);
+    let gone = || io::Error::other("the thread that starts them has ended");
+    orders.send(order).map_err(|_| gone())?;
+    started.recv().map_err(|_| gone())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_stuck_readers_are_listed_and_stop_the_run() {
+        let pool = Pool::new(1, 1);
+        let stuck = || std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let lost = Lost {
+            child: stuck(),
+            path: "/proc/x.jpg".into(),
+            mount: Mount::of(Path::new("/proc/x.jpg")),
+            since: Instant::now(),
+        };
+        pool.state().lost.push(lost);
+        let error = pool.take(Instant::now()).unwrap_err();
+        assert_eq!((error.kind(), error.is_transient(), error.is_sample_local()), (Kind::Exhausted, false, false));
+        let expected =
+            "1 reader processes are stuck in the kernel\n  \"/proc/x.jpg\" on \"/proc\" (proc from proc) for 0.0 s";
+        assert_eq!(error.to_string(), expected);
+        assert_eq!((pool.readers().lost, pool.readers().alive), (1, 0));
+        pool.state().lost[0].child.kill().unwrap();
+        // The kernel let it go: there is room again.
+        while pool.readers().lost > 0 {
+            sleep(Duration::from_millis(1));
+        }
+        assert!(pool.take(Instant::now()).is_ok());
+    }
+}

@@ -1,0 +1,121 @@
+//! The reader's executable: carried in this library, and run from memory, so that there is no file to ship or to find.
+
+use std::ffi::{CStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+/// Made by `build.rs`.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay-reader"));
+
+/// Set to the path of a reader of one's own, where neither memory nor the temporary directory may be executed.
+const VARIABLE: &str = "FOREBAY_READER";
+
+/// The executable in memory, once it is there; one descriptor for the life of the process.
+static IN_MEMORY: Mutex<Option<File>> = Mutex::new(None);
+
+/// Runs the reader: `FOREBAY_READER` where it is set, else from memory, else from a file that is gone afterwards.
+pub(super) fn run(start: impl Fn(&Path) -> io::Result<Child>) -> io::Result<Child> {
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        return start(Path::new(&path)).map_err(|error| explained(VARIABLE, error));
+    }
+    match in_memory().and_then(|program| start(&program)) {
+        // Memory that may not be executed (vm.memfd_noexec, a sandbox), no /proc, or no memfd at all.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EACCES | libc::EPERM | libc::ENOENT | libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)
+            ) =>
+        {
+            let (directory, program) = in_file()?;
+            let started = start(&program);
+            // The running process keeps what it needs; a file that cannot be removed is in the temporary directory.
+            let _removed = std::fs::remove_dir_all(directory);
+            started.map_err(|error| explained(&program.display().to_string(), error))
+        }
+        started => started,
+    }
+}
+
+/// Keeps the number, which says what to do, and adds what was tried.
+fn explained(what: &str, error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN) => error,
+        _ => io::Error::new(error.kind(), format!("the reader ({what}) could not be executed: {error}")),
+    }
+}
+
+fn in_memory() -> io::Result<PathBuf> {
+    let mut known = IN_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = match &mut *known {
+        Some(program) => program,
+        empty => {
+            // Kernels before 6.3 do not know the flag; later ones may refuse to execute without it.
+            let program = memory_file(c"forebay-reader", libc::MFD_EXEC);
+            let mut program = program.or_else(|_| memory_file(c"forebay-reader", 0))?;
+            program.write_all(PROGRAM)?;
+            empty.insert(program)
+        }
+    };
+    Ok(format!("/proc/self/fd/{}", program.as_raw_fd()).into())
+}
+
+fn in_file() -> io::Result<(PathBuf, PathBuf)> {
+    let mut template = std::env::temp_dir().join("forebay-XXXXXX").into_os_string();
+    template.push("\0");
+    let mut name = std::os::unix::ffi::OsStringExt::into_vec(template);
+    // SAFETY: `name` is a writable C string; mkdtemp replaces six characters in place.
+    if unsafe { libc::mkdtemp(name.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    name.pop();
+    let directory = PathBuf::from(<OsString as std::os::unix::ffi::OsStringExt>::from_vec(name));
+    let program = directory.join("forebay-reader");
+    OpenOptions::new().write(true).create_new(true).mode(0o700).open(&program)?.write_all(PROGRAM)?;
+    Ok((directory, program))
+}
+
+/// An unnamed file in memory, on a descriptor above those of standard input and output.
+pub(super) fn memory_file(name: &CStr, flags: u32) -> io::Result<File> {
+    // SAFETY: `name` is a C string.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just made, and nobody else has it.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    if fd > 2 {
+        return Ok(file.into());
+    }
+    // SAFETY: takes no memory; the descriptor is open.
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
+        // SAFETY: it was just made, and nobody else has it.
+        above @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(above) }.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_from_a_file_where_memory_may_not_be_executed() {
+        let tried = std::cell::Cell::new(0);
+        let child = run(|program| {
+            tried.set(tried.get() + 1);
+            match tried.get() {
+                1 => Err(io::Error::from_raw_os_error(libc::EACCES)),
+                // Without a socket it leaves at once.
+                _ => std::process::Command::new(program).arg("0").spawn(),
+            }
+        });
+        assert_eq!(child.unwrap().wait().unwrap().code(), Some(1));
+        assert_eq!(tried.get(), 2);
+    }
+}

@@ -1,0 +1,5 @@
+//! Stores made of something below them: the same contract, and one more promise.
+
+mod isolate;
+
+pub use isolate::{DEFAULT_MAX_LOST_READERS, Isolated, Readers};

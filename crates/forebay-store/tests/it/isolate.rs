@@ -1,0 +1,260 @@
+//! Reading in other processes: the contract, and what happens to readers that hang, die or are no longer needed.
+
+#![allow(clippy::unwrap_used, reason = "what tests share panics like tests")]
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_core::{Kind, Result};
+use forebay_store::testing::conformance;
+use forebay_store::{Isolated, Local, Store};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn unlimited(size: u64) -> Result<Vec<u8>> {
+    Ok(Vec::with_capacity(size as usize))
+}
+
+fn signal(process: u32, signal: i32) {
+    // SAFETY: takes no memory.
+    assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
+}
+
+/// A file of its own directory, and a store that has one idle reader.
+fn warm(deadline: Duration) -> (tempfile::TempDir, PathBuf, Isolated, u32) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("1.jpg");
+    std::fs::write(&path, b"one").unwrap();
+    let store = Isolated::new(4, deadline);
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    let [process] = store.idle_processes()[..] else { panic!("one read, one reader") };
+    (folder, path, store, process)
+}
+
+/// Waits until it holds, and fails when it does not soon.
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_gone(process: u32) -> bool {
+    !Path::new(&format!("/proc/{process}")).exists()
+}
+
+/// The state of a process, as `/proc` has it: T is stopped.
+fn state(process: u32) -> char {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    text.rsplit(") ").next().unwrap().chars().next().unwrap()
+}
+
+#[test]
+fn isolated_files_keep_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in conformance::OBJECTS {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    conformance::check(&Isolated::new(2, LONG), folder.path());
+}
+
+#[test]
+fn every_size_and_name_comes_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Isolated::new(1, LONG);
+    const WINDOW: usize = 1 << 20;
+    let sizes = [0, 1, 4096, WINDOW - 1, WINDOW, WINDOW + 1, 50_000_000];
+    for (number, size) in sizes.into_iter().enumerate() {
+        let name = [b"\xff\xfe \n\xc3\xbc".as_slice(), number.to_string().as_bytes()].concat();
+        let path = folder.path().join(OsStr::from_bytes(&name));
+        let content: Vec<u8> = (0..size).map(|at| ((at * 31) >> 3) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let object = store.read(&path, &mut unlimited).unwrap();
+        assert!(object.bytes == content, "{size} bytes");
+        assert_eq!(object.stat, Local.stat(&path).unwrap());
+    }
+    let sorted = |store: &dyn Store| {
+        let mut listing = store.list(folder.path()).unwrap();
+        listing.entries.sort_by(|a, b| a.name.cmp(&b.name));
+        listing
+    };
+    assert_eq!(sorted(&store), sorted(&Local));
+    assert_eq!(store.readers().unwrap().started, 1);
+}
+
+#[test]
+fn a_directory_larger_than_the_window_is_listed_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = "x".repeat(240);
+    for number in 0..5_000 {
+        std::fs::write(folder.path().join(format!("{number}{long}")), []).unwrap();
+    }
+    std::os::unix::fs::symlink("/", folder.path().join("link")).unwrap();
+    let listing = Isolated::new(1, LONG).list(folder.path()).unwrap();
+    assert_eq!(listing.entries.len(), 5_001);
+    assert_eq!(listing.entries.iter().filter(|entry| entry.is_directory).count(), 1);
+}
+
+#[test]
+fn failures_are_those_of_reading_here() {
+    let (folder, path, store, _) = warm(LONG);
+    std::os::unix::fs::symlink("loop.jpg", folder.path().join("loop.jpg")).unwrap();
+    let pipe = folder.path().join("pipe.jpg");
+    let name = std::ffi::CString::new(pipe.as_os_str().as_bytes()).unwrap();
+    // SAFETY: `name` is a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let _listener = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+    let long = "x".repeat(300);
+    let longer = "x/".repeat(5_000);
+    let odd = [folder.path(), Path::new("/dev/zero"), Path::new("/proc/self/mem/x")];
+    let names = ["loop.jpg", "pipe.jpg", "socket", "none", "1.jpg/2.jpg", "nul\0", &long, &longer];
+    for path in odd.into_iter().map(PathBuf::from).chain(names.map(|name| folder.path().join(name))) {
+        let (here, there) =
+            (Local.read(&path, &mut unlimited).unwrap_err(), store.read(&path, &mut unlimited).unwrap_err());
+        let facts = |error: &forebay_core::Error| (error.kind(), error.is_transient(), error.stage());
+        assert_eq!(facts(&here), facts(&there), "{here} / {there}");
+        if !path.as_os_str().as_bytes().contains(&0) {
+            assert_eq!((here.to_string(), here.errno()), (there.to_string(), there.errno()));
+        }
+    }
+    assert!(store.read(&path, &mut unlimited).is_ok());
+    assert_eq!(store.readers().unwrap().started, 1, "an error costs no reader");
+}
+
+#[test]
+fn relative_paths_are_those_of_this_process() {
+    let (_folder, _path, store, _) = warm(LONG);
+    assert_eq!(
+        store.stat(Path::new("Cargo.toml")).unwrap(),
+        Local.stat(&std::env::current_dir().unwrap().join("Cargo.toml")).unwrap()
+    );
+}
+
+#[test]
+fn a_reader_that_hangs_is_written_off_and_replaced() {
+    let (_folder, path, store, process) = warm(Duration::from_millis(300));
+    signal(process, libc::SIGSTOP);
+    let started = Instant::now();
+    let error = store.read(&path, &mut unlimited).unwrap_err();
+    let elapsed = started.elapsed();
+    assert!(elapsed >= Duration::from_millis(300) && elapsed < Duration::from_secs(5), "{elapsed:?}");
+    assert_eq!((error.kind(), error.is_transient(), error.path()), (Kind::Timeout, true, Some(path.as_path())));
+    assert!(error.message().starts_with("did not answer within 0.3 s ("), "{error}");
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_ne!(store.idle_processes(), [process]);
+    soon("the killed one is reaped", || store.readers().unwrap().lost == 0 && is_gone(process));
+    let readers = store.readers().unwrap();
+    assert_eq!((readers.alive, readers.started, readers.written_off, readers.died), (1, 2, 1, 0));
+}
+
+#[test]
+fn stat_and_list_have_the_deadline_too() {
+    for call in [
+        |store: &Isolated, path: &Path| store.stat(path).map(drop),
+        |store: &Isolated, path: &Path| store.list(path.parent().unwrap()).map(drop),
+    ] {
+        let (_folder, path, store, process) = warm(Duration::from_millis(100));
+        signal(process, libc::SIGSTOP);
+        assert_eq!(call(&store, &path).unwrap_err().kind(), Kind::Timeout);
+        assert!(call(&store, &path).is_ok());
+    }
+}
+
+#[test]
+fn a_reader_killed_during_a_read_is_a_transient_error_that_names_the_signal() {
+    let (folder, path, store, process) = warm(LONG);
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![7; 3 << 20]).unwrap();
+    let between_two_pieces = &mut |size| {
+        signal(process, libc::SIGKILL);
+        unlimited(size)
+    };
+    let error = store.read(&large, between_two_pieces).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true));
+    assert!(error.to_string().ends_with("could not be read: its reader process ended, killed by signal 9"), "{error}");
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!((store.readers().unwrap().died, store.readers().unwrap().alive), (1, 1));
+}
+
+#[test]
+fn a_reader_killed_between_two_reads_is_not_missed() {
+    let (_folder, path, store, process) = warm(LONG);
+    signal(process, libc::SIGKILL);
+    soon("it is dead", || state(process) == 'Z');
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!((store.readers().unwrap().died, store.readers().unwrap().started), (1, 2));
+}
+
+#[test]
+fn stopping_ends_a_call_that_hangs_and_only_its_own() {
+    let (_folder, path, store, process) = warm(LONG);
+    let (stoppable, stop) = store.stoppable().unwrap();
+    signal(process, libc::SIGSTOP);
+    let started = Instant::now();
+    let error = std::thread::scope(|scope| {
+        let read = scope.spawn(|| stoppable.read(&path, &mut unlimited));
+        soon("the read is on its way", || store.idle_processes().is_empty());
+        stop.raise();
+        read.join().unwrap().unwrap_err()
+    });
+    assert_eq!(error.kind(), Kind::Stopped);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+}
+
+#[test]
+fn a_refused_buffer_leaves_the_reader_usable_and_nothing_open() {
+    let (folder, path, store, process) = warm(LONG);
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![7; 3 << 20]).unwrap();
+    let open = || std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
+    let before = open();
+    for _ in 0..500 {
+        store.read(&large, &mut |_| Err(forebay_core::Error::internal("no"))).unwrap_err();
+        store.read(&path, &mut unlimited).unwrap();
+        store.read(&path.join("none"), &mut unlimited).unwrap_err();
+    }
+    assert_eq!((before, open()), (3, 3), "socket, window, /dev/null");
+    assert_eq!(store.readers().unwrap().started, 1);
+}
+
+#[test]
+fn many_threads_share_the_readers_there_are() {
+    let (_folder, path, _, _) = warm(LONG);
+    let store = Isolated::new(2, LONG);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..50).for_each(|_| assert!(store.read(&path, &mut unlimited).is_ok())));
+        }
+    });
+    assert!(store.readers().unwrap().started <= 2);
+}
+
+#[test]
+fn readers_outlive_the_thread_that_needed_them_and_leave_with_the_store() {
+    let (_folder, path, _, _) = warm(LONG);
+    let store = Isolated::new(4, LONG);
+    std::thread::scope(|scope| scope.spawn(|| store.read(&path, &mut unlimited).map(drop)).join()).unwrap().unwrap();
+    let [process] = store.idle_processes()[..] else { panic!("one read, one reader") };
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.idle_processes(), [process]);
+    signal(process, libc::SIGSTOP);
+    drop(store);
+    assert!(is_gone(process), "killed and reaped, stopped or not");
+}
+
+#[test]
+fn a_reader_is_recognised_and_apart_from_the_terminal() {
+    let (_folder, _path, _store, process) = warm(LONG);
+    let read = |name: &str| std::fs::read(format!("/proc/{process}/{name}")).unwrap();
+    assert_eq!(read("comm"), b"forebay-reader\n");
+    assert!(read("cmdline").starts_with(b"forebay-reader\0"));
+    // SAFETY: takes no memory.
+    assert_eq!(unsafe { libc::getpgid(process as i32) }, process as i32);
+    assert_eq!(std::fs::read_link(format!("/proc/{process}/cwd")).unwrap(), Path::new("/"));
+}

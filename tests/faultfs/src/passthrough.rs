@@ -1,0 +1,268 @@
+//! The file system itself: shows a folder, read-only, and asks the rules before each answer.
+//!
+//! Nothing is cached by the kernel (`direct_io`, timeouts of zero), so that every call comes here and rules act at once.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+};
+
+use crate::rules::{Content, Operation, Rules, Verdict};
+use crate::start;
+
+/// A folder, shown.
+#[derive(Debug)]
+pub(crate) struct Passthrough {
+    shown: Arc<Shown>,
+    rules: Arc<Rules>,
+}
+
+#[derive(Debug)]
+struct Shown {
+    source: PathBuf,
+    nodes: Mutex<Nodes>,
+    files: Mutex<HashMap<u64, Arc<Opened>>>,
+    last_handle: AtomicU64,
+}
+
+/// Numbers of paths, for ever: a test's folder is small.
+#[derive(Debug)]
+struct Nodes {
+    paths: Vec<PathBuf>,
+    numbers: HashMap<PathBuf, u64>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    content: Content,
+}
+
+impl Passthrough {
+    pub(crate) fn new(source: &Path, rules: Arc<Rules>) -> Self {
+        let root = PathBuf::new();
+        let nodes = Nodes { paths: vec![root.clone()], numbers: HashMap::from([(root, INodeNo::ROOT.0)]) };
+        let shown = Shown {
+            source: source.to_owned(),
+            nodes: Mutex::new(nodes),
+            files: Mutex::default(),
+            last_handle: AtomicU64::new(0),
+        };
+        Self { shown: Arc::new(shown), rules }
+    }
+
+    /// Answers a call as the rules say: at once in this thread, or in one of its own if it is to wait.
+    fn answer(
+        &self,
+        operation: Operation,
+        path: PathBuf,
+        answer: impl FnOnce(&Shown, &Path, &Rules, Verdict) + Send + 'static,
+    ) {
+        let verdict = self.rules.judge(operation, &path);
+        if !verdict.waits() {
+            return answer(&self.shown, &path, &self.rules, verdict);
+        }
+        let (shown, rules) = (Arc::clone(&self.shown), Arc::clone(&self.rules));
+        // Without a thread the request is dropped, which fuser answers with EIO.
+        let _ = start("waiting", move || {
+            rules.wait(&verdict);
+            answer(&shown, &path, &rules, verdict);
+        });
+    }
+}
+
+/// What a rule wants instead of the truth.
+fn obey(verdict: Verdict) -> io::Result<()> {
+    verdict.errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
+
+impl Shown {
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<Opened>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, node: INodeNo) -> PathBuf {
+        self.nodes().paths[node.0 as usize - 1].clone()
+    }
+
+    fn node(&self, path: &Path) -> u64 {
+        let mut nodes = self.nodes();
+        if let Some(number) = nodes.numbers.get(path) {
+            return *number;
+        }
+        nodes.paths.push(path.to_owned());
+        let number = nodes.paths.len() as u64;
+        nodes.numbers.insert(path.to_owned(), number);
+        number
+    }
+
+    fn attributes(&self, path: &Path, verdict: Verdict) -> io::Result<FileAttr> {
+        obey(verdict)?;
+        let mut attributes = attributes(self.node(path), &fs::symlink_metadata(self.source.join(path))?)?;
+        attributes.size = verdict.size_bytes.unwrap_or(attributes.size);
+        Ok(attributes)
+    }
+
+    fn open(&self, path: &Path, rules: &Rules, verdict: Verdict) -> io::Result<u64> {
+        obey(verdict)?;
+        let file = File::open(self.source.join(path))?;
+        let handle = self.last_handle.fetch_add(1, Relaxed) + 1;
+        self.files().insert(handle, Arc::new(Opened { file, content: rules.content(path) }));
+        Ok(handle)
+    }
+
+    fn entries(&self, path: &Path) -> io::Result<Vec<(u64, FileType, std::ffi::OsString)>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(self.source.join(path))? {
+            let entry = entry?;
+            let kind = FileType::from_std(entry.file_type()?).unwrap_or(FileType::RegularFile);
+            entries.push((self.node(&path.join(entry.file_name())), kind, entry.file_name()));
+        }
+        entries.sort_by(|a, b| a.2.cmp(&b.2));
+        Ok(entries)
+    }
+}
+
+impl Opened {
+    fn read(&self, offset: u64, size: u32) -> io::Result<Vec<u8>> {
+        let Content { ends_at, garbage_from, pieces_of } = self.content;
+        let left = ends_at.map_or(u64::MAX, |end| end.saturating_sub(offset));
+        let size = u64::from(size).min(left).min(pieces_of.unwrap_or(u64::MAX));
+        let mut bytes = vec![0; size as usize];
+        let mut have = 0;
+        while have < bytes.len() {
+            match self.file.read_at(&mut bytes[have..], offset + have as u64)? {
+                0 => break,
+                count => have += count,
+            }
+        }
+        bytes.truncate(have);
+        if let Some(from) = garbage_from {
+            let spared = usize::try_from(from.saturating_sub(offset)).unwrap_or(usize::MAX).min(have);
+            bytes[spared..].iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        Ok(bytes)
+    }
+}
+
+fn attributes(node: u64, metadata: &Metadata) -> io::Result<FileAttr> {
+    let time = |seconds: i64, nanos: i64| {
+        UNIX_EPOCH + Duration::new(u64::try_from(seconds).unwrap_or(0), u32::try_from(nanos).unwrap_or(0))
+    };
+    Ok(FileAttr {
+        ino: INodeNo(node),
+        size: metadata.len(),
+        blocks: metadata.blocks(),
+        atime: time(metadata.atime(), metadata.atime_nsec()),
+        mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+        ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+        crtime: UNIX_EPOCH,
+        kind: FileType::from_std(metadata.file_type()).ok_or(io::ErrorKind::Unsupported)?,
+        perm: (metadata.mode() & 0o7777) as u16,
+        nlink: metadata.nlink() as u32,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        rdev: metadata.rdev() as u32,
+        blksize: metadata.blksize() as u32,
+        flags: 0,
+    })
+}
+
+impl Filesystem for Passthrough {
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let path = self.shown.path(parent).join(name);
+        self.answer(Operation::Lookup, path, |shown, path, _, verdict| match shown.attributes(path, verdict) {
+            Ok(attributes) => reply.entry(&Duration::ZERO, &attributes, Generation(0)),
+            Err(error) => reply.error(error.into()),
+        });
+    }
+
+    fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(Operation::Getattr, self.shown.path(node), |shown, path, _, verdict| {
+            match shown.attributes(path, verdict) {
+                Ok(attributes) => reply.attr(&Duration::ZERO, &attributes),
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        match fs::read_link(self.shown.source.join(self.shown.path(node))) {
+            Ok(target) => reply.data(target.as_os_str().as_encoded_bytes()),
+            Err(error) => reply.error(error.into()),
+        }
+    }
+
+    fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.answer(Operation::Open, self.shown.path(node), |shown, path, rules, verdict| {
+            match shown.open(path, rules, verdict) {
+                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(opened) = self.shown.files().get(&handle.0).map(Arc::clone) else { return reply.error(Errno::EBADF) };
+        self.answer(Operation::Read, self.shown.path(node), move |_, _, _, verdict| {
+            match obey(verdict).and_then(|()| opened.read(offset, size)) {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.shown.files().remove(&handle.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.answer(Operation::Readdir, self.shown.path(node), move |shown, path, _, verdict| {
+            match obey(verdict).and_then(|()| shown.entries(path)) {
+                Ok(entries) => {
+                    for (number, (node, kind, name)) in entries.iter().enumerate().skip(offset as usize) {
+                        if reply.add(INodeNo(*node), number as u64 + 1, *kind, name) {
+                            break;
+                        }
+                    }
+                    reply.ok();
+                }
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+}
