@@ -1,5 +1,6 @@
 """Reading in processes that may be lost: the same batches, and whatever a reader meets, this process goes on."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -45,15 +46,27 @@ def dataset(folder: Path, plain: T.Compose) -> fb.ImageFolder:
     return fb.ImageFolder(folder, transform=plain)
 
 
+@pytest.fixture(autouse=True)
+def _no_other_readers() -> None:
+    """Loaders of tests before this one may be garbage that nobody has collected yet."""
+    gc.collect()
+    _others.clear()
+    _others.update(readers_of(os.getpid()))
+
+
+_others: set[int] = set()
+
+
 def readers_of(process: int) -> list[int]:
-    """The readers that this process started, zombies included."""
+    """The readers that this process started since the test began, zombies included."""
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
             head, _, rest = Path(f"/proc/{name}/stat").read_text().rpartition(")")
         except OSError:
             continue
-        if head.endswith("(forebay-reader") and int(rest.split()[1]) == process:
+        is_reader = head.endswith("(forebay-reader") and int(rest.split()[1]) == process
+        if is_reader and int(name) not in _others:
             found.append(int(name))
     return found
 

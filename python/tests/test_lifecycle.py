@@ -35,6 +35,7 @@ def threads() -> int:
 
 
 def test_breaking_off_leaves_no_thread(dataset: fb.ImageFolder) -> None:
+    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
     before = threads()
     loader = fb.DataLoader(dataset, 2)
     for _ in loader:
@@ -44,6 +45,7 @@ def test_breaking_off_leaves_no_thread(dataset: fb.ImageFolder) -> None:
 
 
 def test_an_iterator_that_is_garbage_leaves_no_thread(dataset: fb.ImageFolder) -> None:
+    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
     before = threads()
     iterator = iter(fb.DataLoader(dataset, 2))
     next(iterator)
@@ -55,6 +57,7 @@ def test_an_iterator_that_is_garbage_leaves_no_thread(dataset: fb.ImageFolder) -
 
 
 def test_a_finished_epoch_keeps_its_threads_for_the_next_until_closed(dataset: fb.ImageFolder) -> None:
+    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
     before = threads()
     loader = fb.DataLoader(dataset, 2)
     list(loader)
@@ -68,6 +71,7 @@ def test_a_finished_epoch_keeps_its_threads_for_the_next_until_closed(dataset: f
 
 
 def test_an_exception_in_the_loop_leaves_no_thread(dataset: fb.ImageFolder) -> None:
+    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
     before = threads()
     with pytest.raises(ZeroDivisionError):
         for _ in fb.DataLoader(dataset, 2):
