@@ -38,6 +38,8 @@ pub(crate) struct Item {
     pub(crate) sample: SampleId,
     /// Substitutes tried so far.
     pub(crate) substitutes: u32,
+    /// Samples tried here that were given up because nothing answered in time.
+    pub(crate) timeouts: u32,
     /// Reads of `sample` so far.
     pub(crate) attempts: u32,
     /// When the first of them began.
@@ -60,6 +62,7 @@ impl Item {
             planned,
             sample: planned,
             substitutes: 0,
+            timeouts: 0,
             attempts: 0,
             started: None,
             reread: false,

@@ -15,6 +15,10 @@ use crate::schedule::Shared;
 /// Substitutes tried for one position before the run stops: with half of the files bad, 2⁻⁶⁴ is never.
 const MAX_SUBSTITUTES: u32 = 64;
 
+/// Samples at one position that may each use up their whole deadline: storage that answers none of them is down, and
+/// sixty-four deadlines would be an hour of silence.
+const MAX_TIMEOUTS: u32 = 4;
+
 /// What follows an error.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
@@ -64,6 +68,7 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
     if !error.is_sample_local() {
         return shared.fill(item, Filled::Failed(error));
     }
+    item.timeouts += u32::from(error.kind() == Kind::Timeout);
     match shared.config.on_error {
         OnError::Raise => {
             item.given_up = None;
@@ -78,10 +83,10 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
             let error = Error::new(Kind::TooManyFailures, message).at_path(path).at_index(item.planned.0);
             shared.fill(item, Filled::Failed(error));
         }
-        OnError::Replace if item.substitutes >= MAX_SUBSTITUTES => {
-            let message = format!(
-                "cannot be replaced: {MAX_SUBSTITUTES} substitutes were tried, and the last one failed too ({error})"
-            );
+        OnError::Replace if item.substitutes >= MAX_SUBSTITUTES || item.timeouts >= MAX_TIMEOUTS => {
+            let tried = item.substitutes;
+            let message =
+                format!("cannot be replaced: {tried} substitutes were tried, and the last one failed too ({error})");
             let path = shared.source.dataset.path(item.planned);
             let error = Error::new(Kind::TooManyFailures, message).at_path(&path).at_index(item.planned.0);
             shared.fill(item, Filled::Failed(error));

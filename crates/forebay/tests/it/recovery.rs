@@ -130,6 +130,15 @@ fn a_folder_of_only_bad_files_stops_instead_of_looping() {
 }
 
 #[test]
+fn storage_that_answers_nothing_stops_the_run_soon() {
+    let dead: Vec<_> = (0..40).map(|index| (index, vec![Fault::Errno(libc::ETIMEDOUT); 1000])).collect();
+    let (loader, _) = scripted(40, &dead, config(OnError::Replace));
+    let error = loader.epoch().unwrap().next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::TooManyFailures);
+    assert!(error.to_string().contains("3 substitutes were tried"), "{error}");
+}
+
+#[test]
 fn a_panic_is_a_value_that_names_its_thread() {
     let (loader, _) = scripted(20, &[(3, vec![Fault::Panic])], config(OnError::Replace));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
