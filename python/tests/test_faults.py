@@ -488,6 +488,28 @@ def test_a_hang_is_named_and_waited_for(fault_fs: FaultFs, matrix: Matrix) -> No
     )
 
 
+@pytest.mark.parametrize("operation", ["read", "open"])
+def test_what_hangs_for_ever_is_replaced_at_its_deadline(fault_fs: FaultFs, matrix: Matrix, operation: str) -> None:
+    found = dataset(fault_fs)
+    stuck = sorted(path for path, _ in found.samples)[::8]
+    for path in stuck:
+        fault_fs.rule(str(Path(path).relative_to(fault_fs.root)), operation, hang=True)
+    loader = fb.DataLoader(found, BATCH, on_error="replace", deadline_seconds=0.5, retries=0, io_threads=4)
+    started = time.monotonic()
+    assert delivered(loader) == COUNT
+    seconds = time.monotonic() - started
+    # A thread waits for one stuck file at a time, and a substitute may be another stuck one.
+    assert seconds < 0.5 * (2 * len(stuck)) + 2
+    assert {failure.path for failure in loader.failures} == set(stuck)
+    assert {(failure.code, failure.outcome) for failure in loader.failures} == {("timeout", "replaced")}
+    assert balanced(loader)["replaced"] == len(stuck)
+    matrix.enter(
+        f"3 of 24 {operation}s hang for ever", loader, "replace", "`timeout`, replaced at the deadline", seconds
+    )
+    loader.close()
+    fault_fs.release()
+
+
 @pytest.mark.parametrize("operation", ["open", "getattr", "lookup"])
 def test_a_hang_before_the_first_byte_is_named_too(fault_fs: FaultFs, operation: str) -> None:
     found = dataset(fault_fs)

@@ -43,14 +43,20 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
     }
     let stat = stat_of(&metadata);
     let mut bytes = allot(stat.size_bytes)?;
-    let size = stat.size_bytes as usize;
-    bytes
-        .try_reserve_exact(size.saturating_sub(bytes.len()))
-        .map_err(|_| Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size} bytes)")))?;
-    // A reused buffer keeps its length, so that only growth is zeroed.
-    bytes.resize(size, 0);
+    resize(&mut bytes, stat.size_bytes)?;
     fill(path, &file, &mut bytes)?;
     Ok(Object { bytes, stat })
+}
+
+/// Makes room for a file; memory that is not there is an error, not the end of the process. A reused buffer keeps its
+/// length, so that only growth is zeroed.
+pub(crate) fn resize(bytes: &mut Vec<u8>, size_bytes: u64) -> Result<()> {
+    let size = size_bytes as usize;
+    bytes.try_reserve_exact(size.saturating_sub(bytes.len())).map_err(|_| {
+        Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size_bytes} bytes)"))
+    })?;
+    bytes.resize(size, 0);
+    Ok(())
 }
 
 fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {

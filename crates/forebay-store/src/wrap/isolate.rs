@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed_elsewhere;
-use crate::local::{Local, ended_early, not_regular, open_failed};
+use crate::local::{Local, ended_early, not_regular, open_failed, resize};
 use crate::mount::Mount;
 use crate::reader::protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, take_entry};
 use crate::store::{Allot, Object, Stat, Stop, Store};
@@ -205,7 +205,7 @@ impl Store for Isolated {
                     return Err(refused);
                 }
             };
-            bytes.resize(stat.size_bytes as usize, 0);
+            resize(&mut bytes, stat.size_bytes)?;
             let mut have = 0;
             loop {
                 let end = have + answer.count as usize;
