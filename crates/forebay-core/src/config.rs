@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Error, FailureLimit, Isolate, OnError, Plan, Rank, Result, Retry, WorldSize};
+use crate::{Error, FailureLimit, Hedge, Isolate, OnError, Plan, Rank, Result, Retry, WorldSize};
 
 /// What is wrong with some settings, collected.
 #[derive(Debug, Default)]
@@ -39,8 +39,10 @@ pub struct Config {
     pub world_size: WorldSize,
     /// Threads that decode and transform.
     pub cpu_threads: usize,
-    /// Threads that read.
+    /// Threads that read, to begin with.
     pub io_threads: usize,
+    /// Threads that read where more of them make the storage give more; as many as `io_threads` leaves it at that.
+    pub max_io_threads: usize,
     /// Batches prepared ahead of the consumer.
     pub prefetch_batches: usize,
     /// Bytes that compressed, decoded and batched data may take together.
@@ -53,6 +55,10 @@ pub struct Config {
     pub retry: Retry,
     /// Whether files are read by processes that may be lost. Who makes the source picks its store by it.
     pub isolate: Isolate,
+    /// When a slow read gets a second one beside it.
+    pub hedge: Option<Hedge>,
+    /// Threads or reader processes that may be stuck in the kernel before the run stops.
+    pub max_lost_threads: usize,
     /// The JSONL file that failures are appended to and quarantine is read from.
     pub ledger: Option<PathBuf>,
 }
@@ -68,12 +74,15 @@ impl Default for Config {
             world_size: WorldSize(1),
             cpu_threads: 1,
             io_threads: 4,
+            max_io_threads: 4,
             prefetch_batches: 4,
             memory_budget: 1 << 30,
             on_error: OnError::Raise,
             max_failures: None,
             retry: Retry::default(),
             isolate: Isolate::default(),
+            hedge: None,
+            max_lost_threads: Self::MAX_LOST_THREADS,
             ledger: None,
         }
     }
@@ -82,6 +91,8 @@ impl Default for Config {
 impl Config {
     /// More threads than this is a typing error, not a plan.
     const MAX_THREADS: usize = 4096;
+    /// Each lost one holds a stack or a process, little memory, and what it has open. Not measured.
+    const MAX_LOST_THREADS: usize = 256;
 
     /// Checks every setting.
     pub fn check(&self) -> Result<()> {
@@ -94,6 +105,11 @@ impl Config {
         for (name, threads) in [("num_workers", self.cpu_threads), ("io_threads", self.io_threads)] {
             problems.expect((1..=Self::MAX_THREADS).contains(&threads), || {
                 format!("{name}: expected 1 to {}, got {threads}", Self::MAX_THREADS)
+            });
+        }
+        if let Some(hedge) = &self.hedge {
+            problems.expect(hedge.is_sensible(), || {
+                format!("hedge: expected a quantile from p1 to p99.99 or seconds above 0, got {hedge}")
             });
         }
         problems.expect(self.prefetch_batches > 0, || "prefetch_factor: expected at least 1, got 0".into());

@@ -356,6 +356,11 @@ impl Error {
         self.0.transient
     }
 
+    /// The server no longer knows the file that it showed.
+    pub fn is_stale(&self) -> bool {
+        self.0.errno == Some(libc::ESTALE)
+    }
+
     /// Concerns one sample only, so that `on_error` applies.
     pub fn is_sample_local(&self) -> bool {
         self.0.sample_local

@@ -26,7 +26,7 @@ pub use ids::{Epoch, Rank, SampleId, Step, WorldSize};
 pub use ledger::{Failure, Outcome};
 pub use listing::{Entry, Listing};
 pub use plan::{Batch, Order, Origin, Place, Plan};
-pub use policy::{FailureLimit, Isolate, OnError, Retry};
+pub use policy::{FailureLimit, Hedge, Isolate, OnError, Retry};
 pub use rng::Rng;
 pub use shuffle::Shuffle;
 pub use state::{DatasetIdentity, State};

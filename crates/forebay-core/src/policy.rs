@@ -58,6 +58,45 @@ impl std::str::FromStr for Isolate {
     }
 }
 
+/// When a slow read gets a second one beside it. The first that answers counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hedge {
+    /// When it takes longer than this fraction of all reads so far.
+    Quantile(f64),
+    /// When it takes longer than this.
+    After(Duration),
+}
+
+impl Hedge {
+    pub(crate) fn is_sensible(&self) -> bool {
+        match self {
+            Self::Quantile(fraction) => (0.01..=0.9999).contains(fraction),
+            Self::After(wait) => !wait.is_zero(),
+        }
+    }
+}
+
+impl std::fmt::Display for Hedge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Quantile(fraction) => write!(f, "\"p{}\"", (fraction * 1e6).round() / 1e4),
+            Self::After(wait) => write!(f, "{} s", wait.as_secs_f64()),
+        }
+    }
+}
+
+impl std::str::FromStr for Hedge {
+    type Err = Error;
+
+    /// `p99`, `p99.9` …
+    fn from_str(text: &str) -> Result<Self> {
+        let percent = text.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
+        percent.map(|percent| Self::Quantile(percent / 100.0)).filter(Self::is_sensible).ok_or_else(|| {
+            Error::config(format!("hedge: expected a quantile from \"p1\" to \"p99.99\" or seconds, got {text:?}"))
+        })
+    }
+}
+
 /// How many samples of an epoch may fail before the run stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FailureLimit {
@@ -135,6 +174,17 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hedge_is_a_quantile_or_a_time() {
+        for (text, shown) in [("p99", "\"p99\""), ("p99.9", "\"p99.9\""), ("p50", "\"p50\"")] {
+            assert_eq!(text.parse::<Hedge>().unwrap().to_string(), shown);
+        }
+        for text in ["99", "p0", "p100", "pNaN", "p", "", "p-1"] {
+            assert!(text.parse::<Hedge>().is_err(), "{text}");
+        }
+        assert!(!Hedge::After(Duration::ZERO).is_sensible());
+    }
 
     #[test]
     fn a_fraction_is_judged_after_probation() {

@@ -109,8 +109,8 @@ pub(crate) fn scan(
     });
     let store = scanning_store(py, &root)?;
     let scanned = py.detach(|| match &mut call {
-        Some(call) => forebay::scan_folder(&*store, &root, &options, Some(call)),
-        None => forebay::scan_folder(&*store, &root, &options, None),
+        Some(call) => forebay::scan_folder(&store, &root, &options, Some(call)),
+        None => forebay::scan_folder(&store, &root, &options, None),
     });
     let folder = Arc::new(convert(py, scanned)?);
     Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store })
@@ -120,6 +120,6 @@ pub(crate) fn scan(
 #[pyfunction]
 pub(crate) fn find_classes(py: Python<'_>, root: PathBuf) -> PyResult<Vec<String>> {
     let store = scanning_store(py, &root)?;
-    let found = py.detach(|| forebay::find_classes(&*store, &root));
+    let found = py.detach(|| forebay::find_classes(&store, &root));
     convert(py, found)
 }

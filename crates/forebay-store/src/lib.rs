@@ -12,6 +12,7 @@ pub mod machine;
 mod mount;
 mod reader;
 mod store;
+mod stuck;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod wrap;
@@ -20,4 +21,5 @@ pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind};
 pub use store::{Allot, Object, Stat, Stop, Store};
-pub use wrap::{DEFAULT_MAX_LOST_READERS, Isolated, Readers};
+pub use stuck::{Stuck, late, too_many_stuck};
+pub use wrap::{Isolated, Readers};

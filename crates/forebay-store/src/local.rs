@@ -5,6 +5,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
@@ -16,7 +17,7 @@ use crate::store::{Allot, Object, Stat, Store};
 pub struct Local;
 
 impl Store for Local {
-    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+    fn read(&self, path: &Path, _within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         read(path, allot).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
@@ -150,7 +151,7 @@ mod tests {
             (folder.path().into(), "a directory"),
             ("/dev/zero".into(), "a device"),
         ] {
-            let error = Local.read(&path, &mut unlimited).unwrap_err();
+            let error = Local.read(&path, Duration::MAX, &mut unlimited).unwrap_err();
             assert_eq!(error.kind(), Kind::Undecodable);
             assert!(error.to_string().ends_with(&format!("is {what}, not a regular file")), "{error}");
         }
@@ -166,7 +167,7 @@ mod tests {
         };
         let (looping, dangling) = (link("loop.jpg", "loop.jpg"), link("gone.jpg", "nowhere"));
         for (path, errno) in [(looping, libc::ELOOP), (dangling, libc::ENOENT)] {
-            let error = Local.read(&path, &mut unlimited).unwrap_err();
+            let error = Local.read(&path, Duration::MAX, &mut unlimited).unwrap_err();
             assert_eq!((error.kind(), error.errno(), error.is_transient()), (Kind::NotFound, Some(errno), false));
         }
     }
@@ -176,7 +177,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, b"12345").unwrap();
-        let error = Local.read(&path, &mut |size| Err(Error::internal(format!("asked for {size}")))).unwrap_err();
+        let error = Local
+            .read(&path, Duration::MAX, &mut |size| Err(Error::internal(format!("asked for {size}"))))
+            .unwrap_err();
         assert_eq!(error.message(), "asked for 5");
     }
 }

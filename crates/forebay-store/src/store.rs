@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_core::{Listing, Result};
 
@@ -41,8 +42,8 @@ pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 /// - What is not a regular object (a pipe, a device, a directory) is an error at once and never blocks.
 /// - `list` follows links to directories, and says of each entry whether it is one.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Reads a whole object.
-    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object>;
+    /// Reads a whole object, `within` this time where the store keeps deadlines.
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object>;
     /// What is known of an object without reading it.
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
@@ -50,6 +51,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The same store, and a way to end the calls that are made through it; `None` where calls cannot be ended early.
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
         None
+    }
+    /// Whether every call comes back in time. Where not, whoever calls must be ready to go on without its thread.
+    fn keeps_deadlines(&self) -> bool {
+        false
     }
     /// The reader processes it has; `None` where it reads in the calling thread.
     fn readers(&self) -> Option<Readers> {

@@ -11,9 +11,9 @@ use crate::recover::{after_trouble, panicked};
 use crate::schedule::Shared;
 
 /// Works until the stream stops.
-pub(crate) fn run(shared: &Shared, worker: usize) {
+pub(crate) fn run(shared: &Shared, cpu: usize) {
     let mut scratch = Scratch::default();
-    while let Some(fetched) = shared.next_decode(worker) {
+    while let Some(fetched) = shared.next_decode(cpu) {
         let result = catch_unwind(AssertUnwindSafe(|| make(shared, &fetched, &mut scratch))).unwrap_or_else(|panic| {
             scratch = Scratch::default(); // half-written by whatever panicked
             Err(panicked(panic.as_ref()))
@@ -26,7 +26,7 @@ pub(crate) fn run(shared: &Shared, worker: usize) {
         let Fetched { item, path, object, charged, decode_bytes, buffer } = fetched;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
         let (bytes, stat) = (object.bytes, is_about_file.then_some(object.stat));
-        shared.decoded(worker, decode_bytes, charged, bytes);
+        shared.decoded(cpu, decode_bytes, charged, bytes);
         match result {
             Ok((value, timing)) => {
                 shared.meters.decode.record(timing.decode);

@@ -111,6 +111,7 @@ impl Run {
             }
             Taken::Pending => Ok(Next::Pending),
             Taken::Exhausted => self.finish(),
+            Taken::Broken(error) => Err(error),
             Taken::Stopped => Err(Error::new(Kind::Stopped, "the loader was closed while it was iterated")),
         }
     }

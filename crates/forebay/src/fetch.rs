@@ -2,21 +2,22 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
 
 use forebay_core::{Error, Result, Stage};
 use forebay_decode::Scratch;
 use forebay_store::{Object, Stat};
 
-use crate::item::{Fetched, Item};
+use crate::flight::Job;
 use crate::recover::{after_trouble, panicked};
 use crate::schedule::Shared;
 
-/// Reads until the stream stops.
-pub(crate) fn run(shared: &Shared, worker: usize) {
+/// Reads until the stream stops, or until a read came back too late.
+pub(crate) fn run(shared: &Shared, seat: usize) {
     let mut scratch = Scratch::default();
-    while let Some(item) = shared.next_fetch(worker) {
-        fetch(shared, worker, &mut scratch, item);
+    while let Some(job) = shared.next_fetch(seat) {
+        if !fetch(shared, seat, &mut scratch, job) {
+            return;
+        }
     }
 }
 
@@ -26,50 +27,41 @@ struct Read {
     decode_bytes: u64,
 }
 
-/// Why there is nothing to decode, with what is known of the file.
+/// Why there is nothing to decode, with what is known of the file when it was not read at all.
 type Trouble = (Error, Option<Stat>);
 
-fn fetch(shared: &Shared, worker: usize, scratch: &mut Scratch, mut item: Item) {
-    let started = shared.clock.now();
-    item.started.get_or_insert(started);
-    let mut charged = None;
+fn fetch(shared: &Shared, seat: usize, scratch: &mut Scratch, job: Job) -> bool {
     let mut path = PathBuf::new();
     let read = || {
-        path = shared.source.dataset.path(item.sample);
+        path = shared.source.dataset.path(job.sample);
         if let Some((error, stat)) = shared.quarantine.check(&path, &*shared.source.store) {
             return Err((error, Some(stat)));
         }
-        item.attempts += 1;
-        read(shared, &path, &mut charged, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
+        read(shared, seat, &path, job, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
     };
     let result: Result<Read, Trouble> =
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err((panicked(panic.as_ref()), None)));
     match result {
-        Ok(Read { object, decode_bytes }) => {
-            shared.meters.fetch.record(shared.clock.now().saturating_sub(started));
-            shared.meters.bytes_read.fetch_add(object.bytes.len() as u64, Relaxed);
-            let charged = charged.unwrap_or(0);
-            shared.fetched(worker, Fetched { item, path, object, charged, decode_bytes, buffer: None });
-        }
-        Err((error, stat)) => {
-            shared.fetch_failed(worker, charged, &error);
-            after_trouble(shared, item, &path, error, stat);
+        Ok(Read { object, decode_bytes }) => shared.fetched(seat, path, object, decode_bytes),
+        Err((error, known)) => {
+            let (trouble, goes_on) = shared.fetch_failed(seat, error.at_path(&path).at_index(job.sample.0));
+            if let Some((mut item, error)) = trouble {
+                item.attempts -= u32::from(known.is_some());
+                after_trouble(shared, item, &path, error, known);
+            }
+            goes_on
         }
     }
 }
 
-fn read(shared: &Shared, path: &Path, charged: &mut Option<u64>, scratch: &mut Scratch) -> Result<Read> {
-    let mut allot = |size| {
-        let buffer = shared.allot(size)?;
-        *charged = Some(size);
-        Ok(buffer)
-    };
+fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scratch) -> Result<Read> {
+    let mut allot = |size| shared.allot(seat, size);
     if shared.source.open.is_some() {
         // The user's own way opens the path itself; a CPU thread will call it.
         let object = Object { bytes: allot(0)?, stat: Stat { size_bytes: 0, mtime_ns: 0 } };
         return Ok(Read { object, decode_bytes: 0 });
     }
-    let object = shared.source.store.read(path, &mut allot)?;
+    let object = shared.source.store.read(path, job.within, &mut allot)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
     let decode_bytes = shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0);
     Ok(Read { object, decode_bytes })

@@ -26,8 +26,10 @@ mod assemble;
 mod decode;
 mod deliver;
 mod fetch;
+mod flight;
 mod item;
 mod journal;
+mod limit;
 mod loader;
 mod recover;
 mod report;
@@ -35,6 +37,7 @@ mod schedule;
 mod source;
 mod stats;
 mod stream;
+mod watch;
 
 pub use assemble::{Batch, Buffer, Payload};
 pub use deliver::{Next, Run, Watch};
@@ -46,8 +49,8 @@ pub use source::{Dataset, Open, Selection, Source, Storage, find_classes, scan_f
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
-    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Isolate, Kind, OnError, Outcome, REGISTRY,
-    Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
+    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, OnError, Outcome,
+    REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
     Custom, Dtype, Erase, Image, Interpolation, Layout, Op, Padding, PaddingMode, Pipeline, ResizeTo, Scratch, Size,

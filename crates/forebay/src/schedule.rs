@@ -7,18 +7,22 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_core::{Clock, Config, Error, Kind, Plan, Result, SampleId, Stage};
-use forebay_store::Stop;
+use forebay_core::{Clock, Config, Error, Hedge, Kind, Plan, Result, SampleId, Stage};
+use forebay_store::{Object, Stop};
 
 use crate::assemble::BufferPool;
+use crate::flight::{Flights, Job, WrittenOff};
 use crate::item::{Assembly, Fetched, Filled, InFlight, Item, Key, Slot};
+use crate::limit::Limit;
 use crate::recover::Quarantine;
 use crate::source::Source;
 use crate::stats::Meters;
-use crate::stream::Feed;
+use crate::stream::{Feed, Worker};
 
 /// Orders things by the place they are needed in, first needed first out.
 struct ByKey<T>(Key, T);
@@ -51,28 +55,34 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<BufferPool>,
     /// Ends reads that hang, where the store can.
     stop_reads: Option<Stop>,
+    /// The store comes back from every read in time by itself.
+    keeps_deadlines: bool,
     desk: Mutex<Desk>,
     fetch_work: Condvar,
     decode_work: Condvar,
     memory: Condvar,
     batch_done: Condvar,
     reading_done: Condvar,
+    watching: Condvar,
 }
 
-/// What a thread has in hand.
+/// What a CPU thread has in hand.
 #[derive(Clone, Copy, Debug)]
-struct Working {
+struct Decoding {
     sample: SampleId,
-    stage: Stage,
     attempt: u32,
     since: Duration,
 }
 
 struct Desk {
-    /// By worker: I/O threads first, then CPU threads.
-    working: Vec<Option<Working>>,
+    /// What the I/O threads have in hand.
+    flights: Flights,
+    /// What each CPU thread has in hand.
+    decoders: Vec<Option<Decoding>>,
     feed: Feed,
     stopped: bool,
+    /// Why no batch will come any more.
+    broken: Option<Error>,
     first_batch: u64,
     batches: VecDeque<Assembly>,
     /// Items to read again, or substitutes to read.
@@ -83,15 +93,14 @@ struct Desk {
     ready: BinaryHeap<ByKey<Fetched>>,
     /// Bytes charged.
     used: u64,
-    /// Samples being fetched.
-    fetching: usize,
     /// Samples that hold compressed bytes, or wait for them in a read.
     holding: usize,
     /// Samples being decoded.
     decoding: usize,
-    /// Reads allowed at a time: shrinks when descriptors or memory run out, grows back with success.
-    fetch_limit: usize,
-    successes: u32,
+    /// Reads allowed at a time.
+    limit: Limit,
+    /// How long a read takes before it gets a second one beside it, and when that was last worked out.
+    patience: Option<(Duration, Duration)>,
     /// Bytes of the batch taken last.
     last_batch_bytes: u64,
     /// Compressed buffers for reuse.
@@ -111,9 +120,11 @@ impl Shared {
         feed: Feed,
     ) -> Self {
         let desk = Desk {
-            working: vec![None; config.io_threads + config.cpu_threads],
+            flights: Flights::new(config.io_threads),
+            decoders: vec![None; config.cpu_threads],
             feed,
             stopped: false,
+            broken: None,
             first_batch: 0,
             batches: VecDeque::new(),
             again: BinaryHeap::new(),
@@ -121,19 +132,20 @@ impl Shared {
             paused: Vec::new(),
             ready: BinaryHeap::new(),
             used: 0,
-            fetching: 0,
             holding: 0,
             decoding: 0,
-            fetch_limit: config.io_threads,
-            successes: 0,
+            limit: Limit::new(config.io_threads, config.max_io_threads),
+            patience: None,
             last_batch_bytes: 0,
             spare: Vec::new(),
         };
+        meters.reads_at_a_time.store(config.io_threads as u64, Relaxed);
         let stop_reads = source.store.stoppable().map(|(store, stop)| {
             source.store = store;
             stop
         });
         Self {
+            keeps_deadlines: source.store.keeps_deadlines(),
             source,
             config,
             plan,
@@ -148,6 +160,7 @@ impl Shared {
             memory: Condvar::new(),
             batch_done: Condvar::new(),
             reading_done: Condvar::new(),
+            watching: Condvar::new(),
         }
     }
 
@@ -158,12 +171,12 @@ impl Shared {
 
     /// Samples under way at a time: every I/O thread has one, and a few more keep the CPU threads busy; not so many that
     /// their bytes leave the cache before they are decoded.
-    fn max_ahead(&self) -> usize {
-        2 * self.config.cpu_threads + self.config.io_threads
+    fn max_ahead(&self, desk: &Desk) -> usize {
+        2 * self.config.cpu_threads + desk.limit.current()
     }
 
     /// The next sample to read; waits for one. `None` when the stream stops.
-    pub(crate) fn next_fetch(&self, worker: usize) -> Option<Item> {
+    pub(crate) fn next_fetch(&self, seat: usize) -> Option<Job> {
         let asked = self.clock.now();
         let mut desk = self.desk();
         loop {
@@ -171,20 +184,59 @@ impl Shared {
                 return None;
             }
             let now = self.clock.now();
-            if let Some(item) = self.pick_fetch(&mut desk, now) {
-                desk.fetching += 1;
-                let (sample, attempt) = (item.sample, item.attempts + 1);
-                desk.working[worker] = Some(Working { sample, stage: Stage::Fetch, attempt, since: now });
+            let job = match self.pick_fetch(&mut desk, now) {
+                Some(mut item) => {
+                    let elapsed = now.saturating_sub(*item.started.get_or_insert(now));
+                    let within = self.config.retry.deadline.saturating_sub(elapsed);
+                    Some(desk.flights.depart(seat, item, now, within))
+                }
+                None => self.pick_hedge(&mut desk, seat, now),
+            };
+            if let Some(job) = job {
+                let reading = desk.flights.reading();
+                desk.limit.departed(reading);
                 drop(desk);
                 self.meters.fetch.record_waiting(now.saturating_sub(asked));
-                return Some(item);
+                return Some(job);
             }
-            let pause = desk.pausing.peek().map(|Reverse((until, _))| until.saturating_sub(now));
-            desk = match pause {
-                Some(pause) => self.fetch_work.wait_timeout(desk, pause).unwrap_or_else(PoisonError::into_inner).0,
+            let pause = desk.pausing.peek().map(|Reverse((until, _))| *until);
+            let hedge = self.patience(&mut desk, now).and_then(|patience| desk.flights.next_hedge(patience));
+            desk = match pause.into_iter().chain(hedge).min() {
+                Some(until) => {
+                    let wait = until.saturating_sub(now).max(Duration::from_millis(1));
+                    self.fetch_work.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
                 None => self.fetch_work.wait(desk).unwrap_or_else(PoisonError::into_inner),
             };
         }
+    }
+
+    /// How long a read takes before it gets a second one beside it; `None` when there is nothing to go by.
+    fn patience(&self, desk: &mut Desk, now: Duration) -> Option<Duration> {
+        /// A quantile of fewer reads says nothing, and one of many is not worked out every time.
+        const MIN_READS: u64 = 100;
+        const WORTH: Duration = Duration::from_millis(100);
+        let fraction = match self.config.hedge? {
+            Hedge::After(wait) => return Some(wait),
+            Hedge::Quantile(fraction) => fraction,
+        };
+        if let Some((patience, _)) = desk.patience.filter(|(_, since)| now.saturating_sub(*since) < WORTH) {
+            return Some(patience);
+        }
+        let patience = self.meters.fetch.quantile(fraction, MIN_READS)?;
+        desk.patience = Some((patience, now));
+        Some(patience)
+    }
+
+    /// A second read beside a slow one, by a thread that has nothing else to do.
+    fn pick_hedge(&self, desk: &mut Desk, seat: usize, now: Duration) -> Option<Job> {
+        let patience = self.patience(desk, now)?;
+        if desk.flights.reading() >= desk.limit.current() {
+            return None;
+        }
+        let job = desk.flights.hedge(seat, now, patience)?;
+        self.meters.hedges.fetch_add(1, Relaxed);
+        Some(job)
     }
 
     fn pick_fetch(&self, desk: &mut Desk, now: Duration) -> Option<Item> {
@@ -195,13 +247,13 @@ impl Shared {
                 desk.again.push(ByKey(key, item));
             }
         }
-        if desk.fetching >= desk.fetch_limit {
+        if desk.flights.reading() >= desk.limit.current() {
             return None;
         }
         if let Some(ByKey(_, item)) = desk.again.pop() {
             return Some(item);
         }
-        if desk.ready.len() + desk.decoding + desk.fetching >= self.max_ahead() {
+        if desk.ready.len() + desk.decoding + desk.flights.reading() >= self.max_ahead(desk) {
             return None;
         }
         self.pick_fresh(desk, now)
@@ -256,7 +308,7 @@ impl Shared {
     }
 
     /// Charges memory for compressed bytes, waiting until there is some, and gives a buffer for them.
-    pub(crate) fn allot(&self, size_bytes: u64) -> Result<Vec<u8>> {
+    pub(crate) fn allot(&self, seat: usize, size_bytes: u64) -> Result<Vec<u8>> {
         /// No image is this large; a sparse file may be, and would take all the memory there is.
         const MAX_SAMPLE_BYTES: u64 = 4 << 30;
         if size_bytes > MAX_SAMPLE_BYTES {
@@ -267,11 +319,17 @@ impl Shared {
             );
         }
         let mut desk = self.desk();
-        while desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped {
-            desk = self.memory.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        let is_full =
+            |desk: &Desk| desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped;
+        if is_full(&desk) {
+            desk.flights.wait_for_memory(seat, self.clock.now());
+            while is_full(&desk) {
+                desk = self.memory.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
+            desk.flights.go_on(seat, self.clock.now());
         }
-        if desk.stopped {
-            return Err(Error::new(Kind::Stopped, "the loader was closed during a read"));
+        if desk.stopped || !desk.flights.charge(seat, size_bytes) {
+            return Err(Error::new(Kind::Stopped, "the loader was closed during a read, or went on without it"));
         }
         desk.used += size_bytes;
         desk.holding += 1;
@@ -285,58 +343,128 @@ impl Shared {
         let Some(charged) = charged else { return };
         desk.used -= charged;
         desk.holding -= 1;
-        if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_ahead() {
+        if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_ahead(desk) {
             desk.spare.push(buffer);
         }
         self.memory.notify_all();
         self.fetch_work.notify_one();
     }
 
-    /// A sample's bytes are here.
-    pub(crate) fn fetched(&self, worker: usize, mut fetched: Fetched) {
+    /// A sample's bytes are here. False when the thread was written off meanwhile, and has to retire.
+    pub(crate) fn fetched(&self, seat: usize, path: PathBuf, object: Object, decode_bytes: u64) -> bool {
+        let now = self.clock.now();
         let mut desk = self.desk();
-        desk.working[worker] = None;
-        desk.fetching -= 1;
-        desk.successes += 1;
-        if desk.successes >= 64 && desk.fetch_limit < self.config.io_threads {
-            (desk.successes, desk.fetch_limit) = (0, desk.fetch_limit + 1);
+        let landed = desk.flights.land(seat, true, now);
+        match landed.item {
+            Some(item) => {
+                self.meters.fetch.record(landed.latency);
+                self.meters.bytes_read.fetch_add(object.bytes.len() as u64, Relaxed);
+                self.meters.hedges_won.fetch_add(landed.is_hedge.into(), Relaxed);
+                desk.limit.landed(landed.latency);
+                self.meters.reads_at_a_time.store(desk.limit.current() as u64, Relaxed);
+                if desk.limit.current() > desk.flights.working() {
+                    self.watching.notify_one();
+                }
+                let at = (item.key.batch - desk.first_batch) as usize;
+                let buffer = desk.batches.get(at).and_then(|batch| batch.buffer.clone());
+                let charged = landed.charged.unwrap_or(0);
+                desk.ready.push(ByKey(item.key, Fetched { item, path, object, charged, decode_bytes, buffer }));
+            }
+            None if landed.was_lost => desk.used -= landed.charged.unwrap_or(0),
+            None => self.release(&mut desk, landed.charged, object.bytes),
         }
-        let at = (fetched.item.key.batch - desk.first_batch) as usize;
-        fetched.buffer = desk.batches.get(at).and_then(|batch| batch.buffer.clone());
-        desk.ready.push(ByKey(fetched.item.key, fetched));
+        self.after_landing(desk, landed.was_lost)
+    }
+
+    /// A read failed; what it was allotted is given back. The item with its error, unless another thread answers for it,
+    /// and whether this one goes on.
+    pub(crate) fn fetch_failed(&self, seat: usize, error: Error) -> (Option<(Item, Error)>, bool) {
+        let now = self.clock.now();
+        let mut desk = self.desk();
+        let mut landed = desk.flights.land(seat, false, now);
+        if landed.was_lost {
+            desk.used -= landed.charged.unwrap_or(0);
+        } else {
+            let reading = desk.flights.reading();
+            desk.limit.failed(&error, reading);
+            self.meters.reads_at_a_time.store(desk.limit.current() as u64, Relaxed);
+            self.release(&mut desk, landed.charged, Vec::new());
+        }
+        let trouble = match landed.item.take() {
+            Some(item) => Some((item, error)),
+            None => {
+                desk.flights.remember(&landed, error);
+                None
+            }
+        };
+        (trouble, self.after_landing(desk, landed.was_lost))
+    }
+
+    fn after_landing(&self, desk: MutexGuard<'_, Desk>, was_lost: bool) -> bool {
         let stopped = desk.stopped;
         drop(desk);
         self.decode_work.notify_one();
-        if stopped {
-            self.reading_done.notify_all();
-        }
-    }
-
-    /// A read failed; what it was allotted is given back.
-    pub(crate) fn fetch_failed(&self, worker: usize, charged: Option<u64>, error: &Error) {
-        let mut desk = self.desk();
-        desk.working[worker] = None;
-        desk.fetching -= 1;
-        if error.kind() == Kind::Exhausted && error.is_transient() {
-            // Too many open files: what is being read now, less one, is what this process can bear.
-            (desk.fetch_limit, desk.successes) = (desk.fetching.max(1), 0);
-        }
-        self.release(&mut desk, charged, Vec::new());
-        let stopped = desk.stopped;
-        drop(desk);
         self.fetch_work.notify_one();
+        if was_lost {
+            self.meters.lost.fetch_sub(1, Relaxed);
+            self.memory.notify_all();
+        }
         if stopped {
             self.reading_done.notify_all();
         }
+        !was_lost
     }
 
     /// Whether fewer reads at a time could still help against running out.
     pub(crate) fn can_shrink(&self) -> bool {
-        self.desk().fetching > 1
+        self.desk().flights.reading() > 1
+    }
+
+    /// Waits until a read is late or a thread is missing. `None` when the stream stops.
+    pub(crate) fn watch(&self) -> Option<Seen> {
+        let mut desk = self.desk();
+        loop {
+            if desk.stopped {
+                return None;
+            }
+            let now = self.clock.now();
+            let late = if self.keeps_deadlines { Vec::new() } else { desk.flights.write_off(now) };
+            // What a lost thread holds stays charged, because it does hold it; but nobody waits for it.
+            desk.holding -= late.iter().filter(|late| late.charged.is_some()).count();
+            let missing = desk.limit.current().saturating_sub(desk.flights.working());
+            if !late.is_empty() || missing > 0 {
+                let seats = (0..missing).map(|_| desk.flights.sit()).collect();
+                let is_too_much = desk.flights.lost() > self.config.max_lost_threads;
+                let stuck = if is_too_much { desk.flights.stuck() } else { Vec::new() };
+                let stuck = stuck.iter().map(|(_, lost)| (lost.sample, now - lost.since)).collect();
+                drop(desk);
+                self.memory.notify_all();
+                self.meters.written_off.fetch_add(late.len() as u64, Relaxed);
+                self.meters.lost.fetch_add(late.len() as u64, Relaxed);
+                return Some(Seen { late, seats, stuck });
+            }
+            // A read that begins meanwhile is late a deadline from now, or sooner when it is not the first attempt.
+            let tick = (self.config.retry.deadline / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
+            let next = desk.flights.next_deadline().map_or(tick, |until| until.saturating_sub(now).min(tick));
+            let wait = next.max(Duration::from_millis(1));
+            desk = self.watching.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// No thread could be had for a seat: the others go on, if there are any.
+    pub(crate) fn not_seated(&self, seat: usize, error: Error) {
+        let mut desk = self.desk();
+        desk.flights.stand_up(seat);
+        let working = desk.flights.working();
+        desk.limit.cap(working);
+        if working == 0 {
+            desk.broken.get_or_insert(error);
+            self.batch_done.notify_all();
+        }
     }
 
     /// The next sample to decode; waits for one that fits into memory. `None` when the stream stops.
-    pub(crate) fn next_decode(&self, worker: usize) -> Option<Fetched> {
+    pub(crate) fn next_decode(&self, cpu: usize) -> Option<Fetched> {
         let asked = self.clock.now();
         let mut desk = self.desk();
         loop {
@@ -351,7 +479,7 @@ impl Shared {
                 desk.used += next.decode_bytes;
                 let now = self.clock.now();
                 let (sample, attempt) = (next.item.sample, next.item.attempts);
-                desk.working[worker] = Some(Working { sample, stage: Stage::Decode, attempt, since: now });
+                desk.decoders[cpu] = Some(Decoding { sample, attempt, since: now });
                 let more = !desk.ready.is_empty();
                 drop(desk);
                 if more {
@@ -366,9 +494,9 @@ impl Shared {
     }
 
     /// A CPU thread is done with a sample, well or not; what it held is given back.
-    pub(crate) fn decoded(&self, worker: usize, decode_bytes: u64, charged: u64, buffer: Vec<u8>) {
+    pub(crate) fn decoded(&self, cpu: usize, decode_bytes: u64, charged: u64, buffer: Vec<u8>) {
         let mut desk = self.desk();
-        desk.working[worker] = None;
+        desk.decoders[cpu] = None;
         desk.decoding -= 1;
         desk.used -= decode_bytes;
         self.release(&mut desk, Some(charged), buffer);
@@ -417,12 +545,17 @@ impl Shared {
     pub(crate) fn take_batch(&self, wait: Duration) -> Taken {
         let desk = self.desk();
         let is_waiting = |desk: &mut Desk| {
-            !desk.stopped && desk.batches.front().map_or(!desk.feed.is_closed(), |batch| batch.remaining > 0)
+            !desk.stopped
+                && desk.broken.is_none()
+                && desk.batches.front().map_or(!desk.feed.is_closed(), |batch| batch.remaining > 0)
         };
         let (mut desk, _) =
             self.batch_done.wait_timeout_while(desk, wait, is_waiting).unwrap_or_else(PoisonError::into_inner);
         if desk.stopped {
             return Taken::Stopped;
+        }
+        if let Some(error) = desk.broken.take() {
+            return Taken::Broken(error);
         }
         match desk.batches.front() {
             None if desk.feed.is_closed() => Taken::Exhausted,
@@ -441,20 +574,29 @@ impl Shared {
         }
     }
 
-    /// What the threads have in hand, longest first.
+    /// What the threads have in hand, longest first; what was written off is left out.
     pub(crate) fn in_flight(&self) -> Vec<InFlight> {
-        let (now, working) = (self.clock.now(), self.desk().working.clone());
-        let io_threads = self.config.io_threads;
-        let mut list: Vec<_> = working
+        let (readings, decoders) = {
+            let desk = self.desk();
+            (desk.flights.readings(), desk.decoders.clone())
+        };
+        let now = self.clock.now();
+        let in_flight = |worker: Worker, stage, sample, attempt, since| InFlight {
+            path: self.source.dataset.path(sample),
+            sample,
+            stage,
+            thread: worker.name(),
+            attempt,
+            elapsed: now.saturating_sub(since),
+        };
+        let reads = readings
             .iter()
-            .enumerate()
-            .filter_map(|(worker, working)| {
-                let Working { sample, stage, attempt, since } = (*working)?;
-                let path = self.source.dataset.path(sample);
-                let thread = crate::stream::thread_name(worker, io_threads);
-                Some(InFlight { path, sample, stage, thread, attempt, elapsed: now.saturating_sub(since) })
-            })
-            .collect();
+            .map(|(seat, read)| in_flight(Worker::Io(*seat), Stage::Fetch, read.sample, read.attempt, read.since));
+        let decodes = decoders.iter().enumerate().filter_map(|(cpu, decoding)| {
+            let Decoding { sample, attempt, since } = (*decoding)?;
+            Some(in_flight(Worker::Cpu(cpu), Stage::Decode, sample, attempt, since))
+        });
+        let mut list: Vec<_> = reads.chain(decodes).collect();
         list.sort_by_key(|item| Reverse(item.elapsed));
         list
     }
@@ -467,16 +609,13 @@ impl Shared {
         result
     }
 
-    /// The I/O threads that are still in a read after `grace`, once the stream has stopped.
+    /// The seats of I/O threads that are lost, or still in a read after `grace`, once the stream has stopped.
     pub(crate) fn stuck_readers(&self, grace: Duration) -> Vec<usize> {
-        let io_threads = self.config.io_threads;
-        let reading =
-            |desk: &Desk| (0..io_threads).filter(|&worker| desk.working[worker].is_some()).collect::<Vec<_>>();
         let (desk, _) = self
             .reading_done
-            .wait_timeout_while(self.desk(), grace, |desk| !reading(desk).is_empty())
+            .wait_timeout_while(self.desk(), grace, |desk| desk.flights.reading() > 0)
             .unwrap_or_else(PoisonError::into_inner);
-        reading(&desk)
+        desk.flights.readings().iter().chain(&desk.flights.stuck()).map(|(seat, _)| *seat).collect()
     }
 
     /// Ends the stream: every thread returns as soon as it is done with what it has in hand.
@@ -485,7 +624,7 @@ impl Shared {
         if let Some(stop) = &self.stop_reads {
             stop.raise();
         }
-        for condvar in [&self.fetch_work, &self.decode_work, &self.memory, &self.batch_done] {
+        for condvar in [&self.fetch_work, &self.decode_work, &self.memory, &self.batch_done, &self.watching] {
             condvar.notify_all();
         }
     }
@@ -499,4 +638,17 @@ pub(crate) enum Taken {
     /// The feed has ended and every batch of it was taken.
     Exhausted,
     Stopped,
+    /// No batch will come any more.
+    Broken(Error),
+}
+
+/// What [`Shared::watch`] found.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Reads that were written off.
+    pub(crate) late: Vec<WrittenOff>,
+    /// Seats that want a thread.
+    pub(crate) seats: Vec<usize>,
+    /// What lost threads are stuck in, and for how long, when there are too many of them.
+    pub(crate) stuck: Vec<(SampleId, Duration)>,
 }

@@ -63,6 +63,11 @@ impl Meter {
         self.latency.record(busy);
     }
 
+    /// The duration that this fraction of the items stays below, once there are enough of them.
+    pub(crate) fn quantile(&self, fraction: f64, least: u64) -> Option<Duration> {
+        (self.items.load(Relaxed) >= least).then(|| self.latency.quantile(fraction))
+    }
+
     pub(crate) fn record_waiting(&self, waited: Duration) {
         self.waiting_nanos.fetch_add(waited.as_nanos() as u64, Relaxed);
     }
@@ -91,6 +96,11 @@ pub(crate) struct Meters {
     pub(crate) deliver: Meter,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) retries: AtomicU64,
+    pub(crate) hedges: AtomicU64,
+    pub(crate) hedges_won: AtomicU64,
+    pub(crate) written_off: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) reads_at_a_time: AtomicU64,
     /// Time between the consumer's asking for a batch and its asking for the next.
     pub(crate) consumer_nanos: AtomicU64,
 }
@@ -157,6 +167,16 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Reads tried again.
     pub retries: u64,
+    /// Second reads beside slow ones.
+    pub hedges: u64,
+    /// Those of them that answered first.
+    pub hedges_won: u64,
+    /// Reads whose thread was given up because they did not end in time; those of reader processes are theirs.
+    pub written_off: u64,
+    /// Threads that were given up and whose read has not ended yet.
+    pub lost: u64,
+    /// Reads allowed at a time, now.
+    pub reads_at_a_time: u64,
     /// What keeps the loop from being faster.
     pub verdict: Verdict,
 }
@@ -171,6 +191,11 @@ impl Meters {
             deliver: self.deliver.read(),
             bytes_read: self.bytes_read.load(Relaxed),
             retries: self.retries.load(Relaxed),
+            hedges: self.hedges.load(Relaxed),
+            hedges_won: self.hedges_won.load(Relaxed),
+            written_off: self.written_off.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+            reads_at_a_time: self.reads_at_a_time.load(Relaxed),
             verdict: Verdict::Unknown,
         };
         stats.verdict = stats.judge(Duration::from_nanos(self.consumer_nanos.load(Relaxed)));
@@ -232,6 +257,11 @@ mod tests {
             deliver: stage(wait, 0),
             bytes_read: 0,
             retries: 0,
+            hedges: 0,
+            hedges_won: 0,
+            written_off: 0,
+            lost: 0,
+            reads_at_a_time: 0,
             verdict: Verdict::Unknown,
         };
         assert_eq!(stats(stage(1, 0), stage(1, 0), 0).judge(second), Verdict::Consumer);

@@ -5,14 +5,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
 
 use crate::schedule::Shared;
-use crate::{decode, fetch};
+use crate::{decode, fetch, watch};
 
 /// Where the stream's batches come from.
 pub(crate) enum Feed {
@@ -88,11 +88,62 @@ impl Iterator for Feed {
     }
 }
 
-/// I/O threads come first, then CPU threads.
-pub(crate) fn thread_name(worker: usize, io_threads: usize) -> String {
-    match worker.checked_sub(io_threads) {
-        Some(cpu) => format!("forebay-cpu-{cpu}"),
-        None => format!("forebay-io-{worker}"),
+/// Who works for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worker {
+    Io(usize),
+    Cpu(usize),
+    Watch,
+}
+
+impl Worker {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Io(seat) => format!("forebay-io-{seat}"),
+            Self::Cpu(cpu) => format!("forebay-cpu-{cpu}"),
+            Self::Watch => "forebay-watch".to_owned(),
+        }
+    }
+}
+
+/// The threads of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Crew(Mutex<Vec<(Worker, JoinHandle<()>)>>);
+
+impl Crew {
+    fn threads(&self) -> MutexGuard<'_, Vec<(Worker, JoinHandle<()>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a thread that reads or decodes.
+    pub(crate) fn start(&self, shared: &Arc<Shared>, worker: Worker) -> Result<()> {
+        let shared = Arc::clone(shared);
+        self.spawn(worker, move || match worker {
+            Worker::Io(seat) => fetch::run(&shared, seat),
+            Worker::Cpu(cpu) => decode::run(&shared, cpu),
+            Worker::Watch => {}
+        })
+    }
+
+    fn spawn(&self, worker: Worker, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = Builder::new().name(worker.name()).spawn(work).map_err(|error| {
+            Error::io("given a thread", error).with_hint(
+                "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
+            )
+        })?;
+        self.threads().push((worker, thread));
+        Ok(())
+    }
+
+    /// Waits for those that `is_coming` says will end.
+    fn join(&self, is_coming: impl Fn(Worker) -> bool) {
+        let threads = std::mem::take(&mut *self.threads());
+        let (coming, others) = threads.into_iter().partition::<Vec<_>, _>(|(worker, _)| is_coming(*worker));
+        self.threads().extend(others);
+        for (_, thread) in coming {
+            // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
+            let _ended = thread.join();
+        }
     }
 }
 
@@ -102,33 +153,22 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Running threads and what they share.
 pub(crate) struct Stream {
     pub(crate) shared: Arc<Shared>,
-    threads: Vec<(usize, JoinHandle<()>)>,
+    crew: Arc<Crew>,
     process: u32,
 }
 
 impl Stream {
     pub(crate) fn start(shared: Shared) -> Result<Self> {
-        let shared = Arc::new(shared);
-        let mut stream = Self { threads: Vec::new(), process: std::process::id(), shared };
-        let (io, cpu) = (stream.shared.config.io_threads, stream.shared.config.cpu_threads);
-        for worker in 0..io + cpu {
-            stream.spawn(worker, if worker < io { fetch::run } else { decode::run })?;
+        // Those already started are stopped and joined when `stream` is dropped by a `?`.
+        let stream = Self { shared: Arc::new(shared), crew: Arc::default(), process: std::process::id() };
+        let config = &stream.shared.config;
+        let workers = (0..config.io_threads).map(Worker::Io).chain((0..config.cpu_threads).map(Worker::Cpu));
+        for worker in workers {
+            stream.crew.start(&stream.shared, worker)?;
         }
+        let (shared, crew) = (Arc::clone(&stream.shared), Arc::clone(&stream.crew));
+        stream.crew.spawn(Worker::Watch, move || watch::run(&shared, &crew))?;
         Ok(stream)
-    }
-
-    fn spawn(&mut self, worker: usize, work: fn(&Shared, usize)) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let name = thread_name(worker, shared.config.io_threads);
-        let thread = Builder::new().name(name).spawn(move || work(&shared, worker));
-        // Those already started are stopped and joined when `self` is dropped by the caller's `?`.
-        let thread = thread.map_err(|error| {
-            Error::io("given a thread", error).with_hint(
-                "the system refused another thread: lower `num_workers`, or raise `ulimit -u` and the cgroup's pids.max",
-            )
-        })?;
-        self.threads.push((worker, thread));
-        Ok(())
     }
 
     /// Threads do not survive a fork: the child has their memory, but nobody works in it.
@@ -172,20 +212,16 @@ impl Parking {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Another thread may have held the lock at the moment of the fork: touch nothing, join nobody.
-            std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
+            // Another thread may have held a lock at the moment of the fork: touch nothing, join nobody.
+            std::mem::forget(Arc::clone(&self.crew));
             return;
         }
         self.shared.stop();
+        self.crew.join(|worker| worker == Worker::Watch); // from now on nobody starts others
         // A read stuck in the kernel cannot be cancelled: its thread is left to end by itself, and touches nothing of
         // Python's or the user's when it does.
         let stuck = self.shared.stuck_readers(GRACE);
-        for (worker, thread) in self.threads.drain(..) {
-            if !stuck.contains(&worker) {
-                // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
-                let _ended = thread.join();
-            }
-        }
+        self.crew.join(|worker| !matches!(worker, Worker::Io(seat) if stuck.contains(&seat)));
     }
 }
 

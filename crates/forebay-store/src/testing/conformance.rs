@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test suite reports by panicking")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_core::{Error, Kind};
 
@@ -29,7 +30,7 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
         let path = root.join(name);
         let mut asked = Vec::new();
         // A reused buffer with old content must not show through.
-        let object = store.read(&path, &mut |size| {
+        let object = store.read(&path, Duration::MAX, &mut |size| {
             asked.push(size);
             Ok(vec![0xAA; 100])
         });
@@ -38,7 +39,7 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
         assert_eq!(asked, [content.len() as u64], "{name}");
         assert_eq!(object.stat, store.stat(&path).unwrap(), "{name}");
         assert_eq!(object.stat.size_bytes, content.len() as u64, "{name}");
-        let refused = store.read(&path, &mut |_| Err(Error::internal("no memory"))).unwrap_err();
+        let refused = store.read(&path, Duration::MAX, &mut |_| Err(Error::internal("no memory"))).unwrap_err();
         assert_eq!(refused.kind(), Kind::Internal, "{name}");
     }
 }
@@ -46,7 +47,7 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
 fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path) {
     let path = root.join("cat/none.jpg");
     let errors = [
-        store.read(&path, &mut |_| Ok(Vec::new())).unwrap_err(),
+        store.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).unwrap_err(),
         store.stat(&path).unwrap_err(),
         store.list(&root.join("none")).unwrap_err(),
     ];
@@ -58,7 +59,7 @@ fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path)
 }
 
 fn directories_are_not_objects(store: &dyn Store, root: &Path) {
-    let error = store.read(&root.join("cat"), &mut |_| Ok(Vec::new())).unwrap_err();
+    let error = store.read(&root.join("cat"), Duration::MAX, &mut |_| Ok(Vec::new())).unwrap_err();
     assert_eq!(error.kind(), Kind::Undecodable, "{error}");
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
@@ -35,7 +36,7 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+    fn read(&self, path: &Path, _within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         let content = self.get(path)?;
         let mut bytes = allot(content.len() as u64)?;
         bytes.clear();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
@@ -23,6 +24,8 @@ pub enum Fault {
     Panic,
     /// The read waits until [`Scripted::release`].
     Wait,
+    /// The same, with its memory in hand.
+    WaitFilled,
 }
 
 /// Another store, with a script of faults by path. Each read takes the next fault; after the last it reads well.
@@ -65,6 +68,11 @@ impl<S: Store> Scripted<S> {
         self.state().reads.values().sum()
     }
 
+    fn wait(&self) {
+        let released = self.released.wait_while(self.state(), |state| !state.is_released);
+        drop(released);
+    }
+
     /// Lets all waiting reads go on.
     pub fn release(&self) {
         self.state().is_released = true;
@@ -73,13 +81,13 @@ impl<S: Store> Scripted<S> {
 }
 
 impl<S: Store> Store for Scripted<S> {
-    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         let fault = {
             let mut state = self.state();
             *state.reads.entry(path.to_owned()).or_default() += 1;
             state.scripts.get_mut(path).and_then(Vec::pop)
         };
-        let Some(fault) = fault else { return self.inner.read(path, allot) };
+        let Some(fault) = fault else { return self.inner.read(path, within, allot) };
         let result = match fault {
             Fault::Errno(errno) => Err(Error::io("read", std::io::Error::from_raw_os_error(errno))),
             Fault::Empty => allot(0).map(|bytes| (bytes, Vec::new())),
@@ -87,10 +95,13 @@ impl<S: Store> Store for Scripted<S> {
             Fault::Garbage(content) => allot(content.len() as u64).map(|bytes| (bytes, content)),
             Fault::Panic => panic!("scripted panic"),
             Fault::Wait => {
-                let state = self.state();
-                let released = self.released.wait_while(state, |state| !state.is_released);
-                drop(released);
-                return self.inner.read(path, allot);
+                self.wait();
+                return self.inner.read(path, within, allot);
+            }
+            Fault::WaitFilled => {
+                let object = self.inner.read(path, within, allot);
+                self.wait();
+                return object;
             }
         };
         let (mut bytes, content) = result.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;

@@ -14,9 +14,9 @@ use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed_elsewhere;
 use crate::local::{Local, ended_early, not_regular, open_failed, resize};
-use crate::mount::Mount;
 use crate::reader::protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, take_entry};
 use crate::store::{Allot, Object, Stat, Stop, Store};
+use crate::stuck::late;
 
 mod pool;
 mod process;
@@ -25,10 +25,6 @@ mod program;
 use pool::Pool;
 pub use pool::Readers;
 use process::{Reader, Silence};
-
-/// Readers that may be lost and still alive, unless said otherwise: each holds a megabyte and a process of the system.
-/// Not measured.
-pub const DEFAULT_MAX_LOST_READERS: usize = 32;
 
 /// Files of this machine and of whatever is mounted on it, read by other processes within a deadline.
 ///
@@ -49,10 +45,10 @@ pub struct Isolated {
 impl Isolated {
     /// A store with up to `max_readers` processes, each call of which is answered within `deadline`. None starts yet.
     pub fn new(max_readers: usize, deadline: Duration) -> Self {
-        Self { pool: Arc::new(Pool::new(max_readers.max(1), DEFAULT_MAX_LOST_READERS)), deadline, stop: None }
+        Self { pool: Arc::new(Pool::new(max_readers.max(1), usize::MAX)), deadline, stop: None }
     }
 
-    /// The same, with another limit for readers that are lost and still alive.
+    /// The same, with a limit for readers that are lost and still alive.
     pub fn with_max_lost_readers(self, max_lost_readers: usize) -> Self {
         Self { pool: Arc::new(Pool::new(self.pool.max_readers(), max_lost_readers)), ..self }
     }
@@ -64,13 +60,13 @@ impl Isolated {
     }
 
     /// One call: a reader for its time, and what becomes of it afterwards.
-    fn call<T>(&self, path: &Path, action: impl FnOnce(&mut Call<'_>) -> Result<T>) -> Result<T> {
+    fn call<T>(&self, path: &Path, within: Duration, action: impl FnOnce(&mut Call<'_>) -> Result<T>) -> Result<T> {
         let path = std::path::absolute(path).map_err(|error| Error::io("made absolute", error))?;
         if path.as_os_str().len() >= MAX_REQUEST_BYTES {
             return Err(failed_elsewhere("opened", &path, std::io::Error::from_raw_os_error(libc::ENAMETOOLONG)));
         }
         let started = Instant::now();
-        let mut call = Call { store: self, path: &path, started, until: started + self.deadline, reader: None };
+        let mut call = Call { store: self, path: &path, started, within, until: started + within, reader: None };
         let result = action(&mut call);
         if let Some(reader) = call.reader.take() {
             self.pool.give_back(reader);
@@ -84,6 +80,7 @@ struct Call<'a> {
     store: &'a Isolated,
     path: &'a Path,
     started: Instant,
+    within: Duration,
     until: Instant,
     /// In hand from the first answer on; taken away when it dies or is written off.
     reader: Option<Reader>,
@@ -124,7 +121,7 @@ impl Call<'_> {
             Silence::Died => died(self.store.pool.bury(reader)),
             Silence::Late => {
                 self.store.pool.write_off(reader, self.path, self.started);
-                self.late()
+                late(self.path, self.within)
             }
             Silence::Stopped(None) => {
                 self.store.pool.write_off(reader, self.path, self.started);
@@ -136,14 +133,6 @@ impl Call<'_> {
                 Error::new(Kind::Stopped, "the loader was closed during a read")
             }
         })
-    }
-
-    fn late(&self) -> Error {
-        let mount = Mount::of(self.path).map_or(String::new(), |mount| {
-            format!(" ({} from {} on {:?})", mount.filesystem, mount.source, mount.point)
-        });
-        let message = format!("did not answer within {:.1} s{mount}", self.store.deadline.as_secs_f64());
-        Error::new(Kind::Timeout, message).transient()
     }
 
     /// Copies what the window holds.
@@ -187,11 +176,11 @@ fn stat_of(answer: &Answer) -> Stat {
 }
 
 impl Store for Isolated {
-    fn read(&self, path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         if self.pool.is_forked() {
-            return Local.read(path, allot);
+            return Local.read(path, within, allot);
         }
-        let read = self.call(path, |call| {
+        let read = self.call(path, within.min(self.deadline), |call| {
             let mut answer = call.begin(Request::Read)?;
             let stat = stat_of(&answer);
             let asked = Instant::now();
@@ -227,7 +216,7 @@ impl Store for Isolated {
         if self.pool.is_forked() {
             return Local.stat(path);
         }
-        let answer = self.call(path, |call| call.begin(Request::Stat));
+        let answer = self.call(path, self.deadline, |call| call.begin(Request::Stat));
         answer.map(|answer| stat_of(&answer)).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
@@ -235,7 +224,7 @@ impl Store for Isolated {
         if self.pool.is_forked() {
             return Local.list(directory);
         }
-        let list = self.call(directory, |call| {
+        let list = self.call(directory, self.deadline, |call| {
             let mut answer = call.begin(Request::List)?;
             let mut listing = Listing { entries: Vec::new(), identity: (answer.device, answer.inode) };
             loop {
@@ -261,6 +250,10 @@ impl Store for Isolated {
         let stop = Stop::new().ok()?;
         let store = Self { pool: Arc::clone(&self.pool), deadline: self.deadline, stop: Some(stop.clone()) };
         Some((Arc::new(store), stop))
+    }
+
+    fn keeps_deadlines(&self) -> bool {
+        true
     }
 
     fn readers(&self) -> Option<Readers> {

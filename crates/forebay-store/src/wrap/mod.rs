@@ -2,4 +2,4 @@
 
 mod isolate;
 
-pub use isolate::{DEFAULT_MAX_LOST_READERS, Isolated, Readers};
+pub use isolate::{Isolated, Readers};

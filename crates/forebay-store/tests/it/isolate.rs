@@ -28,7 +28,7 @@ fn warm(deadline: Duration) -> (tempfile::TempDir, PathBuf, Isolated, u32) {
     let path = folder.path().join("1.jpg");
     std::fs::write(&path, b"one").unwrap();
     let store = Isolated::new(4, deadline);
-    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
     let [process] = store.idle_processes()[..] else { panic!("one read, one reader") };
     (folder, path, store, process)
 }
@@ -74,7 +74,7 @@ fn every_size_and_name_comes_as_it_is() {
         let path = folder.path().join(OsStr::from_bytes(&name));
         let content: Vec<u8> = (0..size).map(|at| ((at * 31) >> 3) as u8).collect();
         std::fs::write(&path, &content).unwrap();
-        let object = store.read(&path, &mut unlimited).unwrap();
+        let object = store.read(&path, Duration::MAX, &mut unlimited).unwrap();
         assert!(object.bytes == content, "{size} bytes");
         assert_eq!(object.stat, Local.stat(&path).unwrap());
     }
@@ -114,15 +114,17 @@ fn failures_are_those_of_reading_here() {
     let odd = [folder.path(), Path::new("/dev/zero"), Path::new("/proc/self/mem/x")];
     let names = ["loop.jpg", "pipe.jpg", "socket", "none", "1.jpg/2.jpg", "nul\0", &long, &longer];
     for path in odd.into_iter().map(PathBuf::from).chain(names.map(|name| folder.path().join(name))) {
-        let (here, there) =
-            (Local.read(&path, &mut unlimited).unwrap_err(), store.read(&path, &mut unlimited).unwrap_err());
+        let (here, there) = (
+            Local.read(&path, Duration::MAX, &mut unlimited).unwrap_err(),
+            store.read(&path, Duration::MAX, &mut unlimited).unwrap_err(),
+        );
         let facts = |error: &forebay_core::Error| (error.kind(), error.is_transient(), error.stage());
         assert_eq!(facts(&here), facts(&there), "{here} / {there}");
         if !path.as_os_str().as_bytes().contains(&0) {
             assert_eq!((here.to_string(), here.errno()), (there.to_string(), there.errno()));
         }
     }
-    assert!(store.read(&path, &mut unlimited).is_ok());
+    assert!(store.read(&path, Duration::MAX, &mut unlimited).is_ok());
     assert_eq!(store.readers().unwrap().started, 1, "an error costs no reader");
 }
 
@@ -140,12 +142,12 @@ fn a_reader_that_hangs_is_written_off_and_replaced() {
     let (_folder, path, store, process) = warm(Duration::from_millis(300));
     signal(process, libc::SIGSTOP);
     let started = Instant::now();
-    let error = store.read(&path, &mut unlimited).unwrap_err();
+    let error = store.read(&path, Duration::MAX, &mut unlimited).unwrap_err();
     let elapsed = started.elapsed();
     assert!(elapsed >= Duration::from_millis(300) && elapsed < Duration::from_secs(5), "{elapsed:?}");
     assert_eq!((error.kind(), error.is_transient(), error.path()), (Kind::Timeout, true, Some(path.as_path())));
     assert!(error.message().starts_with("did not answer within 0.3 s ("), "{error}");
-    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
     assert_ne!(store.idle_processes(), [process]);
     soon("the killed one is reaped", || store.readers().unwrap().lost == 0 && is_gone(process));
     let readers = store.readers().unwrap();
@@ -174,10 +176,10 @@ fn a_reader_killed_during_a_read_is_a_transient_error_that_names_the_signal() {
         signal(process, libc::SIGKILL);
         unlimited(size)
     };
-    let error = store.read(&large, between_two_pieces).unwrap_err();
+    let error = store.read(&large, Duration::MAX, between_two_pieces).unwrap_err();
     assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true));
     assert!(error.to_string().ends_with("could not be read: its reader process ended, killed by signal 9"), "{error}");
-    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
     assert_eq!((store.readers().unwrap().died, store.readers().unwrap().alive), (1, 1));
 }
 
@@ -186,7 +188,7 @@ fn a_reader_killed_between_two_reads_is_not_missed() {
     let (_folder, path, store, process) = warm(LONG);
     signal(process, libc::SIGKILL);
     soon("it is dead", || state(process) == 'Z');
-    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
     assert_eq!((store.readers().unwrap().died, store.readers().unwrap().started), (1, 2));
 }
 
@@ -197,14 +199,14 @@ fn stopping_ends_a_call_that_hangs_and_only_its_own() {
     signal(process, libc::SIGSTOP);
     let started = Instant::now();
     let error = std::thread::scope(|scope| {
-        let read = scope.spawn(|| stoppable.read(&path, &mut unlimited));
+        let read = scope.spawn(|| stoppable.read(&path, Duration::MAX, &mut unlimited));
         soon("the read is on its way", || store.idle_processes().is_empty());
         stop.raise();
         read.join().unwrap().unwrap_err()
     });
     assert_eq!(error.kind(), Kind::Stopped);
     assert!(started.elapsed() < Duration::from_secs(5));
-    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
 }
 
 #[test]
@@ -215,9 +217,9 @@ fn a_refused_buffer_leaves_the_reader_usable_and_nothing_open() {
     let open = || std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
     let before = open();
     for _ in 0..500 {
-        store.read(&large, &mut |_| Err(forebay_core::Error::internal("no"))).unwrap_err();
-        store.read(&path, &mut unlimited).unwrap();
-        store.read(&path.join("none"), &mut unlimited).unwrap_err();
+        store.read(&large, Duration::MAX, &mut |_| Err(forebay_core::Error::internal("no"))).unwrap_err();
+        store.read(&path, Duration::MAX, &mut unlimited).unwrap();
+        store.read(&path.join("none"), Duration::MAX, &mut unlimited).unwrap_err();
     }
     assert_eq!((before, open()), (3, 3), "socket, window, /dev/null");
     assert_eq!(store.readers().unwrap().started, 1);
@@ -229,7 +231,7 @@ fn many_threads_share_the_readers_there_are() {
     let store = Isolated::new(2, LONG);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| (0..50).for_each(|_| assert!(store.read(&path, &mut unlimited).is_ok())));
+            scope.spawn(|| (0..50).for_each(|_| assert!(store.read(&path, Duration::MAX, &mut unlimited).is_ok())));
         }
     });
     assert!(store.readers().unwrap().started <= 2);
@@ -239,9 +241,11 @@ fn many_threads_share_the_readers_there_are() {
 fn readers_outlive_the_thread_that_needed_them_and_leave_with_the_store() {
     let (_folder, path, _, _) = warm(LONG);
     let store = Isolated::new(4, LONG);
-    std::thread::scope(|scope| scope.spawn(|| store.read(&path, &mut unlimited).map(drop)).join()).unwrap().unwrap();
+    std::thread::scope(|scope| scope.spawn(|| store.read(&path, Duration::MAX, &mut unlimited).map(drop)).join())
+        .unwrap()
+        .unwrap();
     let [process] = store.idle_processes()[..] else { panic!("one read, one reader") };
-    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
     assert_eq!(store.idle_processes(), [process]);
     signal(process, libc::SIGSTOP);
     drop(store);

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Batch, Config, Interpolation, Loader, Op, Payload, Pipeline, ScanOptions, Source, TensorData, Value, scan_folder,
+    Batch, Config, Interpolation, Loader, Op, Payload, Pipeline, ScanOptions, Source, Store, TensorData, Value,
+    scan_folder,
 };
 use forebay_store::testing::{Memory, Scripted};
 use xxhash_rust::xxh3::xxh3_64;
@@ -65,8 +66,8 @@ pub(crate) fn crop() -> Pipeline {
     Pipeline::new(ops).unwrap()
 }
 
-pub(crate) fn source(store: Arc<Scripted<Memory>>, pipeline: Pipeline) -> Source {
-    let index = scan_folder(&*store, Path::new(ROOT), &ScanOptions::images(), None).unwrap();
+pub(crate) fn source(store: Arc<dyn Store>, pipeline: Pipeline) -> Source {
+    let index = scan_folder(&store, Path::new(ROOT), &ScanOptions::images(), None).unwrap();
     Source::new(Arc::new(index), store, pipeline)
 }
 

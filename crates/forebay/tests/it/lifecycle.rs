@@ -49,7 +49,7 @@ fn abandoned_runs_leave_no_thread() {
         expect_threads(0);
     }
     epoch(&loader);
-    expect_threads(5); // after a whole epoch they prepare the next one
+    expect_threads(6); // after a whole epoch they prepare the next one; one watches
     loader.close();
     expect_threads(0);
     epoch(&loader);
@@ -61,11 +61,11 @@ fn abandoned_runs_leave_no_thread() {
 fn the_next_epoch_is_prefetched_and_used() {
     let store = Arc::new(Scripted::new(pictures(20, false)));
     let config = Config { batch_size: 2, prefetch_batches: 3, shuffle: true, ..Config::default() };
-    let twin = Loader::new(source(Arc::clone(&store), crop()), config.clone()).unwrap();
+    let twin = Loader::new(source(store.clone(), crop()), config.clone()).unwrap();
     let (_, second_epoch) = (epoch(&twin), epoch(&twin));
     drop(twin);
     let before = store.total_reads();
-    let loader = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
     epoch(&loader);
     // The boundary is crossed without being asked.
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -82,8 +82,7 @@ fn the_next_epoch_is_prefetched_and_used() {
 fn a_batch_that_is_not_ready_is_pending_and_what_it_waits_for_is_named() {
     let store = Arc::new(Scripted::new(pictures(4, false)));
     store.script(path_of(0), vec![Fault::Wait]);
-    let loader =
-        Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let loader = Loader::new(source(store.clone(), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
     let mut run = loader.epoch().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while run.in_flight().len() != 1 {
@@ -101,8 +100,7 @@ fn a_batch_that_is_not_ready_is_pending_and_what_it_waits_for_is_named() {
 fn abandoning_a_run_does_not_wait_for_a_slow_read_and_closing_does() {
     let store = Arc::new(Scripted::new(pictures(4, false)));
     store.script(path_of(0), vec![Fault::Wait]);
-    let loader =
-        Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let loader = Loader::new(source(store.clone(), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
     let mut run = loader.epoch().unwrap();
     while store.reads(&path_of(0)) == 0 {
         assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
@@ -120,7 +118,7 @@ fn every_io_thread_reads_at_the_same_time() {
     let store = Arc::new(Scripted::new(pictures(40, false)));
     (0..40).for_each(|index| store.script(path_of(index), vec![Fault::Wait]));
     let config = Config { batch_size: 40, io_threads: 12, cpu_threads: 1, ..Config::default() };
-    let loader = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
     let mut run = loader.epoch().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while store.total_reads() < 12 {
@@ -135,8 +133,7 @@ fn every_io_thread_reads_at_the_same_time() {
 fn a_read_that_never_ends_does_not_keep_the_loader() {
     let store = Arc::new(Scripted::new(pictures(4, false)));
     store.script(path_of(0), vec![Fault::Wait]);
-    let loader =
-        Loader::new(source(Arc::clone(&store), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
+    let loader = Loader::new(source(store.clone(), crop()), Config { batch_size: 4, ..Config::default() }).unwrap();
     let run = loader.epoch().unwrap();
     while store.reads(&path_of(0)) == 0 {
         std::thread::yield_now();
@@ -153,7 +150,7 @@ fn a_slow_sample_delays_its_own_batch_only() {
     let store = Arc::new(Scripted::new(pictures(12, false)));
     store.script(path_of(0), vec![Fault::Wait]);
     let config = Config { batch_size: 2, prefetch_batches: 6, io_threads: 2, ..Config::default() };
-    let loader = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
     let mut run = loader.epoch().unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while store.total_reads() < 12 {

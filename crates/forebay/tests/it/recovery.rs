@@ -26,7 +26,7 @@ fn scripted(
     for (index, script) in faults {
         store.script(path_of(*index), script.clone());
     }
-    (Loader::new(source(Arc::clone(&store), crop()), config).unwrap(), store)
+    (Loader::new(source(store.clone(), crop()), config).unwrap(), store)
 }
 
 fn failures_of(loader: &Loader) -> Vec<(String, Outcome, u32)> {
@@ -152,13 +152,13 @@ fn quarantine_spares_known_bad_files_and_reaches_the_next_run() {
     let ledger = folder.path().join("ledger.jsonl");
     let store = Arc::new(Scripted::new(pictures(40, true)));
     let config = Config { ledger: Some(ledger.clone()), ..config(OnError::Replace) };
-    let first = Loader::new(source(Arc::clone(&store), crop()), config.clone()).unwrap();
+    let first = Loader::new(source(store.clone(), crop()), config.clone()).unwrap();
     let (one, bad) = (epoch(&first), path_of(3));
     assert_eq!(store.reads(&bad), 2, "a read and the fresh one that confirmed it");
     epoch(&first);
     assert_eq!(store.reads(&bad), 2, "known to be bad");
     // The next run knows from the ledger, and makes the same of it.
-    let second = Loader::new(source(Arc::clone(&store), crop()), config).unwrap();
+    let second = Loader::new(source(store.clone(), crop()), config).unwrap();
     assert_eq!(epoch(&second), one);
     assert_eq!(store.reads(&bad), 2);
     assert_eq!(second.books()[0].1.replaced, 3);

@@ -12,6 +12,7 @@ use forebay_core::{Error, Kind, Result};
 
 use super::process::Reader;
 use crate::mount::Mount;
+use crate::stuck::{Stuck, too_many_stuck};
 
 /// How long an ended or killed process is waited for before it is left to the kernel. A healthy one takes 1 ms.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -67,6 +68,12 @@ impl State {
     fn reap(&mut self) {
         self.lost.retain_mut(|lost| matches!(lost.child.try_wait(), Ok(None)));
     }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let stuck =
+            |lost: &Lost| Stuck { path: lost.path.clone(), mount: lost.mount.clone(), elapsed: lost.since.elapsed() };
+        self.lost.iter().map(stuck).collect()
+    }
 }
 
 impl Pool {
@@ -105,8 +112,8 @@ impl Pool {
             state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.reap();
-        if state.lost.len() >= self.max_lost {
-            return Err(too_many_lost(&state.lost));
+        if state.lost.len() > self.max_lost {
+            return Err(too_many_stuck("reader processes", &state.stuck()));
         }
         state.count += 1;
         let reader = Nursery::of(&mut state.nursery).map(|orders| {
@@ -208,17 +215,6 @@ fn wait_a_little(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-fn too_many_lost(lost: &[Lost]) -> Error {
-    let mut message = format!("{} reader processes are stuck in the kernel", lost.len());
-    for Lost { path, mount, since, .. } in lost {
-        let mount = mount.as_ref().map_or("an unknown mount".to_owned(), Mount::to_string);
-        message += &format!("\n  {path:?} on {mount} for {:.1} s", since.elapsed().as_secs_f64());
-    }
-    Error::new(Kind::Exhausted, message)
-        .of_every_sample()
-        .with_hint("the storage is gone rather than slow: restore or remount it, then resume from the last state")
-}
-
 fn not_started(error: io::Error) -> Error {
     Error::io("read: its reader process could not be started", error).with_hint(
         "lower `io_threads`, raise `ulimit -u` and the cgroup's pids.max; where nothing may be executed from memory \
@@ -272,7 +268,7 @@ mod tests {
 
     #[test]
     fn too_many_stuck_readers_are_listed_and_stop_the_run() {
-        let pool = Pool::new(1, 1);
+        let pool = Pool::new(1, 0);
         let stuck = || std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let lost = Lost {
             child: stuck(),

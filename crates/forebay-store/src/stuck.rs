@@ -1,0 +1,40 @@
+//! Reads that do not come back, in words: whoever waits for one writes it off, and says what it was.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_core::{Error, Kind};
+
+use crate::mount::Mount;
+
+/// A read that was written off and has not come back.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// What was read.
+    pub path: PathBuf,
+    /// Where that lies.
+    pub mount: Option<Mount>,
+    /// How long ago it began.
+    pub elapsed: Duration,
+}
+
+/// A read took longer than it may.
+pub fn late(path: &Path, within: Duration) -> Error {
+    let mount = Mount::of(path)
+        .map_or(String::new(), |mount| format!(" ({} from {} on {:?})", mount.filesystem, mount.source, mount.point));
+    let message = format!("did not answer within {:.1} s{mount}", within.as_secs_f64());
+    Error::new(Kind::Timeout, message).transient()
+}
+
+/// More reads are stuck than may be; `what` runs them. Concerns every sample.
+pub fn too_many_stuck(what: &str, stuck: &[Stuck]) -> Error {
+    let mut message = format!("{} {what} are stuck in the kernel", stuck.len());
+    for Stuck { path, mount, elapsed } in stuck {
+        let mount = mount.as_ref().map_or("an unknown mount".to_owned(), Mount::to_string);
+        message += &format!("\n  {path:?} on {mount} for {:.1} s", elapsed.as_secs_f64());
+    }
+    Error::new(Kind::Exhausted, message).of_every_sample().with_hint(
+        "the storage is gone rather than slow: restore or remount it, then resume from the last state; \
+         `max_lost_threads` allows more",
+    )
+}

@@ -1,0 +1,163 @@
+//! Reads that do not come back, and reads that are slow.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use forebay::{Books, Config, Hedge, Kind, Loader, OnError, Outcome, Result, Retry, Store};
+use forebay_store::testing::{Fault, Memory, Scripted};
+use forebay_store::{Allot, Object, Stat};
+
+use crate::fixture::{crop, epoch, path_of, pictures, source};
+
+const DEADLINE: Duration = Duration::from_millis(150);
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn impatient(config: Config) -> Config {
+    let retry = Retry { deadline: DEADLINE, ..Retry::default() };
+    Config { batch_size: 4, on_error: OnError::Replace, retry, ..config }
+}
+
+fn hanging(count: usize, hanging: &[usize], fault: &Fault) -> Arc<Scripted<Memory>> {
+    let store = Arc::new(Scripted::new(pictures(count, false)));
+    hanging.iter().for_each(|index| store.script(path_of(*index), vec![fault.clone()]));
+    store
+}
+
+#[test]
+fn what_does_not_come_back_is_replaced_at_its_deadline_and_its_thread_retires() {
+    // All that the budget allows is in the hands of threads that do not come back: the others go on all the same.
+    for (fault, memory_budget) in [(Fault::Wait, 1 << 30), (Fault::WaitFilled, 800)] {
+        let store = hanging(20, &[2, 3, 7], &fault);
+        let config = impatient(Config { io_threads: 2, memory_budget, ..Config::default() });
+        let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+        let started = Instant::now();
+        assert_eq!(epoch(&loader).len(), 20);
+        assert!(started.elapsed() >= DEADLINE);
+        let (_, books) = loader.books()[0];
+        assert_eq!(books, Books { planned: 20, delivered: 17, replaced: 3, ..Books::default() });
+        let failures = loader.failures();
+        for (failure, index) in failures.iter().zip([2, 3, 7]) {
+            assert_eq!((failure.path(), failure.outcome), (path_of(index), Outcome::Replaced));
+            assert_eq!((failure.code.as_str(), failure.attempts), (Kind::Timeout.slug(), 1));
+            assert!(failure.message.contains("did not answer within 0.1 s"), "{}", failure.message);
+            assert!(failure.elapsed_seconds >= DEADLINE.as_secs_f64());
+        }
+        assert_eq!((failures.len(), loader.stats().written_off, loader.stats().lost), (3, 3, 3));
+        store.release();
+        wait_until("a lost thread retires", || loader.stats().lost == 0);
+        assert_eq!(epoch(&loader).len(), 20, "and nothing was lost with them");
+        assert_eq!(loader.failures().len(), 3);
+    }
+}
+
+#[test]
+fn too_many_lost_threads_are_listed_and_end_the_run() {
+    let store = hanging(20, &[2, 5, 6], &Fault::Wait);
+    let config = impatient(Config { io_threads: 2, max_lost_threads: 2, ..Config::default() });
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!((error.kind(), error.is_sample_local()), (Kind::Exhausted, false));
+    let text = error.to_string();
+    assert!(text.contains("3 threads are stuck in the kernel"), "{text}");
+    for index in [2, 5, 6] {
+        assert!(text.contains(path_of(index).to_str().unwrap()), "{text}");
+    }
+    assert!(error.hint().contains("max_lost_threads"));
+    store.release();
+}
+
+#[test]
+fn a_loader_ends_without_its_lost_threads() {
+    let store = hanging(8, &[2], &Fault::Wait);
+    let loader = Loader::new(source(store.clone(), crop()), impatient(Config::default())).unwrap();
+    assert_eq!(epoch(&loader).len(), 8);
+    let started = Instant::now();
+    drop(loader);
+    assert!(started.elapsed() < Duration::from_secs(1), "it waits for a thread that is lost");
+    store.release();
+}
+
+#[test]
+fn a_slow_read_gets_a_second_one_and_the_first_answer_counts() {
+    let store = hanging(8, &[2], &Fault::Wait);
+    let config = Config { batch_size: 4, hedge: Some(Hedge::After(Duration::from_millis(50))), ..Config::default() };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    assert_eq!(epoch(&loader).len(), 8);
+    let stats = loader.stats();
+    assert_eq!((stats.hedges, stats.hedges_won, stats.written_off), (1, 1, 0));
+    assert!(store.reads(&path_of(2)) >= 2, "the next epoch may have begun");
+    assert!(loader.failures().is_empty());
+    store.release();
+}
+
+#[test]
+fn a_second_read_waits_for_a_thread_that_has_nothing_else_to_do() {
+    let store = hanging(8, &[0], &Fault::Wait);
+    let hedge = Some(Hedge::After(Duration::from_millis(1)));
+    let config = Config { hedge, io_threads: 1, ..impatient(Config::default()) };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    assert_eq!(epoch(&loader).len(), 8);
+    assert_eq!((loader.stats().hedges, loader.stats().written_off), (0, 1));
+    store.release();
+}
+
+#[test]
+fn the_usual_latency_is_learned_before_reads_are_doubled() {
+    let store = hanging(300, &[250], &Fault::Wait);
+    let config = Config { batch_size: 10, hedge: Some(Hedge::Quantile(0.99)), ..Config::default() };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    assert_eq!(epoch(&loader).len(), 300);
+    assert!(loader.stats().hedges_won >= 1 && loader.failures().is_empty());
+    store.release();
+}
+
+/// Storage far away: every read takes a while, however many there are.
+#[derive(Debug)]
+struct Distant {
+    inner: Memory,
+    latency: Duration,
+    reading: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Store for Distant {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        self.most.fetch_max(self.reading.fetch_add(1, SeqCst) + 1, SeqCst);
+        std::thread::sleep(self.latency); // the distance itself, not a wait for something
+        self.reading.fetch_sub(1, SeqCst);
+        self.inner.read(path, within, allot)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        self.inner.stat(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<forebay_core::Listing> {
+        self.inner.list(directory)
+    }
+}
+
+#[test]
+fn reads_at_a_time_grow_where_that_gives_more_and_stay_where_they_were_put() {
+    let most = |max_io_threads| {
+        let latency = Duration::from_millis(5);
+        let distant = Distant { inner: pictures(2000, false), latency, reading: 0.into(), most: 0.into() };
+        let store = Arc::new(distant);
+        let config = Config { batch_size: 50, io_threads: 4, max_io_threads, ..Config::default() };
+        let loader = Loader::new(source(Arc::clone(&store) as Arc<dyn Store>, crop()), config).unwrap();
+        assert_eq!(epoch(&loader).len(), 2000);
+        assert!(loader.stats().reads_at_a_time <= max_io_threads as u64);
+        store.most.load(SeqCst)
+    };
+    assert!((12..=24).contains(&most(24)));
+    assert_eq!(most(4), 4);
+}
