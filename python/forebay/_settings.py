@@ -20,9 +20,8 @@ from forebay.errors import ConfigError
 # with them. Not measured.
 PREFETCH_BATCHES = 4
 MAX_PREFETCH_BATCHES = 64
-MAX_IO_THREADS = 32
 # Longer than any run, and safe in every unit of time.
-MAX_DEADLINE_SECONDS = 1e9
+MAX_SECONDS = 1e9
 
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{ending}": base**power
@@ -109,12 +108,6 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: bo
     return available_cpus() if num_workers is None else max(1, int(num_workers))
 
 
-def io_threads(value: Any, cpu_threads: int) -> int:
-    if value is None:
-        return min(MAX_IO_THREADS, max(4, cpu_threads))
-    return whole("io_threads", value, least=1)
-
-
 def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int) -> int:
     """Torch counts per worker; here all threads share one line of batches."""
     if prefetch_factor is None:
@@ -126,6 +119,10 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
     if number(name, value, most=most) == 0:
         raise ConfigError(f"{name}: expected more than 0, got 0")
     return float(value)
+
+
+def optional_seconds(name: str, value: Any) -> float | None:
+    return None if value is None else seconds(name, value, most=MAX_SECONDS)
 
 
 @dataclass(frozen=True)

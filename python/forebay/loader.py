@@ -34,7 +34,10 @@ class DataLoader:
     - `on_error`: `"raise"` (default), `"replace"` by a deterministic substitute, or `"skip"` (one rank only)
     - `max_failures`: a count, or a fraction judged after 100 samples, that ends the run
     - `ledger`: a JSONL file that failures are appended to; files known to be bad are not read again until they change
-    - `deadline_seconds`, `retries`: how long and how often a failing read is tried
+    - `deadline_seconds`, `retries`: how long and how often a failing read is tried: 60 and 3 on disks and in memory, 120
+      and 6 on network and FUSE mounts
+    - `hedge`: a read that takes this many seconds, or longer than `"p99"` of all reads, gets a second one beside it
+    - `max_lost_threads`: reads that may be stuck in the kernel, in threads or reader processes, before the run stops
     - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
     - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
     - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
@@ -79,9 +82,9 @@ class DataLoader:
         on_error: Literal["raise", "replace", "skip"] = "raise",
         max_failures: int | float | None = None,
         ledger: str | os.PathLike[str] | None = None,
-        deadline_seconds: float = 60.0,
+        deadline_seconds: float | None = None,
         stall_seconds: float = 30.0,
-        retries: int = 6,
+        retries: int | None = None,
         memory_budget: int | str | None = None,
         seed: int | None = None,
         rank: int | None = None,
@@ -91,6 +94,8 @@ class DataLoader:
         io_threads: int | None = None,
         with_ids: bool = False,
         isolate: Literal["auto", "always", "never"] = "auto",
+        hedge: float | str | None = None,
+        max_lost_threads: int = 256,
     ) -> None:
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
@@ -108,15 +113,15 @@ class DataLoader:
             "drop_last": self._order.drop_last,
             "seed": _settings.seed(seed, generator),
             "cpu_threads": cpu_threads,
-            "io_threads": _settings.io_threads(io_threads, cpu_threads),
+            "io_threads": None if io_threads is None else _settings.whole("io_threads", io_threads, least=1),
             "prefetch_batches": self._ahead,
             "memory_budget": _settings.memory_budget(memory_budget),
             "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
             "max_failures": _settings.max_failures(max_failures),
-            "retries": _settings.whole("retries", retries, bits=32),
-            "deadline_seconds": _settings.seconds(
-                "deadline_seconds", deadline_seconds, most=_settings.MAX_DEADLINE_SECONDS
-            ),
+            "retries": None if retries is None else _settings.whole("retries", retries, bits=32),
+            "deadline_seconds": _settings.optional_seconds("deadline_seconds", deadline_seconds),
+            "hedge": hedge if isinstance(hedge, str) else _settings.optional_seconds("hedge", hedge),
+            "max_lost_threads": _settings.whole("max_lost_threads", max_lost_threads, bits=32),
             "ledger": _settings.path("ledger", ledger),
             "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
         }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::{
-    Config, Epoch, FailureLimit, Isolate, Loader, Rank, Retry, Source, StageStats, State, Step, Storage, Store,
-    WorldSize, machine, store_for,
+    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, Mount, MountKind, Rank, Retry, Source, StageStats,
+    State, Step, Storage, Store, WorldSize, machine, store_for,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -51,7 +51,7 @@ impl Engine {
     }
 }
 
-fn options(given: &Bound<'_, PyDict>) -> PyResult<Config> {
+fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Config> {
     fn get<'py, T: for<'a> FromPyObject<'a, 'py>>(given: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
         let value = given.get_item(name)?.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))?;
         value.extract::<T>().map_err(|error| {
@@ -67,8 +67,24 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<Config> {
             Err(_) => FailureLimit::Fraction(get(given, "max_failures")?),
         }),
     };
-    let deadline = Duration::try_from_secs_f64(get(given, "deadline_seconds")?)
-        .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("deadline_seconds: {error}")))?;
+    let cpu_threads = get(given, "cpu_threads")?;
+    let defaults = Defaults::on(kind, cpu_threads);
+    let io_threads: Option<usize> = get(given, "io_threads")?;
+    let hedge = match get::<Option<Bound<'_, PyAny>>>(given, "hedge")? {
+        None => None,
+        Some(hedge) => Some(match hedge.extract::<f64>() {
+            Ok(wait) => Hedge::After(seconds("hedge", wait)?),
+            Err(_) => get::<String>(given, "hedge")?.parse().map_err(|error| to_python(given.py(), &error))?,
+        }),
+    };
+    let retry = Retry {
+        retries: get::<Option<u32>>(given, "retries")?.unwrap_or(defaults.retry.retries),
+        deadline: match get(given, "deadline_seconds")? {
+            Some(deadline) => seconds("deadline_seconds", deadline)?,
+            None => defaults.retry.deadline,
+        },
+        ..defaults.retry
+    };
     let on_error: String = get(given, "on_error")?;
     Ok(Config {
         batch_size: get(given, "batch_size")?,
@@ -77,17 +93,25 @@ fn options(given: &Bound<'_, PyDict>) -> PyResult<Config> {
         seed: get(given, "seed")?,
         rank: Rank(get(given, "rank")?),
         world_size: WorldSize(get(given, "world_size")?),
-        cpu_threads: get(given, "cpu_threads")?,
-        io_threads: get(given, "io_threads")?,
+        cpu_threads,
+        io_threads: io_threads.unwrap_or(defaults.io_threads),
+        max_io_threads: io_threads.unwrap_or(defaults.max_io_threads),
         prefetch_batches: get(given, "prefetch_batches")?,
         memory_budget: get::<Option<u64>>(given, "memory_budget")?
             .unwrap_or_else(|| machine::available_memory_bytes() / 4),
         on_error: on_error.parse().map_err(|error| to_python(given.py(), &error))?,
         max_failures,
         isolate: get::<String>(given, "isolate")?.parse::<Isolate>().map_err(|error| to_python(given.py(), &error))?,
-        retry: Retry { retries: get(given, "retries")?, deadline, ..Retry::default() },
+        hedge,
+        max_lost_threads: get(given, "max_lost_threads")?,
+        retry,
         ledger: get::<Option<PathBuf>>(given, "ledger")?,
     })
+}
+
+fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{name}: {error}")))
 }
 
 #[pymethods]
@@ -100,8 +124,9 @@ impl Engine {
         open: Option<Py<PyAny>>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let config = self::options(options)?;
-        let store = py.detach(|| store_for(index.root(), config.isolate, config.retry.deadline, config.io_threads));
+        let kind = py.detach(|| Mount::behind(index.root())).map(|mount| mount.kind);
+        let config = self::options(options, kind)?;
+        let store = py.detach(|| store_for(index.root(), &config));
         let (source, open) = source(index, convert(py, store)?, pipeline.get(), open);
         let loader = py.detach(|| Loader::new(source, config));
         Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open })
@@ -190,8 +215,18 @@ impl Engine {
         result.set_item("consumer_wait_seconds", stats.deliver.busy.as_secs_f64())?;
         result.set_item("bytes_read", stats.bytes_read)?;
         result.set_item("retries", stats.retries)?;
+        result.set_item("hedges", stats.hedges)?;
+        result.set_item("hedges_won", stats.hedges_won)?;
         result.set_item("verdict", stats.verdict.name())?;
-        result.set_item("storage", storage_stats(py, &storage)?)?;
+        let row = storage_stats(py, &storage)?;
+        let config = loader.config();
+        row.set_item("retries", config.retry.retries)?;
+        row.set_item("deadline_seconds", config.retry.deadline.as_secs_f64())?;
+        row.set_item("reads_at_a_time", stats.reads_at_a_time)?;
+        row.set_item("max_reads_at_a_time", config.max_io_threads.max(config.io_threads))?;
+        row.set_item("threads_lost", stats.lost)?;
+        row.set_item("threads_written_off", stats.written_off)?;
+        result.set_item("storage", row)?;
         Ok(result)
     }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Dataset, FolderIndex, Isolate, Retry, SampleId, ScanOptions, Selection, Store, store_for};
+use forebay::{Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, Store, store_for};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 
@@ -85,7 +85,7 @@ impl Index {
 /// several threads.
 fn scanning_store(py: Python<'_>, root: &Path) -> PyResult<Arc<dyn Store>> {
     const MAX_READERS: usize = 4;
-    let store = py.detach(|| store_for(root, Isolate::Auto, Retry::default().deadline, MAX_READERS));
+    let store = py.detach(|| store_for(root, &Config { io_threads: MAX_READERS, ..Config::default() }));
     convert(py, store)
 }
 

@@ -24,6 +24,7 @@
 
 mod assemble;
 mod decode;
+mod defaults;
 mod deliver;
 mod fetch;
 mod flight;
@@ -40,6 +41,7 @@ mod stream;
 mod watch;
 
 pub use assemble::{Batch, Buffer, Payload};
+pub use defaults::Defaults;
 pub use deliver::{Next, Run, Watch};
 pub use item::InFlight;
 pub use loader::{Explained, Loader};

@@ -9,7 +9,6 @@ use forebay_core::{
     Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Plan, Rank, Result, SampleId, State,
     Step, SystemClock, WorldSize,
 };
-use forebay_store::machine;
 
 use crate::assemble::BufferPool;
 use crate::deliver::{Progress, Run, forked};
@@ -17,12 +16,9 @@ use crate::journal::Journal;
 use crate::recover::Quarantine;
 use crate::report::Report;
 use crate::schedule::Shared;
-use crate::source::Source;
+use crate::source::{Source, max_reads};
 use crate::stats::{Meters, Stats};
 use crate::stream::{Feed, Parking, Stream};
-
-/// Descriptors left to the rest of the process; the others may be open for reading.
-const RESERVED_FILES: u64 = 24;
 
 /// Gives the batches of a source, epoch by epoch. Starts no thread before its first run.
 pub struct Loader {
@@ -90,8 +86,9 @@ impl Loader {
                 "memory_budget: expected at least {batch_bytes} bytes, which one batch of {size} takes, got {budget}"
             )));
         }
-        let descriptors = machine::max_open_files().saturating_sub(RESERVED_FILES).max(1);
-        config.io_threads = config.io_threads.min(descriptors.try_into().unwrap_or(usize::MAX));
+        for threads in [&mut config.io_threads, &mut config.max_io_threads] {
+            *threads = max_reads(*threads, source.store.readers().is_some());
+        }
         let (journal, quarantine) = Journal::open(&config)?;
         Ok(Self {
             plan: config.plan(source.dataset.len()),

@@ -11,7 +11,9 @@ use forebay_core::{
 };
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{Accept, FolderIndex, ScanOptions};
-use forebay_store::{Isolated, Local, Mount, Readers, Store, late};
+use forebay_store::{Isolated, Local, Mount, Readers, Store, late, machine};
+
+use crate::defaults::Defaults;
 
 /// Samples with a path and a label.
 pub trait Dataset: Send + Sync {
@@ -115,7 +117,8 @@ impl Source {
 
     /// A folder with one directory per class, scanned and read in other processes where its mount can hang.
     pub fn image_folder(root: &Path, pipeline: Pipeline) -> Result<Self> {
-        let store = store_for(root, Isolate::Auto, Retry::default().deadline, Config::default().io_threads)?;
+        let max_io_threads = Defaults::on(None, 1).max_io_threads; // whatever the loader's settings will be
+        let store = store_for(root, &Config { max_io_threads, ..Config::default() })?;
         let index = scan_folder(&store, root, &ScanOptions::images(), None)?;
         Ok(Self::new(Arc::new(index), store, pipeline))
     }
@@ -146,13 +149,13 @@ impl Source {
 /// Says `auto`, `always` or `never` for every store of the process, whatever its settings say.
 const ISOLATE_VARIABLE: &str = "FOREBAY_ISOLATE";
 
-/// The store for files below `root`: in this process, or in up to `max_readers` others that answer within `deadline`.
-pub fn store_for(root: &Path, isolate: Isolate, deadline: Duration, max_readers: usize) -> Result<Arc<dyn Store>> {
+/// The store for files below `root`: in this process, or in others that answer in time.
+pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
     let isolate = match std::env::var(ISOLATE_VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse().map_err(|error: Error| {
             Error::config(format!("{ISOLATE_VARIABLE} in the environment: {}", error.message()))
         })?,
-        _ => isolate,
+        _ => config.isolate,
     };
     let is_isolated = match isolate {
         Isolate::Always => true,
@@ -160,7 +163,21 @@ pub fn store_for(root: &Path, isolate: Isolate, deadline: Duration, max_readers:
         // Where the system does not tell, there is no reason to expect the worst.
         Isolate::Auto => Mount::behind(root).is_some_and(|mount| mount.kind.can_hang()),
     };
-    Ok(if is_isolated { Arc::new(Isolated::new(max_readers, deadline)) } else { Arc::new(Local) })
+    if !is_isolated {
+        return Ok(Arc::new(Local));
+    }
+    let max_readers = max_reads(config.io_threads.max(config.max_io_threads), true);
+    let store = Isolated::new(max_readers, config.retry.deadline).with_max_lost_readers(config.max_lost_threads);
+    Ok(Arc::new(store))
+}
+
+/// Reads at a time that the descriptors of this process allow. A reader process takes two, and one more to start.
+pub(crate) fn max_reads(wanted: usize, is_isolated: bool) -> usize {
+    /// Left to the rest of the process.
+    const RESERVED: u64 = 24;
+    let each = if is_isolated { 3 } else { 1 };
+    let possible = (machine::max_open_files().saturating_sub(RESERVED) / each).max(1);
+    wanted.min(possible.try_into().unwrap_or(usize::MAX))
 }
 
 /// Where the samples' bytes come from.
@@ -210,18 +227,18 @@ fn list_in_time(store: &Arc<dyn Store>, directory: &Path, within: Duration) -> R
     if store.keeps_deadlines() {
         return store.list(directory);
     }
-    let (listed, answer) = std::sync::mpsc::sync_channel(1);
+    let (doing, done) = std::sync::mpsc::channel::<()>();
     let (lister, path) = (Arc::clone(store), directory.to_owned());
     let work = move || {
-        // Whoever asked may have gone on without it.
-        let _heard = listed.send(lister.list(&path));
+        let _doing = doing; // closed when it is done, also by a panic
+        lister.list(&path)
     };
     let thread = Builder::new().name("forebay-scan".to_owned()).spawn(work);
-    thread.map_err(|error| Error::io("given a thread", error).at_path(directory))?;
-    answer.recv_timeout(within).unwrap_or_else(|error| match error {
-        RecvTimeoutError::Timeout => Err(late(directory, within).at_path(directory).at_stage(Stage::Scan)),
-        RecvTimeoutError::Disconnected => Err(Error::internal("listing it panicked").at_path(directory)),
-    })
+    let thread = thread.map_err(|error| Error::io("given a thread", error).at_path(directory))?;
+    if let Err(RecvTimeoutError::Timeout) = done.recv_timeout(within) {
+        return Err(late(directory, within).at_path(directory).at_stage(Stage::Scan));
+    }
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 #[cfg(test)]

@@ -1,0 +1,50 @@
+//! What is taken where the user says nothing, by the kind of storage.
+
+use std::time::Duration;
+
+use forebay_core::Retry;
+use forebay_store::MountKind;
+
+/// Settings that depend on where the files lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// How transient errors are tried again.
+    pub retry: Retry,
+    /// Reads at a time, to begin with.
+    pub io_threads: usize,
+    /// Reads at a time, where more of them make the storage give more.
+    pub max_io_threads: usize,
+}
+
+impl Defaults {
+    /// For this kind of storage; `None` where the system does not tell.
+    pub fn on(kind: Option<MountKind>, cpu_threads: usize) -> Self {
+        /// More at a time than a disk of this machine has ever needed; not measured.
+        const MAX_LOCAL: usize = 32;
+        /// Where a read takes 50 ms, this many give 1,280 a second. Not measured.
+        const MAX_REMOTE: usize = 64;
+        let io_threads = cpu_threads.clamp(4, MAX_LOCAL);
+        let retry = Retry::default();
+        if kind.is_none_or(MountKind::can_hang) {
+            // Above the 60 seconds after which the kernel's NFS client tries again by itself.
+            let retry = Retry { deadline: Duration::from_secs(120), ..retry };
+            return Self { retry, io_threads, max_io_threads: MAX_REMOTE };
+        }
+        // A disk that fails rarely does better a second later. The kernel gives up on one after 30 seconds.
+        Self { retry: Retry { retries: 3, ..retry }, io_threads, max_io_threads: MAX_LOCAL }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_far_away_gets_more_patience_and_more_reads_at_a_time() {
+        let (near, far) = (Defaults::on(Some(MountKind::Local), 2), Defaults::on(Some(MountKind::Network), 2));
+        assert!(far.retry.retries > near.retry.retries && far.retry.deadline > near.retry.deadline);
+        assert!(far.max_io_threads > near.max_io_threads);
+        assert_eq!((near.io_threads, Defaults::on(Some(MountKind::Memory), 100).io_threads), (4, 32));
+        assert_eq!(Defaults::on(None, 2), far);
+    }
+}
