@@ -34,7 +34,7 @@ class DataLoader:
     - `on_error`: `"raise"` (default), `"replace"` by a deterministic substitute, or `"skip"` (one rank only)
     - `max_failures`: a count, or a fraction judged after 100 samples, that ends the run
     - `ledger`: a JSONL file that failures are appended to; files known to be bad are not read again until they change
-    - `deadline_seconds`, `retries`: how long and how often a failing read is tried: 60 and 3 on disks and in memory, 120
+    - `deadline_seconds`, `retries`: how long and how often a failing read is tried; by default 60 and 3 on disks, 120
       and 6 on network and FUSE mounts
     - `hedge`: a read that takes this many seconds, or longer than `"p99"` of all reads, gets a second one beside it
     - `max_lost_threads`: reads that may be stuck in the kernel, in threads or reader processes, before the run stops
