@@ -24,6 +24,11 @@ use crate::source::Source;
 use crate::stats::Meters;
 use crate::stream::{Feed, Worker};
 
+/// A batch that the others have waited behind for this long is held up by something slow.
+const HELD_UP: Duration = Duration::from_millis(100);
+/// Then so many times as many batches are prepared behind it.
+const STRETCH: usize = 4;
+
 /// Orders things by the place they are needed in, first needed first out.
 struct ByKey<T>(Key, T);
 
@@ -84,6 +89,8 @@ struct Desk {
     /// Why no batch will come any more.
     broken: Option<Error>,
     first_batch: u64,
+    /// Since when that is the next one to deliver.
+    first_since: Duration,
     batches: VecDeque<Assembly>,
     /// Items to read again, or substitutes to read.
     again: BinaryHeap<ByKey<Item>>,
@@ -107,6 +114,13 @@ struct Desk {
     spare: Vec<Vec<u8>>,
 }
 
+impl Desk {
+    /// When the next batch to deliver will have held up the others, unless it is complete.
+    fn held_up_at(&self) -> Option<Duration> {
+        self.batches.front().filter(|batch| batch.remaining > 0).map(|_| self.first_since + HELD_UP)
+    }
+}
+
 impl Shared {
     #[expect(clippy::too_many_arguments, reason = "the one place where a stream's parts come together")]
     pub(crate) fn new(
@@ -126,6 +140,7 @@ impl Shared {
             stopped: false,
             broken: None,
             first_batch: 0,
+            first_since: Duration::ZERO,
             batches: VecDeque::new(),
             again: BinaryHeap::new(),
             pausing: BinaryHeap::new(),
@@ -201,7 +216,8 @@ impl Shared {
             }
             let pause = desk.pausing.peek().map(|Reverse((until, _))| *until);
             let hedge = self.patience(&mut desk, now).and_then(|patience| desk.flights.next_hedge(patience));
-            desk = match pause.into_iter().chain(hedge).min() {
+            let held_up = desk.held_up_at().filter(|at| *at > now);
+            desk = match pause.into_iter().chain(hedge).chain(held_up).min() {
                 Some(until) => {
                     let wait = until.saturating_sub(now).max(Duration::from_millis(1));
                     self.fetch_work.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0
@@ -281,7 +297,9 @@ impl Shared {
         // What samples without a fixed shape will take is not known before: about what the last batch of them took.
         let expected = (slot_bytes * self.config.batch_size).max(desk.last_batch_bytes);
         let fits = desk.batches.is_empty() || desk.used + expected <= self.config.memory_budget;
-        if desk.batches.len() >= self.config.prefetch_batches || !fits {
+        let is_held_up = desk.held_up_at().is_some_and(|at| at <= now);
+        let window = self.config.prefetch_batches * if is_held_up { STRETCH } else { 1 };
+        if desk.batches.len() >= window || !fits {
             return None;
         }
         let plan = desk.feed.next()?;
@@ -298,6 +316,9 @@ impl Shared {
         };
         let failed = matches!(slots.first(), Some(Slot { filled: Filled::Failed(_), .. }));
         let (issued, remaining) = if failed { (count, 0) } else { (0, count) };
+        if desk.batches.is_empty() {
+            desk.first_since = now;
+        }
         desk.used += charged;
         desk.batches.push_back(Assembly { plan, slots, buffer, charged, opened: now, issued, remaining });
         if remaining == 0 {
@@ -562,6 +583,7 @@ impl Shared {
             Some(batch) if batch.remaining == 0 => {
                 let batch = desk.batches.pop_front().expect("it was there a line ago");
                 desk.first_batch += 1;
+                desk.first_since = self.clock.now();
                 desk.used -= batch.charged;
                 desk.last_batch_bytes = batch.charged;
                 drop(desk);

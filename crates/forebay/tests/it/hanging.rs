@@ -87,6 +87,18 @@ fn a_loader_ends_without_its_lost_threads() {
 }
 
 #[test]
+fn behind_a_batch_that_is_held_up_more_are_prepared() {
+    let store = hanging(40, &[0], &Fault::Wait);
+    let config = Config { batch_size: 2, prefetch_batches: 3, io_threads: 2, ..Config::default() };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    let run = loader.epoch().unwrap();
+    wait_until("twelve batches are read", || store.total_reads() == 24);
+    assert!(run.in_flight().len() <= 1, "and no more than four times as many as usual");
+    store.release();
+    assert_eq!(run.map(|batch| batch.unwrap().len()).sum::<usize>(), 40);
+}
+
+#[test]
 fn a_slow_read_gets_a_second_one_and_the_first_answer_counts() {
     let store = hanging(8, &[2], &Fault::Wait);
     let config = Config { batch_size: 4, hedge: Some(Hedge::After(Duration::from_millis(50))), ..Config::default() };
