@@ -1,0 +1,244 @@
+//! The desk's side of reading: which sample an I/O thread reads next, what it may take, how it ends, and what becomes of
+//! threads that do not come back.
+
+use std::cmp::Reverse;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay_core::{Error, Hedge, Kind, Result, SampleId};
+use forebay_store::Object;
+
+use super::{ByKey, Desk, Shared};
+use crate::flight::{Job, WrittenOff};
+use crate::item::{Fetched, Item};
+
+impl Shared {
+    /// The next sample to read; waits for one. `None` when the stream stops.
+    pub(crate) fn next_fetch(&self, seat: usize) -> Option<Job> {
+        let asked = self.clock.now();
+        let mut desk = self.desk();
+        loop {
+            if desk.stopped {
+                return None;
+            }
+            let now = self.clock.now();
+            let job = match self.pick_fetch(&mut desk, now) {
+                Some(mut item) => {
+                    let elapsed = now.saturating_sub(*item.started.get_or_insert(now));
+                    let within = self.config.retry.deadline.saturating_sub(elapsed);
+                    Some(desk.flights.depart(seat, item, now, within))
+                }
+                None => self.pick_hedge(&mut desk, seat, now),
+            };
+            if let Some(job) = job {
+                let reading = desk.flights.reading();
+                desk.limit.departed(reading);
+                drop(desk);
+                self.meters.fetch.record_waiting(now.saturating_sub(asked));
+                return Some(job);
+            }
+            let pause = desk.pausing.peek().map(|Reverse((until, _))| *until);
+            let hedge = self.patience(&mut desk, now).and_then(|patience| desk.flights.next_hedge(patience));
+            let held_up = desk.held_up_at().filter(|at| *at > now);
+            desk = match pause.into_iter().chain(hedge).chain(held_up).min() {
+                Some(until) => {
+                    let wait = until.saturating_sub(now).max(Duration::from_millis(1));
+                    self.fetch_work.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.fetch_work.wait(desk).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// How long a read takes before it gets a second one beside it; `None` when there is nothing to go by.
+    fn patience(&self, desk: &mut Desk, now: Duration) -> Option<Duration> {
+        /// A quantile of fewer reads says nothing, and one of many is not worked out every time.
+        const MIN_READS: u64 = 100;
+        const WORTH: Duration = Duration::from_millis(100);
+        let fraction = match self.config.hedge? {
+            Hedge::After(wait) => return Some(wait),
+            Hedge::Quantile(fraction) => fraction,
+        };
+        if let Some((patience, _)) = desk.patience.filter(|(_, since)| now.saturating_sub(*since) < WORTH) {
+            return Some(patience);
+        }
+        let patience = self.meters.fetch.quantile(fraction, MIN_READS)?;
+        desk.patience = Some((patience, now));
+        Some(patience)
+    }
+
+    /// A second read beside a slow one, by a thread that has nothing else to do.
+    fn pick_hedge(&self, desk: &mut Desk, seat: usize, now: Duration) -> Option<Job> {
+        let patience = self.patience(desk, now)?;
+        if desk.flights.reading() >= desk.limit.current() {
+            return None;
+        }
+        let job = desk.flights.hedge(seat, now, patience)?;
+        self.meters.hedges.fetch_add(1, Relaxed);
+        Some(job)
+    }
+
+    /// Charges memory for compressed bytes, waiting until there is some, and gives a buffer for them.
+    pub(crate) fn allot(&self, seat: usize, size_bytes: u64) -> Result<Vec<u8>> {
+        /// No image is this large; a sparse file may be, and would take all the memory there is.
+        const MAX_SAMPLE_BYTES: u64 = 4 << 30;
+        if size_bytes > MAX_SAMPLE_BYTES {
+            let message =
+                format!("is too large for a sample (expected at most {MAX_SAMPLE_BYTES} bytes, got {size_bytes})");
+            return Err(
+                Error::new(Kind::Exhausted, message).with_hint("it cannot be an image: delete it or exclude it")
+            );
+        }
+        let mut desk = self.desk();
+        let is_full =
+            |desk: &Desk| desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped;
+        if is_full(&desk) {
+            desk.flights.wait_for_memory(seat, self.clock.now());
+            while is_full(&desk) {
+                desk = self.memory.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
+            desk.flights.go_on(seat, self.clock.now());
+        }
+        if desk.stopped || !desk.flights.charge(seat, size_bytes) {
+            return Err(Error::new(Kind::Stopped, "the loader was closed during a read, or went on without it"));
+        }
+        desk.used += size_bytes;
+        desk.holding += 1;
+        Ok(desk.spare.pop().unwrap_or_default())
+    }
+
+    /// A sample's bytes are here. False when the thread was written off meanwhile, and has to retire.
+    pub(crate) fn fetched(&self, seat: usize, path: PathBuf, object: Object, decode_bytes: u64) -> bool {
+        let now = self.clock.now();
+        let mut desk = self.desk();
+        let landed = desk.flights.land(seat, true, now);
+        match landed.item {
+            Some(item) => {
+                self.meters.fetch.record(landed.latency);
+                self.meters.bytes_read.fetch_add(object.bytes.len() as u64, Relaxed);
+                self.meters.hedges_won.fetch_add(landed.is_hedge.into(), Relaxed);
+                desk.limit.landed(landed.latency);
+                self.meters.reads_at_a_time.store(desk.limit.current() as u64, Relaxed);
+                if desk.limit.current() > desk.flights.working() {
+                    self.watching.notify_one();
+                }
+                let at = (item.key.batch - desk.first_batch) as usize;
+                let buffer = desk.batches.get(at).and_then(|batch| batch.buffer.clone());
+                let charged = landed.charged.unwrap_or(0);
+                desk.ready.push(ByKey(item.key, Fetched { item, path, object, charged, decode_bytes, buffer }));
+            }
+            None if landed.was_lost => desk.used -= landed.charged.unwrap_or(0),
+            None => self.release(&mut desk, landed.charged, object.bytes),
+        }
+        self.after_landing(desk, landed.was_lost)
+    }
+
+    /// A read failed; what it was allotted is given back. The item with its error, unless another thread answers for it,
+    /// and whether this one goes on.
+    pub(crate) fn fetch_failed(&self, seat: usize, error: Error) -> (Option<(Item, Error)>, bool) {
+        let now = self.clock.now();
+        let mut desk = self.desk();
+        let mut landed = desk.flights.land(seat, false, now);
+        if landed.was_lost {
+            desk.used -= landed.charged.unwrap_or(0);
+        } else {
+            let reading = desk.flights.reading();
+            desk.limit.failed(&error, reading);
+            self.meters.reads_at_a_time.store(desk.limit.current() as u64, Relaxed);
+            self.release(&mut desk, landed.charged, Vec::new());
+        }
+        let trouble = match landed.item.take() {
+            Some(item) => Some((item, error)),
+            None => {
+                desk.flights.remember(&landed, error);
+                None
+            }
+        };
+        (trouble, self.after_landing(desk, landed.was_lost))
+    }
+
+    fn after_landing(&self, desk: MutexGuard<'_, Desk>, was_lost: bool) -> bool {
+        let stopped = desk.stopped;
+        drop(desk);
+        self.decode_work.notify_one();
+        self.fetch_work.notify_one();
+        if was_lost {
+            self.meters.lost.fetch_sub(1, Relaxed);
+            self.memory.notify_all();
+        }
+        if stopped {
+            self.reading_done.notify_all();
+        }
+        !was_lost
+    }
+
+    /// Whether fewer reads at a time could still help against running out.
+    pub(crate) fn can_shrink(&self) -> bool {
+        self.desk().flights.reading() > 1
+    }
+
+    /// Waits until a read is late or a thread is missing. `None` when the stream stops.
+    pub(crate) fn watch(&self) -> Option<Seen> {
+        let mut desk = self.desk();
+        loop {
+            if desk.stopped {
+                return None;
+            }
+            let now = self.clock.now();
+            let late = if self.keeps_deadlines { Vec::new() } else { desk.flights.write_off(now) };
+            // What a lost thread holds stays charged, because it does hold it; but nobody waits for it.
+            desk.holding -= late.iter().filter(|late| late.charged.is_some()).count();
+            let missing = desk.limit.current().saturating_sub(desk.flights.working());
+            if !late.is_empty() || missing > 0 {
+                let seats = (0..missing).map(|_| desk.flights.sit()).collect();
+                let is_too_much = desk.flights.lost() > self.config.max_lost_threads;
+                let stuck = if is_too_much { desk.flights.stuck() } else { Vec::new() };
+                let stuck = stuck.iter().map(|(_, lost)| (lost.sample, now - lost.since)).collect();
+                drop(desk);
+                self.memory.notify_all();
+                self.meters.written_off.fetch_add(late.len() as u64, Relaxed);
+                self.meters.lost.fetch_add(late.len() as u64, Relaxed);
+                return Some(Seen { late, seats, stuck });
+            }
+            // A read that begins meanwhile is late a deadline from now, or sooner when it is not the first attempt.
+            let tick = (self.config.retry.deadline / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
+            let next = desk.flights.next_deadline().map_or(tick, |until| until.saturating_sub(now).min(tick));
+            let wait = next.max(Duration::from_millis(1));
+            desk = self.watching.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// No thread could be had for a seat: the others go on, if there are any.
+    pub(crate) fn not_seated(&self, seat: usize, error: Error) {
+        let mut desk = self.desk();
+        desk.flights.stand_up(seat);
+        let working = desk.flights.working();
+        desk.limit.cap(working);
+        if working == 0 {
+            desk.broken.get_or_insert(error);
+            self.batch_done.notify_all();
+        }
+    }
+
+    /// The seats of I/O threads that are lost, or still in a read after `grace`, once the stream has stopped.
+    pub(crate) fn stuck_readers(&self, grace: Duration) -> Vec<usize> {
+        let (desk, _) = self
+            .reading_done
+            .wait_timeout_while(self.desk(), grace, |desk| desk.flights.reading() > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        desk.flights.readings().iter().chain(&desk.flights.stuck()).map(|(seat, _)| *seat).collect()
+    }
+}
+
+/// What [`Shared::watch`] found.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Reads that were written off.
+    pub(crate) late: Vec<WrittenOff>,
+    /// Seats that want a thread.
+    pub(crate) seats: Vec<usize>,
+    /// What lost threads are stuck in, and for how long, when there are too many of them.
+    pub(crate) stuck: Vec<(SampleId, Duration)>,
+}
