@@ -35,7 +35,7 @@ pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 ///
 /// # Contract (checked by `testing::conformance` for every store)
 /// - `read` returns all bytes or an error, never a part: fewer bytes than the store itself announced are a
-///   transient error. It asks `allot` for memory, with the exact size, before it takes any.
+///   transient error, and an object whose size or mtime moved meanwhile is `Kind::Changed`. It asks `allot` for memory, with the exact size, before it takes any.
 /// - Each call starts afresh: no descriptor or connection state of a failed call is used again.
 /// - Errors carry their path and errno; `is_transient` follows promise 5. A store never retries.
 /// - What is not a regular object (a pipe, a device, a directory) is an error at once and never blocks.

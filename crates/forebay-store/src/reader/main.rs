@@ -158,10 +158,15 @@ impl Opened {
             Self::File { file, about, offset } => {
                 let begin = *offset;
                 let wanted = (about.size_bytes - begin).min(window.len() as u64) as usize;
-                fill(file, &mut window[..wanted], begin)
+                let count = fill(file, &mut window[..wanted], begin)
                     .map_err(|failed| Answer { size_bytes: about.size_bytes, ..failed })?;
-                *offset += wanted as u64;
-                Ok(Answer { is_last: *offset == about.size_bytes, count: wanted as u64, offset: begin, ..*about })
+                *offset += count as u64;
+                let is_last = count < wanted || *offset == about.size_bytes;
+                if is_last {
+                    let after = self::about(&file.metadata().map_err(not(Status::NotExamined))?);
+                    (about.size_after, about.mtime_after) = (after.size_bytes, after.mtime_ns);
+                }
+                Ok(Answer { is_last, count: count as u64, offset: begin, ..*about })
             }
             Self::Directory { entries, about, waiting } => {
                 let mut used = 0;
@@ -185,18 +190,19 @@ impl Opened {
     }
 }
 
-fn fill(file: &File, piece: &mut [u8], begin: u64) -> Result<(), Answer> {
+/// Fills `piece`, or as much of it as there is of the file.
+fn fill(file: &File, piece: &mut [u8], begin: u64) -> Result<usize, Answer> {
     let mut have = 0;
     while have < piece.len() {
         let offset = begin + have as u64;
         match file.read_at(&mut piece[have..], offset) {
-            Ok(0) => return Err(Answer { status: Status::EndedEarly, offset, ..Answer::default() }),
+            Ok(0) => break,
             Ok(count) => have += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Answer { offset, ..not(Status::NotRead)(error) }),
         }
     }
-    Ok(())
+    Ok(have)
 }
 
 fn next_entry(entries: &mut ReadDir) -> io::Result<Option<(std::ffi::OsString, bool)>> {

@@ -10,8 +10,8 @@
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
 /// A request: one byte of what, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not here.
 pub(crate) const MAX_REQUEST_BYTES: usize = 8192;
-/// An answer: eight words.
-pub(crate) const ANSWER_BYTES: usize = 64;
+/// An answer: ten words.
+pub(crate) const ANSWER_BYTES: usize = 80;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,20 +51,17 @@ pub(crate) enum Status {
     NotListed,
     /// It is no regular file: `mode` says what.
     NotRegular,
-    /// It ended at `offset`, before its size.
-    EndedEarly,
     /// The request made no sense.
     NotUnderstood,
 }
 
-const STATUSES: [Status; 8] = [
+const STATUSES: [Status; 7] = [
     Status::Fine,
     Status::NotOpened,
     Status::NotExamined,
     Status::NotRead,
     Status::NotListed,
     Status::NotRegular,
-    Status::EndedEarly,
     Status::NotUnderstood,
 ];
 
@@ -79,10 +76,14 @@ pub(crate) struct Answer {
     pub(crate) errno: i32,
     /// Type and permissions, as stat(2) gives them.
     pub(crate) mode: u32,
-    /// Length of the whole object.
+    /// Length of the whole object, when it was opened.
     pub(crate) size_bytes: u64,
-    /// When it was last changed, in nanoseconds since 1970.
+    /// When it was last changed, in nanoseconds since 1970, when it was opened.
     pub(crate) mtime_ns: i64,
+    /// Its length after the last byte was read.
+    pub(crate) size_after: u64,
+    /// When it was last changed, after the last byte was read.
+    pub(crate) mtime_after: i64,
     /// With `inode`, which directory it is.
     pub(crate) device: u64,
     /// See `device`.
@@ -105,6 +106,8 @@ impl Answer {
             self.inode,
             self.count,
             self.offset,
+            self.size_after,
+            self.mtime_after.cast_unsigned(),
         ];
         let mut bytes = [0; ANSWER_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -131,6 +134,8 @@ impl Answer {
             inode: word(5),
             count: word(6),
             offset: word(7),
+            size_after: word(8),
+            mtime_after: word(9).cast_signed(),
         })
     }
 }

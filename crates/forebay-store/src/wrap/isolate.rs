@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed_elsewhere;
-use crate::local::{Local, ended_early, not_regular, open_failed, resize};
+use crate::local::{Local, not_regular, open_failed, resize, whole};
 use crate::mount::Mount;
 use crate::reader::protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, take_entry};
 use crate::store::{Allot, Object, Stat, Stop, Store};
@@ -177,13 +177,18 @@ fn understand(path: &Path, answer: Answer) -> Result<Answer> {
         Status::NotRead => failed_elsewhere("read", path, error())
             .with_detail(format!("at byte {} of {}", answer.offset, answer.size_bytes)),
         Status::NotRegular => not_regular(answer.mode),
-        Status::EndedEarly => ended_early(answer.size_bytes, answer.offset),
         Status::NotUnderstood => Error::internal("a reader process did not understand what it was asked"),
     })
 }
 
 fn stat_of(answer: &Answer) -> Stat {
     Stat { size_bytes: answer.size_bytes, mtime_ns: answer.mtime_ns }
+}
+
+/// Whether the last answer completes a file of which there are `have` bytes.
+fn complete(stat: Stat, have: u64, answer: &Answer) -> Result<()> {
+    let after = Stat { size_bytes: answer.size_after, mtime_ns: answer.mtime_after };
+    if answer.is_last { whole(stat, have, after) } else { Ok(()) }
 }
 
 impl Store for Isolated {
@@ -194,6 +199,8 @@ impl Store for Isolated {
         let read = self.call(path, |call| {
             let mut answer = call.begin(Request::Read)?;
             let stat = stat_of(&answer);
+            // Before memory is asked for: what is not whole needs none.
+            complete(stat, answer.count, &answer)?;
             let asked = Instant::now();
             let allotted = allot(stat.size_bytes);
             // Waiting for memory is not the storage's fault.
@@ -213,6 +220,7 @@ impl Store for Isolated {
                     bytes.get_mut(have..end).ok_or_else(|| Error::internal("a reader gave more than it said"))?;
                 call.copy(answer, piece)?;
                 have = end;
+                complete(stat, have as u64, &answer)?;
                 if answer.is_last {
                     break;
                 }

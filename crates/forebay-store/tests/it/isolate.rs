@@ -1,7 +1,5 @@
 //! Reading in other processes: the contract, and what happens to readers that hang, die or are no longer needed.
 
-#![allow(clippy::unwrap_used, reason = "what tests share panics like tests")]
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -60,7 +58,9 @@ fn isolated_files_keep_the_contract() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
-    conformance::check(&Isolated::new(2, LONG), folder.path());
+    let store = Isolated::new(2, LONG);
+    conformance::check(&store, folder.path());
+    conformance::check_changes(&store, folder.path(), &crate::rewrite);
 }
 
 #[test]
@@ -123,6 +123,28 @@ fn failures_are_those_of_reading_here() {
         }
     }
     assert!(store.read(&path, &mut unlimited).is_ok());
+    assert_eq!(store.readers().unwrap().started, 1, "an error costs no reader");
+}
+
+#[test]
+fn a_file_that_changes_between_two_pieces_is_neither_half_old_nor_half_new() {
+    let (folder, path, store, _) = warm(LONG);
+    let large = folder.path().join("large");
+    for (size_after, said) in [
+        (3 << 20, "changed while it was read (its modification time moved by "),
+        (4 << 20, "changed while it was read (expected 3145728 bytes, got 4194304)"),
+        (100, "changed while it was read (expected 3145728 bytes, got 100)"),
+    ] {
+        crate::rewrite(&large, &vec![b'o'; 3 << 20]);
+        let between_two_pieces = &mut |size| {
+            crate::rewrite(&large, &vec![b'n'; size_after]);
+            unlimited(size)
+        };
+        let error = store.read(&large, between_two_pieces).unwrap_err();
+        assert_eq!((error.kind(), error.is_transient()), (Kind::Changed, false));
+        assert!(error.message().starts_with(said), "{error}");
+    }
+    assert_eq!(store.read(&path, &mut unlimited).unwrap().bytes, b"one");
     assert_eq!(store.readers().unwrap().started, 1, "an error costs no reader");
 }
 
