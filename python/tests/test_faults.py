@@ -420,6 +420,19 @@ def test_too_many_failures_end_the_run(fault_fs: FaultFs, matrix: Matrix) -> Non
     )
 
 
+def test_one_deadline_covers_all_pieces_of_a_large_file(fault_fs: FaultFs) -> None:
+    large = fault_fs.source / VICTIM
+    large.write_bytes(large.read_bytes() + bytes(6 << 20))  # what follows the end of a JPEG is benign
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace", retries=0, deadline_seconds=1.5)
+    # Each piece of 1 MiB takes less than the deadline, all of them more.
+    fault_fs.rule(VICTIM, "read", delay=0.4)
+    assert delivered(loader) == COUNT and balanced(loader)["replaced"] == 1
+    (failure,) = loader.failures
+    assert (failure.code, failure.stage, failure.attempts) == ("timeout", "fetch", 1)
+    assert 1.5 <= failure.elapsed_seconds < 3
+    assert 1 < fault_fs.counts()["read", VICTIM] < 7, "some pieces came, and not all"
+
+
 def test_the_deadline_ends_the_attempts(fault_fs: FaultFs, matrix: Matrix) -> None:
     loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace", retries=100, deadline_seconds=0.5)
     fault_fs.rule(VICTIM, "read", errno=errno.EIO)

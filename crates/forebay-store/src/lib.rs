@@ -19,5 +19,5 @@ mod wrap;
 pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind};
-pub use store::{Allot, Object, Stat, Stop, Store};
+pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use wrap::{DEFAULT_MAX_LOST_READERS, Isolated, Readers};

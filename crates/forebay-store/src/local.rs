@@ -47,7 +47,7 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
     let have = fill(path, &file, &mut bytes)?;
     let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
     whole(stat, have as u64, after)?;
-    Ok(Object { bytes, stat })
+    Ok(Object { bytes: bytes.into(), stat })
 }
 
 /// Makes room for a file; memory that is not there is an error, not the end of the process. A reused buffer keeps its

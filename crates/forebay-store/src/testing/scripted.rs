@@ -99,7 +99,7 @@ impl<S: Store> Store for Scripted<S> {
         let (mut bytes, content) = result.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
         bytes.clear();
         bytes.extend_from_slice(&content);
-        Ok(Object { bytes, stat: self.inner.stat(path)? })
+        Ok(Object { bytes: bytes.into(), stat: self.inner.stat(path)? })
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
