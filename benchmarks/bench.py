@@ -49,11 +49,17 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[
             result["rate"] = result["images"] / result["seconds"]
             rounds[name].append(result)
             print(
-                f"round {number}  {name:8}  {result['rate']:7.0f} images/s  "
+                f"round {number}  {name:8}  {result['rate']:7.0f} images/s  {processor(result):>5} us of processor  "
                 f"{result['images']} delivered  hash {result['hash']}",
                 flush=True,
             )
     return rounds
+
+
+def processor(result: dict[str, Any]) -> str:
+    """Microseconds of processor time an image, of all processes; the kernels alone do not say."""
+    seconds = result.get("processor_seconds")
+    return "" if seconds is None else f"{seconds / result['images'] * 1e6:.0f}"
 
 
 def machine() -> str:
@@ -90,8 +96,8 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         f"{arguments.threads} threads or worker processes; {arguments.rounds} rounds of {arguments.epochs} timed "
         "epochs after one that is not. Each run is a process of its own; medians, and the range in brackets.",
         "",
-        "| loader | images/s | forebay is | delivered per run | hash of epoch 0, each round |",
-        "|---|---|---|---|---|",
+        "| loader | images/s | forebay is | processor, an image | delivered per run | hash of epoch 0, each round |",
+        "|---|---|---|---|---|---|",
     ]
     for name, results in rounds.items():
         spread = f"{min(result['rate'] for result in results):.0f} to {max(result['rate'] for result in results):.0f}"
@@ -99,7 +105,11 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         delivered = ", ".join(sorted({str(result["images"]) for result in results}))
         hashes = [result["hash"] for result in results]
         hashes = f"`{hashes[0]}`, the same {len(hashes)} times" if len(set(hashes)) == 1 else ", ".join(hashes)
-        lines.append(f"| {NAMES[name]} | {rates[name]:.0f} ({spread}) | {ratio} | {delivered} | {hashes} |")
+        used = [float(told) for told in map(processor, results) if told]
+        used_text = f"{median(used):.0f} us" if used else ""
+        lines.append(
+            f"| {NAMES[name]} | {rates[name]:.0f} ({spread}) | {ratio} | {used_text} | {delivered} | {hashes} |"
+        )
     lines += [
         "",
         "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is the",

@@ -102,6 +102,12 @@ class DeadlineError(ForebayError, TimeoutError):
     code = "timeout"
 
 
+class ChangedError(ForebayError, OSError):
+    """The file was written to while it was read, twice."""
+
+    code = "changed"
+
+
 class CorruptError(ForebayError, OSError):
     """The file is of a known format, and damaged."""
 

@@ -164,13 +164,13 @@ PASSING = [
     twice("lookup", errno.ENOTCONN, hint="faultfs"),
     Passing("the file ends early, once", [{"operation": "read", "short": 1000, "times": 1}], "unavailable", None, 2),
     Passing("the file reads as empty, once", [{"operation": "read", "short": 0, "times": 1}], "unavailable", None, 2),
-    Passing("the size is said to be 0, once", [{"operation": "getattr", "size": 0, "times": 1}], "corrupt", None, 2),
+    Passing("the size is said to be 0, once", [{"operation": "getattr", "size": 0, "times": 1}], "changed", None, 2),
     Passing(
         "garbage from the middle on, once", [{"operation": "read", "garbage": 800, "times": 1}], "corrupt", None, 2
     ),
     Passing("nothing but garbage, once", [{"operation": "read", "garbage": 0, "times": 1}], "undecodable", None, 2),
     Passing(
-        "the size is said to be 1,000, once", [{"operation": "getattr", "size": 1000, "times": 1}], "corrupt", None, 2
+        "the size is said to be 1,000, once", [{"operation": "getattr", "size": 1000, "times": 1}], "changed", None, 2
     ),
     Passing(
         "EIO from open twice, then the file ends early once",
@@ -329,6 +329,34 @@ def test_what_lasts_is_replaced_left_out_or_raised(fault_fs: FaultFs, matrix: Ma
         matrix.enter(case.fault, loader, policy, f"`{failure.code}`, {outcome} after {case.attempts} {tries}", seconds)
 
 
+def test_a_file_that_somebody_writes_to_is_reported_and_not_remembered(fault_fs: FaultFs, matrix: Matrix) -> None:
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace")
+    # A read takes long enough for the file to be touched in it many times.
+    fault_fs.rule(VICTIM, "read", delay=0.3)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.wait(0.01):
+            os.utime(fault_fs.source / VICTIM)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    started = time.monotonic()
+    try:
+        assert delivered(loader) == COUNT
+    finally:
+        done.set()
+        writer.join()
+    seconds = time.monotonic() - started
+    assert balanced(loader)["replaced"] == 1
+    (failure,) = loader.failures
+    assert (failure.code, failure.stage, failure.attempts) == ("changed", "fetch", 2)
+    assert "changed while it was read (its modification time moved by" in failure.message and "rename" in failure.hint
+    matrix.enter("somebody writes to the file", loader, "replace", "`changed`, replaced after 2 attempts", seconds)
+    fault_fs.clear()
+    assert delivered(loader) == balanced(loader)["delivered"] == COUNT
+
+
 def test_a_file_found_corrupt_is_not_opened_in_the_next_epoch(fault_fs: FaultFs) -> None:
     loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace")
     fault_fs.rule(VICTIM, "read", garbage=800)
@@ -390,6 +418,19 @@ def test_too_many_failures_end_the_run(fault_fs: FaultFs, matrix: Matrix) -> Non
     matrix.enter(
         "EIO from read for half of the files", loader, "replace, max_failures=2", "`too_many_failures`", seconds
     )
+
+
+def test_one_deadline_covers_all_pieces_of_a_large_file(fault_fs: FaultFs) -> None:
+    large = fault_fs.source / VICTIM
+    large.write_bytes(large.read_bytes() + bytes(6 << 20))  # what follows the end of a JPEG is benign
+    loader = fb.DataLoader(dataset(fault_fs), BATCH, on_error="replace", retries=0, deadline_seconds=1.5)
+    # Each piece of 1 MiB takes less than the deadline, all of them more.
+    fault_fs.rule(VICTIM, "read", delay=0.4)
+    assert delivered(loader) == COUNT and balanced(loader)["replaced"] == 1
+    (failure,) = loader.failures
+    assert (failure.code, failure.stage, failure.attempts) == ("timeout", "fetch", 1)
+    assert 1.5 <= failure.elapsed_seconds < 3
+    assert 1 < fault_fs.counts()["read", VICTIM] < 7, "some pieces came, and not all"
 
 
 def test_the_deadline_ends_the_attempts(fault_fs: FaultFs, matrix: Matrix) -> None:

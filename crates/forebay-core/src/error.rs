@@ -26,6 +26,8 @@ pub enum Kind {
     Unavailable,
     /// A deadline passed.
     Timeout,
+    /// The file was written to while it was read.
+    Changed,
     /// The bytes are of a known format and damaged.
     Corrupt,
     /// The bytes are of no format forebay decodes.
@@ -95,6 +97,9 @@ registry! {
     Timeout "timeout" "DeadlineError" "TimeoutError" true
         "the deadline of the sample passed"
         => "the storage is slow or stuck; raise `deadline_seconds` if it is only slow";
+    Changed "changed" "ChangedError" "OSError" true
+        "the file was written to while it was read, twice"
+        => "train on files that nobody writes to: write under another name, and rename when complete; a mount whose times move by themselves needs another option";
     Corrupt "corrupt" "CorruptError" "OSError" true
         "the file is of a known format, and damaged"
         => "the file itself is bad (a second read agreed): restore it from its source or delete it";

@@ -20,6 +20,6 @@ mod wrap;
 pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind};
-pub use store::{Allot, Object, Stat, Stop, Store};
+pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{Isolated, Readers};

@@ -45,8 +45,10 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
     let stat = stat_of(&metadata);
     let mut bytes = allot(stat.size_bytes)?;
     resize(&mut bytes, stat.size_bytes)?;
-    fill(path, &file, &mut bytes)?;
-    Ok(Object { bytes, stat })
+    let have = fill(path, &file, &mut bytes)?;
+    let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
+    whole(stat, have as u64, after)?;
+    Ok(Object { bytes: bytes.into(), stat })
 }
 
 /// Makes room for a file; memory that is not there is an error, not the end of the process. A reused buffer keeps its
@@ -60,14 +62,14 @@ pub(crate) fn resize(bytes: &mut Vec<u8>, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
+/// Fills `bytes`, or as much of them as there is of the file.
+fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<usize> {
     /// A signal interrupts a read now and then; a file system that answers nothing else is broken.
     const MAX_INTERRUPTIONS: u32 = 100;
     let (mut have, mut interruptions) = (0, 0);
     while have < bytes.len() {
         match file.read_at(&mut bytes[have..], have as u64) {
-            // Seen on FUSE: a 300,000-byte file that reads as 1,000 bytes without an error.
-            Ok(0) => return Err(ended_early(bytes.len() as u64, have as u64)),
+            Ok(0) => break,
             Ok(count) => have += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
                 interruptions += 1;
@@ -77,13 +79,31 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(have)
 }
 
-pub(crate) fn ended_early(expected: u64, got: u64) -> Error {
-    Error::new(Kind::Unavailable, format!("ended early (expected {expected} bytes, got {got})"))
-        .transient()
-        .with_hint("the storage cut the read short, or something is rewriting the file")
+/// Whether `have` bytes are all of a file that was `before` when it was opened, and is `after` now. A file that was
+/// written to in between may be half old and half new, which no decoder has to notice.
+pub(crate) fn whole(before: Stat, have: u64, after: Stat) -> Result<()> {
+    let expected = before.size_bytes;
+    // The time alone decides here: FUSE answers a read that was cut short with a smaller size, too.
+    if have < expected && after.mtime_ns == before.mtime_ns {
+        // Seen there: a 300,000-byte file that reads as 1,000 bytes without an error.
+        return Err(Error::new(Kind::Unavailable, format!("ended early (expected {expected} bytes, got {have})"))
+            .transient()
+            .with_hint("the storage cut the read short, or something is rewriting the file"));
+    }
+    if after == before {
+        return Ok(());
+    }
+    let what = match after.size_bytes {
+        size if size == expected => {
+            let seconds = after.mtime_ns.saturating_sub(before.mtime_ns) as f64 / 1e9;
+            format!("its modification time moved by {seconds:.6} s")
+        }
+        size => format!("expected {expected} bytes, got {size}"),
+    };
+    Err(Error::new(Kind::Changed, format!("changed while it was read ({what})")))
 }
 
 /// What stat(2) says of something that cannot be read like a file.
@@ -170,6 +190,42 @@ mod tests {
             let error = Local.read(&path, Duration::MAX, &mut unlimited).unwrap_err();
             assert_eq!((error.kind(), error.errno(), error.is_transient()), (Kind::NotFound, Some(errno), false));
         }
+    }
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let set = |content: &[u8], seconds| {
+            fs::write(&path, content).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            OpenOptions::new().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        };
+        for (content, seconds, said) in [
+            (b"54321".as_slice(), 3, "changed while it was read (its modification time moved by 2.000000 s)"),
+            (b"54321", 0, "changed while it was read (its modification time moved by -1.000000 s)"),
+            (b"1234567", 3, "changed while it was read (expected 5 bytes, got 7)"),
+            (b"1234567", 1, "changed while it was read (expected 5 bytes, got 7)"),
+            (b"123", 3, "changed while it was read (expected 5 bytes, got 3)"),
+        ] {
+            set(b"12345", 1);
+            let read = Local.read(&path, Duration::MAX, &mut |size| {
+                set(content, seconds);
+                unlimited(size)
+            });
+            let error = read.unwrap_err();
+            assert_eq!((error.kind(), error.is_transient(), error.message()), (Kind::Changed, false, said));
+            assert_eq!(&*Local.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, content);
+        }
+        // As when FUSE cuts a read short: a smaller size, and nothing wrote to it.
+        set(b"12345", 1);
+        let read = Local.read(&path, Duration::MAX, &mut |size| {
+            set(b"123", 1);
+            unlimited(size)
+        });
+        let error = read.unwrap_err();
+        assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true));
+        assert_eq!(error.message(), "ended early (expected 5 bytes, got 3)");
     }
 
     #[test]

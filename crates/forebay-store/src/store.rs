@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_core::{Listing, Result};
 
-use crate::wrap::Readers;
+use crate::wrap::{Kept, Readers};
 
 /// What is known of an object without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +24,59 @@ pub struct Stat {
 #[derive(Debug)]
 pub struct Object {
     /// All its bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// What it was when it was opened.
     pub stat: Stat,
 }
 
-/// Gives a buffer for this many bytes once the memory budget allows it, or the error that ends the read.
+/// An object's bytes: in the buffer that was allotted for them, or where a reader process has put them, which is given
+/// back when they are dropped. Either lives as long as it is held, whatever becomes of store and reader.
+#[derive(Debug)]
+pub struct Bytes {
+    buffer: Vec<u8>,
+    kept: Option<Kept>,
+}
+
+impl Bytes {
+    pub(crate) fn kept(kept: Kept, buffer: Vec<u8>) -> Self {
+        Self { buffer, kept: Some(kept) }
+    }
+
+    /// Gives the bytes up and returns the buffer that was allotted, used or not, for the next read.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.kept.as_deref().unwrap_or(&self.buffer)
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(buffer: Vec<u8>) -> Self {
+        Self { buffer, kept: None }
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Bytes {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+/// Charges this many bytes once the memory budget allows it, and gives a buffer that may be used for them; or the error
+/// that ends the read.
 pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 
 /// A place that bytes come from.
 ///
 /// # Contract (checked by `testing::conformance` for every store)
 /// - `read` returns all bytes or an error, never a part: fewer bytes than the store itself announced are a
-///   transient error. It asks `allot` for memory, with the exact size, before it takes any.
+///   transient error, and an object whose size or mtime moved meanwhile is `Kind::Changed`. It asks `allot` for memory, with the exact size, before it takes any.
 /// - Each call starts afresh: no descriptor or connection state of a failed call is used again.
 /// - Errors carry their path and errno; `is_transient` follows promise 5. A store never retries.
 /// - What is not a regular object (a pipe, a device, a directory) is an error at once and never blocks.

@@ -45,7 +45,9 @@ fn pipeline() -> Result<Pipeline> {
 
 fn read(dataset: &dyn Dataset, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
     let one = |sample| {
-        store.read(&dataset.path(SampleId(sample)), Duration::MAX, &mut |_| Ok(Vec::new())).map(|object| object.bytes)
+        store
+            .read(&dataset.path(SampleId(sample)), Duration::MAX, &mut |_| Ok(Vec::new()))
+            .map(|object| object.bytes.to_vec())
     };
     (0..dataset.len()).map(one).collect()
 }

@@ -25,7 +25,7 @@ pub(crate) fn run(shared: &Shared, cpu: usize) {
         });
         let Fetched { item, path, object, charged, decode_bytes, buffer } = fetched;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
-        let (bytes, stat) = (object.bytes, is_about_file.then_some(object.stat));
+        let (bytes, stat) = (object.bytes.into_buffer(), is_about_file.then_some(object.stat));
         shared.decoded(cpu, decode_bytes, charged, bytes);
         match result {
             Ok((value, timing)) => {

@@ -58,7 +58,7 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scrat
     let mut allot = |size| shared.allot(seat, size);
     if shared.source.open.is_some() {
         // The user's own way opens the path itself; a CPU thread will call it.
-        let object = Object { bytes: allot(0)?, stat: Stat { size_bytes: 0, mtime_ns: 0 } };
+        let object = Object { bytes: allot(0)?.into(), stat: Stat { size_bytes: 0, mtime_ns: 0 } };
         return Ok(Read { object, decode_bytes: 0 });
     }
     let object = shared.source.store.read(path, job.within, &mut allot)?;

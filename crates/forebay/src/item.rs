@@ -46,6 +46,8 @@ pub(crate) struct Item {
     pub(crate) started: Option<Duration>,
     /// A decode error has had its fresh read.
     pub(crate) reread: bool,
+    /// A file that was written to while it was read has had its second read.
+    pub(crate) changed: bool,
     /// The first error of `sample`; if a later attempt succeeds it has recovered from this.
     pub(crate) trouble: Option<Error>,
     /// Why `planned` was given up.
@@ -66,6 +68,7 @@ impl Item {
             attempts: 0,
             started: None,
             reread: false,
+            changed: false,
             trouble: None,
             given_up: None,
         }
@@ -73,7 +76,8 @@ impl Item {
 
     /// Starts over with another sample in the same place.
     pub(crate) fn substitute(&mut self, sample: SampleId) {
-        (self.sample, self.attempts, self.started, self.reread, self.trouble) = (sample, 0, None, false, None);
+        (self.sample, self.attempts, self.started, self.trouble) = (sample, 0, None, None);
+        (self.reread, self.changed) = (false, false);
     }
 }
 

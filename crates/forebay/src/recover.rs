@@ -39,6 +39,11 @@ fn judge(retry: &Retry, item: &mut Item, error: &Error, elapsed: Duration) -> Ve
         item.reread = true;
         return Verdict::ReadAgain(Duration::ZERO);
     }
+    // Whoever writes to it gets a moment to finish.
+    if error.kind() == Kind::Changed && !item.changed {
+        item.changed = true;
+        return Verdict::ReadAgain(retry.first_pause);
+    }
     Verdict::GiveUp
 }
 
@@ -204,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_written_to_has_one_more_read_of_its_own() {
+        let retry = Retry { retries: 0, ..Retry::default() };
+        let changed = Error::new(Kind::Changed, "changed while it was read").at_stage(Stage::Fetch);
+        let corrupt = Error::new(Kind::Corrupt, "is truncated").at_stage(Stage::Decode);
+        let mut item = item();
+        let mut judged = |error| judge(&retry, &mut item, error, Duration::ZERO);
+        assert_eq!(judged(&changed), Verdict::ReadAgain(retry.first_pause));
+        assert_eq!(judged(&corrupt), Verdict::ReadAgain(Duration::ZERO), "what was read next is not yet believed");
+        assert_eq!(judged(&changed), Verdict::GiveUp);
+    }
+
+    #[test]
     fn missing_files_and_failing_transforms_are_not_read_again() {
         let transform = Error::new(Kind::Undecodable, "broke the transform").at_stage(Stage::Transform);
         for error in [Error::new(Kind::NotFound, "is gone"), Error::new(Kind::Denied, "no"), transform] {
@@ -226,5 +243,8 @@ mod tests {
         assert_eq!(known.at_path(path).to_string(), "\"/cat/1.jpg\" is truncated");
         store.insert(path, *b"repaired");
         assert!(quarantine.check(path, &store).is_none());
+        let changed = Error::new(Kind::Changed, "changed while it was read").at_stage(Stage::Fetch);
+        quarantine.add(path, store.stat(path).unwrap(), &changed);
+        assert!(quarantine.check(path, &store).is_none(), "a file that is written to may be good next time");
     }
 }

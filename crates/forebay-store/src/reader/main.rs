@@ -70,7 +70,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     // SAFETY: `address` is mapped, readable and writable for WINDOW_BYTES until the process ends; the loader's
-    // process has made the window that long before, and reads it only between an answer and its next request.
+    // process has made the window that long before, and reads of it only what no unanswered request names. Nothing is
+    // written here beside such a part.
     let window = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>(), WINDOW_BYTES) };
     // SAFETY: descriptor 0 is the socket, and nothing else here uses it.
     let socket = unsafe { File::from_raw_fd(0) };
@@ -85,16 +86,21 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
     let mut opened = Opened::Nothing;
     loop {
         let count = socket.read(&mut request)?;
-        let [kind, path @ ..] = &request[..count] else { return Ok(()) };
-        let path = Path::new(OsStr::from_bytes(path));
-        let answer = match Request::of(*kind) {
-            Some(Request::Read) => read(&mut opened, path, window),
-            Some(Request::Stat) => {
+        if count == 0 {
+            return Ok(());
+        }
+        let understood = Request::from_bytes(&request[..count]).and_then(|(kind, span, path)| {
+            let begin = span.offset as usize;
+            Some((kind, window.get_mut(begin..begin + span.length as usize)?, Path::new(OsStr::from_bytes(path))))
+        });
+        let answer = match understood {
+            Some((Request::Read, window, path)) => read(&mut opened, path, window),
+            Some((Request::Stat, _, path)) => {
                 fs::metadata(path).map(|metadata| about(&metadata)).map_err(not(Status::NotExamined))
             }
-            Some(Request::List) => list(&mut opened, path, window),
-            Some(Request::More) => opened.more(window),
-            Some(Request::Close) => {
+            Some((Request::List, window, path)) => list(&mut opened, path, window),
+            Some((Request::More, window, _)) => opened.more(window),
+            Some((Request::Close, ..)) => {
                 opened = Opened::Nothing;
                 continue;
             }
@@ -158,10 +164,15 @@ impl Opened {
             Self::File { file, about, offset } => {
                 let begin = *offset;
                 let wanted = (about.size_bytes - begin).min(window.len() as u64) as usize;
-                fill(file, &mut window[..wanted], begin)
+                let count = fill(file, &mut window[..wanted], begin)
                     .map_err(|failed| Answer { size_bytes: about.size_bytes, ..failed })?;
-                *offset += wanted as u64;
-                Ok(Answer { is_last: *offset == about.size_bytes, count: wanted as u64, offset: begin, ..*about })
+                *offset += count as u64;
+                let is_last = count < wanted || *offset == about.size_bytes;
+                if is_last {
+                    let after = self::about(&file.metadata().map_err(not(Status::NotExamined))?);
+                    (about.size_after, about.mtime_after) = (after.size_bytes, after.mtime_ns);
+                }
+                Ok(Answer { is_last, count: count as u64, offset: begin, ..*about })
             }
             Self::Directory { entries, about, waiting } => {
                 let mut used = 0;
@@ -185,18 +196,19 @@ impl Opened {
     }
 }
 
-fn fill(file: &File, piece: &mut [u8], begin: u64) -> Result<(), Answer> {
+/// Fills `piece`, or as much of it as there is of the file.
+fn fill(file: &File, piece: &mut [u8], begin: u64) -> Result<usize, Answer> {
     let mut have = 0;
     while have < piece.len() {
         let offset = begin + have as u64;
         match file.read_at(&mut piece[have..], offset) {
-            Ok(0) => return Err(Answer { status: Status::EndedEarly, offset, ..Answer::default() }),
+            Ok(0) => break,
             Ok(count) => have += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Answer { offset, ..not(Status::NotRead)(error) }),
         }
     }
-    Ok(())
+    Ok(have)
 }
 
 fn next_entry(entries: &mut ReadDir) -> io::Result<Option<(std::ffi::OsString, bool)>> {

@@ -6,12 +6,15 @@
 #![allow(dead_code, reason = "each end uses its half")]
 
 /// The memory that both have. Larger objects come through it piece by piece, so that what a reader takes is fixed.
-/// 1 MiB holds most samples whole; not measured beyond that.
+/// 1 MiB holds several samples of most datasets: `docs/decisions/0010-reader-processes.md`.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
-/// A request: one byte of what, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not here.
+/// A request: one byte of what, a span, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not
+/// here.
 pub(crate) const MAX_REQUEST_BYTES: usize = 8192;
-/// An answer: eight words.
-pub(crate) const ANSWER_BYTES: usize = 64;
+/// What stands before the path.
+const HEAD_BYTES: usize = 9;
+/// An answer: ten words.
+pub(crate) const ANSWER_BYTES: usize = 80;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +31,28 @@ pub(crate) enum Request {
     Close = 5,
 }
 
+/// A part of the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Where it begins.
+    pub(crate) offset: u32,
+    /// How long it is.
+    pub(crate) length: u32,
+}
+
 impl Request {
-    /// Reads the first byte of a request.
-    pub(crate) fn of(byte: u8) -> Option<Self> {
-        [Self::Read, Self::Stat, Self::List, Self::More, Self::Close].into_iter().find(|kind| *kind as u8 == byte)
+    /// As it travels: `span` is what the reader may write to until it has answered.
+    pub(crate) fn to_bytes(self, span: Span, path: &[u8]) -> Vec<u8> {
+        let [offset, length] = [span.offset, span.length].map(u32::to_ne_bytes);
+        [&[self as u8], offset.as_slice(), &length, path].concat()
+    }
+
+    /// From how it travelled.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<(Self, Span, &[u8])> {
+        let (&[kind, a, b, c, d, e, f, g, h], path) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let span = Span { offset: u32::from_ne_bytes([a, b, c, d]), length: u32::from_ne_bytes([e, f, g, h]) };
+        let kinds = [Self::Read, Self::Stat, Self::List, Self::More, Self::Close];
+        Some((kinds.into_iter().find(|known| *known as u8 == kind)?, span, path))
     }
 }
 
@@ -51,20 +72,17 @@ pub(crate) enum Status {
     NotListed,
     /// It is no regular file: `mode` says what.
     NotRegular,
-    /// It ended at `offset`, before its size.
-    EndedEarly,
     /// The request made no sense.
     NotUnderstood,
 }
 
-const STATUSES: [Status; 8] = [
+const STATUSES: [Status; 7] = [
     Status::Fine,
     Status::NotOpened,
     Status::NotExamined,
     Status::NotRead,
     Status::NotListed,
     Status::NotRegular,
-    Status::EndedEarly,
     Status::NotUnderstood,
 ];
 
@@ -79,17 +97,21 @@ pub(crate) struct Answer {
     pub(crate) errno: i32,
     /// Type and permissions, as stat(2) gives them.
     pub(crate) mode: u32,
-    /// Length of the whole object.
+    /// Length of the whole object, when it was opened.
     pub(crate) size_bytes: u64,
-    /// When it was last changed, in nanoseconds since 1970.
+    /// When it was last changed, in nanoseconds since 1970, when it was opened.
     pub(crate) mtime_ns: i64,
+    /// Its length after the last byte was read.
+    pub(crate) size_after: u64,
+    /// When it was last changed, after the last byte was read.
+    pub(crate) mtime_after: i64,
     /// With `inode`, which directory it is.
     pub(crate) device: u64,
     /// See `device`.
     pub(crate) inode: u64,
-    /// Bytes in the window.
+    /// Bytes in the span that was named.
     pub(crate) count: u64,
-    /// Where in the object the window begins, or where it went wrong.
+    /// Where in the object they begin, or where it went wrong.
     pub(crate) offset: u64,
 }
 
@@ -105,6 +127,8 @@ impl Answer {
             self.inode,
             self.count,
             self.offset,
+            self.size_after,
+            self.mtime_after.cast_unsigned(),
         ];
         let mut bytes = [0; ANSWER_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -131,6 +155,8 @@ impl Answer {
             inode: word(5),
             count: word(6),
             offset: word(7),
+            size_after: word(8),
+            mtime_after: word(9).cast_signed(),
         })
     }
 }

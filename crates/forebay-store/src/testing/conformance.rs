@@ -75,3 +75,29 @@ fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
     assert_ne!(identity("cat"), identity("dog"));
     assert_ne!(identity("cat"), identity("cat/deep"));
 }
+
+/// For stores whose objects can be written to: `write` replaces the content of a path in place, and makes its
+/// modification time another one. A read gives what was there before, whole, or says that it changed.
+pub fn check_changes(store: &dyn Store, root: &Path, write: &dyn Fn(&Path, &[u8])) {
+    let path = root.join("cat/changing.jpg");
+    // The large ones come in several pieces from every store that has pieces.
+    for (size, size_after) in [(10, 10), (10, 20), (10, 3), (10, 0), (0, 10), (5 << 20, 5 << 20), (5 << 20, 1 << 10)] {
+        let (old, new) = (vec![b'o'; size], vec![b'n'; size_after]);
+        write(&path, &old);
+        let read = store.read(&path, Duration::MAX, &mut |_| {
+            write(&path, &new);
+            Ok(Vec::new())
+        });
+        match read {
+            Ok(object) => {
+                assert!(object.bytes == old, "{size} to {size_after} bytes: neither the old content nor an error")
+            }
+            Err(error) => {
+                assert_eq!((error.kind(), error.is_transient()), (Kind::Changed, false), "{error}");
+                assert_eq!(error.path(), Some(path.as_path()), "{error}");
+            }
+        }
+        let object = store.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
+        assert!(object.bytes == new, "{size} to {size_after} bytes: a call that starts afresh reads what is there now");
+    }
+}

@@ -41,7 +41,7 @@ impl Store for Memory {
         let mut bytes = allot(content.len() as u64)?;
         bytes.clear();
         bytes.extend_from_slice(content);
-        Ok(Object { bytes, stat: self.stat(path)? })
+        Ok(Object { bytes: bytes.into(), stat: self.stat(path)? })
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {

@@ -18,6 +18,8 @@ pub enum Fault {
     Empty,
     /// Fewer bytes than announced.
     Short,
+    /// Something writes to it meanwhile.
+    Changed,
     /// The read succeeds with these bytes instead.
     Garbage(Vec<u8>),
     /// The thread panics.
@@ -92,6 +94,7 @@ impl<S: Store> Store for Scripted<S> {
             Fault::Errno(errno) => Err(Error::io("read", std::io::Error::from_raw_os_error(errno))),
             Fault::Empty => allot(0).map(|bytes| (bytes, Vec::new())),
             Fault::Short => Err(Error::new(Kind::Unavailable, "ended early (expected 9 bytes, got 3)").transient()),
+            Fault::Changed => Err(Error::new(Kind::Changed, "changed while it was read (expected 9 bytes, got 12)")),
             Fault::Garbage(content) => allot(content.len() as u64).map(|bytes| (bytes, content)),
             Fault::Panic => panic!("scripted panic"),
             Fault::Wait => {
@@ -107,7 +110,7 @@ impl<S: Store> Store for Scripted<S> {
         let (mut bytes, content) = result.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
         bytes.clear();
         bytes.extend_from_slice(&content);
-        Ok(Object { bytes, stat: self.inner.stat(path)? })
+        Ok(Object { bytes: bytes.into(), stat: self.inner.stat(path)? })
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {

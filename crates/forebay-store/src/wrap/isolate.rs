@@ -5,7 +5,6 @@
 //! socket and waited for with a deadline. A reader that does not answer is killed, not waited for, and replaced.
 
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,18 +12,21 @@ use std::time::{Duration, Instant};
 use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed_elsewhere;
-use crate::local::{Local, ended_early, not_regular, open_failed, resize};
-use crate::reader::protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, take_entry};
-use crate::store::{Allot, Object, Stat, Stop, Store};
+use crate::local::{Local, not_regular, open_failed, resize, whole};
+use crate::reader::protocol::{Answer, Request, Span, Status, take_entry};
+use crate::store::{Allot, Bytes, Object, Stat, Stop, Store};
 use crate::stuck::late;
 
 mod pool;
 mod process;
 mod program;
+mod window;
 
 use pool::Pool;
 pub use pool::Readers;
 use process::{Reader, Silence};
+pub(crate) use window::Kept;
+use window::View;
 
 /// Files of this machine and of whatever is mounted on it, read by other processes within a deadline.
 ///
@@ -62,13 +64,19 @@ impl Isolated {
     /// One call: a reader for its time, and what becomes of it afterwards.
     fn call<T>(&self, path: &Path, within: Duration, action: impl FnOnce(&mut Call<'_>) -> Result<T>) -> Result<T> {
         let path = std::path::absolute(path).map_err(|error| Error::io("made absolute", error))?;
-        if path.as_os_str().len() >= MAX_REQUEST_BYTES {
+        if path.as_os_str().len() > libc::PATH_MAX as usize {
             return Err(failed_elsewhere("opened", &path, std::io::Error::from_raw_os_error(libc::ENAMETOOLONG)));
         }
         let started = Instant::now();
-        let mut call = Call { store: self, path: &path, started, within, until: started + within, reader: None };
+        let until = started + within;
+        let mut call = Call { store: self, path: &path, started, within, until, reader: None, view: None };
         let result = action(&mut call);
+        call.view = None;
         if let Some(reader) = call.reader.take() {
+            if result.is_err() {
+                // Whatever it has open is not needed any more. Should it have died, the next call finds out.
+                reader.send(&Request::Close.to_bytes(Span::default(), &[]));
+            }
             self.pool.give_back(reader);
         }
         result
@@ -84,16 +92,19 @@ struct Call<'a> {
     until: Instant,
     /// In hand from the first answer on; taken away when it dies or is written off.
     reader: Option<Reader>,
+    /// What the reader may fill: nobody else has it.
+    view: Option<View>,
 }
 
 impl Call<'_> {
     /// Asks the first question of a call.
     fn begin(&mut self, request: Request) -> Result<Answer> {
-        let message = [&[request as u8], self.path.as_os_str().as_bytes()].concat();
         loop {
             let reader = self.store.pool.take(self.until)?;
-            if reader.send(&message) {
-                self.reader = Some(reader);
+            if let Some(view) = reader.window().view()
+                && reader.send(&request.to_bytes(view.span(), self.path.as_os_str().as_bytes()))
+            {
+                (self.reader, self.view) = (Some(reader), Some(view));
                 return self.answer();
             }
             // It died while nobody asked it anything: nothing of this call was lost with it.
@@ -103,12 +114,16 @@ impl Call<'_> {
 
     fn more(&mut self) -> Result<Answer> {
         // Should it have died, waiting for its answer will say so.
-        self.reader()?.send(&[Request::More as u8]);
+        self.reader()?.send(&Request::More.to_bytes(self.view()?.span(), &[]));
         self.answer()
     }
 
     fn reader(&self) -> Result<&Reader> {
         self.reader.as_ref().ok_or_else(|| Error::internal("a call went on without its reader"))
+    }
+
+    fn view(&self) -> Result<&View> {
+        self.view.as_ref().ok_or_else(|| Error::internal("a call went on without its part of the window"))
     }
 
     fn answer(&mut self) -> Result<Answer> {
@@ -128,18 +143,29 @@ impl Call<'_> {
                 Error::new(Kind::Stopped, "the loader was closed during a read")
             }
             Silence::Stopped(Some(_)) => {
-                reader.send(&[Request::Close as u8]);
+                self.view = None;
+                reader.send(&Request::Close.to_bytes(Span::default(), &[]));
                 self.store.pool.give_back(reader);
                 Error::new(Kind::Stopped, "the loader was closed during a read")
             }
         })
     }
 
-    /// Copies what the window holds.
-    fn copy(&self, answer: Answer, bytes: &mut [u8]) -> Result<()> {
-        let copied = self.reader()?.window().read_exact_at(bytes, 0);
-        copied
-            .map_err(|error| Error::internal(format!("a window of {} bytes could not be read: {error}", answer.count)))
+    /// What the reader has put into the view.
+    fn piece(&self, answer: &Answer) -> Result<&[u8]> {
+        let piece = self.view()?.bytes().get(..answer.count as usize);
+        piece.ok_or_else(|| Error::internal("a reader gave more than it was asked for"))
+    }
+
+    /// All that the reader has put into the view, to be used there, if it can be spared.
+    fn keep(&mut self, answer: &Answer) -> Option<Kept> {
+        match self.view.take()?.keep(answer.count as usize) {
+            Ok(kept) => Some(kept),
+            Err(view) => {
+                self.view = Some(view);
+                None
+            }
+        }
     }
 }
 
@@ -166,13 +192,18 @@ fn understand(path: &Path, answer: Answer) -> Result<Answer> {
         Status::NotRead => failed_elsewhere("read", path, error())
             .with_detail(format!("at byte {} of {}", answer.offset, answer.size_bytes)),
         Status::NotRegular => not_regular(answer.mode),
-        Status::EndedEarly => ended_early(answer.size_bytes, answer.offset),
         Status::NotUnderstood => Error::internal("a reader process did not understand what it was asked"),
     })
 }
 
 fn stat_of(answer: &Answer) -> Stat {
     Stat { size_bytes: answer.size_bytes, mtime_ns: answer.mtime_ns }
+}
+
+/// Whether the last answer completes a file of which there are `have` bytes.
+fn complete(stat: Stat, have: u64, answer: &Answer) -> Result<()> {
+    let after = Stat { size_bytes: answer.size_after, mtime_ns: answer.mtime_after };
+    if answer.is_last { whole(stat, have, after) } else { Ok(()) }
 }
 
 impl Store for Isolated {
@@ -183,31 +214,33 @@ impl Store for Isolated {
         let read = self.call(path, within.min(self.deadline), |call| {
             let mut answer = call.begin(Request::Read)?;
             let stat = stat_of(&answer);
+            // Before memory is asked for: what is not whole needs none.
+            complete(stat, answer.count, &answer)?;
             let asked = Instant::now();
             let allotted = allot(stat.size_bytes);
             // Waiting for memory is not the storage's fault.
             call.until += asked.elapsed();
-            let mut bytes = match allotted {
-                Ok(bytes) => bytes,
-                Err(refused) => {
-                    call.reader()?.send(&[Request::Close as u8]);
-                    return Err(refused);
-                }
-            };
-            resize(&mut bytes, stat.size_bytes)?;
+            let mut buffer = allotted?;
+            if answer.is_last
+                && let Some(kept) = call.keep(&answer)
+            {
+                return Ok(Object { bytes: Bytes::kept(kept, buffer), stat });
+            }
+            resize(&mut buffer, stat.size_bytes)?;
             let mut have = 0;
             loop {
                 let end = have + answer.count as usize;
-                let piece =
-                    bytes.get_mut(have..end).ok_or_else(|| Error::internal("a reader gave more than it said"))?;
-                call.copy(answer, piece)?;
+                let place =
+                    buffer.get_mut(have..end).ok_or_else(|| Error::internal("a reader gave more than it said"))?;
+                place.copy_from_slice(call.piece(&answer)?);
                 have = end;
+                complete(stat, have as u64, &answer)?;
                 if answer.is_last {
                     break;
                 }
                 answer = call.more()?;
             }
-            Ok(Object { bytes, stat })
+            Ok(Object { bytes: buffer.into(), stat })
         });
         read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
@@ -228,9 +261,7 @@ impl Store for Isolated {
             let mut answer = call.begin(Request::List)?;
             let mut listing = Listing { entries: Vec::new(), identity: (answer.device, answer.inode) };
             loop {
-                let mut names = vec![0; answer.count as usize];
-                call.copy(answer, &mut names)?;
-                let mut rest = names.as_slice();
+                let mut rest = call.piece(&answer)?;
                 while let Some((name, is_directory, following)) = take_entry(rest) {
                     let name = std::ffi::OsStr::from_bytes(name).to_owned();
                     listing.entries.push(Entry { name, is_directory });

@@ -2,4 +2,5 @@
 
 mod isolate;
 
+pub(crate) use isolate::Kept;
 pub use isolate::{Isolated, Readers};

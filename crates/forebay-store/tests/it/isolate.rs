@@ -1,7 +1,5 @@
 //! Reading in other processes: the contract, and what happens to readers that hang, die or are no longer needed.
 
-#![allow(clippy::unwrap_used, reason = "what tests share panics like tests")]
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Kind, Result};
 use forebay_store::testing::conformance;
-use forebay_store::{Isolated, Local, Store};
+use forebay_store::{Isolated, Local, Object, Store};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -60,7 +58,9 @@ fn isolated_files_keep_the_contract() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
-    conformance::check(&Isolated::new(2, LONG), folder.path());
+    let store = Isolated::new(2, LONG);
+    conformance::check(&store, folder.path());
+    conformance::check_changes(&store, folder.path(), &crate::rewrite);
 }
 
 #[test]
@@ -85,6 +85,109 @@ fn every_size_and_name_comes_as_it_is() {
     };
     assert_eq!(sorted(&store), sorted(&Local));
     assert_eq!(store.readers().unwrap().started, 1);
+}
+
+/// Reads a file, and says whether it is used where the reader has put it rather than in the buffer allotted for it.
+fn read_and_place(store: &Isolated, path: &Path) -> (Object, bool) {
+    let mut allotted = std::ptr::null();
+    let object = store.read(path, Duration::MAX, &mut |size| {
+        let buffer = Vec::with_capacity(size as usize);
+        allotted = buffer.as_ptr();
+        Ok(buffer)
+    });
+    let object = object.unwrap();
+    let is_in_place = object.bytes.as_ptr() != allotted;
+    (object, is_in_place)
+}
+
+/// Files of 100 kB, each of one byte, and a store with one reader for them.
+fn hundred_kilobytes(count: u8, deadline: Duration) -> (tempfile::TempDir, Vec<PathBuf>, Isolated) {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..count).map(|byte| folder.path().join(byte.to_string())).collect();
+    (0..).zip(&paths).for_each(|(byte, path)| std::fs::write(path, [byte; 100_000]).unwrap());
+    (folder, paths, Isolated::new(1, deadline))
+}
+
+#[test]
+fn a_file_is_used_where_the_reader_put_it_and_copied_when_there_is_no_room() {
+    let (_folder, paths, store) = hundred_kilobytes(40, LONG);
+    for _ in 0..3 {
+        let (objects, places): (Vec<_>, Vec<_>) = paths.iter().map(|path| read_and_place(&store, path)).unzip();
+        // Each takes 112 of 1024 KiB, of which 256 stay free for the next read.
+        assert_eq!(places, (0..40).map(|number| number < 6).collect::<Vec<_>>());
+        for (byte, object) in (0..).zip(&objects) {
+            assert!(object.bytes == [byte; 100_000], "file {byte}");
+        }
+        // What is dropped is used again; the others stay as they are.
+        let (objects, dropped): (Vec<_>, Vec<_>) =
+            objects.into_iter().enumerate().partition(|(number, _)| number % 2 == 0);
+        assert!(dropped.into_iter().all(|(_, object)| object.bytes.into_buffer().capacity() >= 100_000));
+        let again: Vec<_> = paths[30..].iter().map(|path| read_and_place(&store, path)).collect();
+        assert!(again[0].1);
+        for (byte, object) in (30..).zip(again) {
+            assert!(object.0.bytes == [byte; 100_000], "file {byte}");
+        }
+        for (byte, object) in objects {
+            assert!(object.bytes == [byte as u8; 100_000], "file {byte}");
+        }
+    }
+    assert_eq!(store.readers().unwrap().started, 1);
+}
+
+#[test]
+fn what_is_used_in_place_outlives_its_reader_and_the_store() {
+    let (_folder, paths, store) = hundred_kilobytes(4, Duration::from_millis(200));
+    let (first, is_in_place) = read_and_place(&store, &paths[1]);
+    assert!(is_in_place);
+    // Stopped and then killed while it was to fill another part of the same window.
+    let [stuck] = store.idle_processes()[..] else { panic!("one read, one reader") };
+    signal(stuck, libc::SIGSTOP);
+    assert_eq!(store.read(&paths[2], Duration::MAX, &mut unlimited).unwrap_err().kind(), Kind::Timeout);
+    let (second, is_in_place) = read_and_place(&store, &paths[2]);
+    assert!(is_in_place);
+    let [healthy] = store.idle_processes()[..] else { panic!("one read, one reader") };
+    signal(healthy, libc::SIGKILL);
+    soon("it is dead", || state(healthy) == 'Z');
+    let (third, _) = read_and_place(&store, &paths[3]);
+    let apart = |a: &Object, b: &Object| a.bytes.as_ptr().addr().abs_diff(b.bytes.as_ptr().addr()) >= 1 << 20;
+    assert!(apart(&first, &second) && apart(&second, &third), "a window goes with its reader");
+    drop(store);
+    for (byte, object) in [(1, first), (2, second), (3, third)] {
+        assert!(object.bytes == [byte; 100_000], "file {byte}");
+    }
+}
+
+#[test]
+fn what_is_used_in_place_is_given_back_by_any_thread() {
+    let (_folder, paths, _) = hundred_kilobytes(50, LONG);
+    let store = Isolated::new(3, LONG);
+    let (send, receive) = std::sync::mpsc::sync_channel::<(u8, Object)>(8);
+    let receive = std::sync::Mutex::new(receive);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let received = receive.lock().unwrap().recv();
+                    let Ok((byte, object)) = received else { return };
+                    assert!(object.bytes == [byte; 100_000], "file {byte}");
+                }
+            });
+        }
+        for number in 0..3 {
+            let (send, store, paths) = (send.clone(), &store, &paths);
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let byte = ((round * 7 + number) % 50) as u8;
+                    let object = store.read(&paths[usize::from(byte)], Duration::MAX, &mut unlimited).unwrap();
+                    send.send((byte, object)).unwrap();
+                }
+            });
+        }
+        drop(send);
+    });
+    assert!(store.readers().unwrap().started <= 3);
+    let (_objects, places): (Vec<_>, Vec<_>) = paths[..6].iter().map(|path| read_and_place(&store, path)).unzip();
+    assert_eq!(places, [true; 6], "nothing stayed behind");
 }
 
 #[test]
@@ -129,6 +232,28 @@ fn failures_are_those_of_reading_here() {
 }
 
 #[test]
+fn a_file_that_changes_between_two_pieces_is_neither_half_old_nor_half_new() {
+    let (folder, path, store, _) = warm(LONG);
+    let large = folder.path().join("large");
+    for (size_after, said) in [
+        (3 << 20, "changed while it was read (its modification time moved by "),
+        (4 << 20, "changed while it was read (expected 3145728 bytes, got 4194304)"),
+        (100, "changed while it was read (expected 3145728 bytes, got 100)"),
+    ] {
+        crate::rewrite(&large, &vec![b'o'; 3 << 20]);
+        let between_two_pieces = &mut |size| {
+            crate::rewrite(&large, &vec![b'n'; size_after]);
+            unlimited(size)
+        };
+        let error = store.read(&large, Duration::MAX, between_two_pieces).unwrap_err();
+        assert_eq!((error.kind(), error.is_transient()), (Kind::Changed, false));
+        assert!(error.message().starts_with(said), "{error}");
+    }
+    assert_eq!(store.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, b"one");
+    assert_eq!(store.readers().unwrap().started, 1, "an error costs no reader");
+}
+
+#[test]
 fn relative_paths_are_those_of_this_process() {
     let (_folder, _path, store, _) = warm(LONG);
     assert_eq!(
@@ -152,6 +277,39 @@ fn a_reader_that_hangs_is_written_off_and_replaced() {
     soon("the killed one is reaped", || store.readers().unwrap().lost == 0 && is_gone(process));
     let readers = store.readers().unwrap();
     assert_eq!((readers.alive, readers.started, readers.written_off, readers.died), (1, 2, 1, 0));
+}
+
+#[test]
+fn waiting_for_a_free_reader_counts_towards_the_deadline() {
+    let (_folder, paths, store) = hundred_kilobytes(2, Duration::from_secs(1));
+    store.read(&paths[0], Duration::MAX, &mut unlimited).unwrap();
+    let [only] = store.idle_processes()[..] else { panic!("one read, one reader") };
+    for (is_stopped, held_for, said) in [
+        (false, Duration::from_millis(1500), "found none of 1 reader processes free within its deadline"),
+        // It gets the reader for the rest of its time, and no answer.
+        (true, Duration::from_millis(600), "did not answer within 1.0 s"),
+    ] {
+        let (send, holding) = std::sync::mpsc::channel();
+        let (error, elapsed) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let held = store.read(&paths[0], Duration::MAX, &mut |size| {
+                    send.send(()).unwrap();
+                    std::thread::sleep(held_for);
+                    if is_stopped {
+                        signal(only, libc::SIGSTOP);
+                    }
+                    unlimited(size)
+                });
+                assert!(held.is_ok(), "waiting for memory is not the storage's fault");
+            });
+            holding.recv().unwrap();
+            let started = Instant::now();
+            (store.read(&paths[1], Duration::MAX, &mut unlimited).unwrap_err(), started.elapsed())
+        });
+        assert_eq!((error.kind(), error.is_transient()), (Kind::Timeout, true));
+        assert!(error.message().starts_with(said), "{error}");
+        assert!(elapsed >= Duration::from_secs(1) && elapsed < Duration::from_millis(1500), "{elapsed:?}");
+    }
 }
 
 #[test]

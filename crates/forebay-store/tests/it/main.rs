@@ -1,6 +1,7 @@
 //! Every store, and every wrapper of one, against the contract.
 
 #![allow(clippy::disallowed_methods, reason = "the crate that touches the disk")]
+#![allow(clippy::unwrap_used, reason = "what tests share panics like tests")]
 
 mod isolate;
 
@@ -19,6 +20,16 @@ fn local_files_keep_the_contract() {
     }
     conformance::check(&Local, folder.path());
     conformance::check(&Scripted::new(Local), folder.path());
+    conformance::check_changes(&Local, folder.path(), &rewrite);
+}
+
+/// Writes over a file, and sets its time: one tick of a file system's clock may be longer than the whole test.
+fn rewrite(path: &Path, content: &[u8]) {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static TIME: AtomicU64 = AtomicU64::new(1_000_000_000);
+    std::fs::write(path, content).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(TIME.fetch_add(1, Relaxed));
+    std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
 #[test]

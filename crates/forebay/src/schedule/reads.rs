@@ -130,7 +130,7 @@ impl Shared {
                 desk.ready.push(ByKey(item.key, Fetched { item, path, object, charged, decode_bytes, buffer }));
             }
             None if landed.was_lost => desk.used -= landed.charged.unwrap_or(0),
-            None => self.release(&mut desk, landed.charged, object.bytes),
+            None => self.release(&mut desk, landed.charged, object.bytes.into_buffer()),
         }
         self.after_landing(desk, landed.was_lost)
     }

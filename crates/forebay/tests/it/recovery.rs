@@ -57,6 +57,20 @@ fn a_lying_read_is_not_called_corrupt() {
 }
 
 #[test]
+fn a_file_that_is_written_to_is_read_once_more_then_reported() {
+    let faults = [(3, vec![Fault::Changed]), (5, vec![Fault::Changed; 50])];
+    let (loader, _) = scripted(20, &faults, config(OnError::Replace));
+    assert_eq!(epoch(&loader).len(), 20);
+    let mut failures = failures_of(&loader);
+    failures.sort_by_key(|failure| failure.1 == Outcome::Recovered);
+    let of = |outcome| ("changed".to_owned(), outcome, 2);
+    assert_eq!(failures, [of(Outcome::Replaced), of(Outcome::Recovered)]);
+    epoch(&loader);
+    // It was read again, and again twice: nothing remembers it as bad.
+    assert_eq!(failures_of(&loader)[2..], [of(Outcome::Replaced)]);
+}
+
+#[test]
 fn permanent_errors_are_not_retried_and_transient_ones_end() {
     let always = |errno| vec![Fault::Errno(errno); 50];
     let faults = [(3, always(libc::ENOENT)), (4, always(libc::EACCES)), (5, always(libc::EIO))];

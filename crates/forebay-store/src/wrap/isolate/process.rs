@@ -1,14 +1,15 @@
 //! One reader process, seen from here: its socket, its window, and how long it is waited for.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::program;
-use crate::reader::protocol::{ANSWER_BYTES, Answer, WINDOW_BYTES};
+use super::window::Window;
+use crate::reader::protocol::{ANSWER_BYTES, Answer};
 use crate::store::Stop;
 
 /// After a stop, a healthy reader gets this long to finish its piece, so that it need not be started again.
@@ -30,20 +31,20 @@ pub(super) enum Silence {
 pub(super) struct Reader {
     child: Child,
     socket: OwnedFd,
-    window: File,
+    window: Arc<Window>,
 }
 
 impl Reader {
     /// Starts one. It dies with the *thread* that calls this (`PR_SET_PDEATHSIG`), so that has to outlive it.
     pub(super) fn start() -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
-        let window = window()?;
+        let (window, file) = Window::new()?;
         let child = program::run(|program| {
             Command::new(program)
                 .arg0("forebay-reader")
                 .arg(std::process::id().to_string())
                 .stdin(Stdio::from(theirs.try_clone()?))
-                .stdout(Stdio::from(window.try_clone()?))
+                .stdout(Stdio::from(file.try_clone()?))
                 .stderr(Stdio::null())
                 // The terminal's Ctrl-C is for the loader's process.
                 .process_group(0)
@@ -113,8 +114,8 @@ impl Reader {
         self.child.id()
     }
 
-    /// What it has read.
-    pub(super) fn window(&self) -> &File {
+    /// Where it puts what it reads. Nobody else asks the window for views, so it is in use no longer than its reader.
+    pub(super) fn window(&self) -> &Arc<Window> {
         &self.window
     }
 
@@ -139,18 +140,6 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     match unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) } {
         // SAFETY: both were just made, and nobody else has them.
         0 => Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) }),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Memory that a reader writes and this process reads. It keeps its size: neither side can run past its end.
-fn window() -> io::Result<File> {
-    let window = program::memory_file(c"forebay-window", libc::MFD_ALLOW_SEALING)?;
-    window.set_len(WINDOW_BYTES as u64)?;
-    let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-    // SAFETY: takes no memory; the descriptor is open.
-    match unsafe { libc::fcntl(window.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0 => Ok(window),
         _ => Err(io::Error::last_os_error()),
     }
 }
