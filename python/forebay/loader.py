@@ -300,7 +300,11 @@ class DataLoader:
     def explain(
         self, step: int, epoch: int | None = None, *, world_size: int | None = None, rank: int | None = None
     ) -> list[dict[str, Any]]:
-        """Which samples make up a step, for any world size, without reading any."""
+        """Which samples make up a step, for any world size, without reading any.
+
+        Of a delivered step the ones that were: `index` is the substitute where `planned` was replaced, and what was
+        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks.
+        """
         if self._order.is_given:
             raise ConfigError("explain: expected an order of the loader's own, got a sampler")
         return self._engine.explain(

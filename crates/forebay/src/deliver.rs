@@ -133,7 +133,12 @@ impl Run {
     /// Enters a batch into books, journal and state, and makes it the user's.
     fn hand_over(&mut self, shared: &Shared, assembly: Assembly) -> Result<Batch> {
         let Assembly { plan, slots, buffer, .. } = assembly;
-        let settled = Settled::of(shared, &plan, slots, self.clock.unix_seconds());
+        let now = self.clock.unix_seconds();
+        let settled = Settled::of(shared, &plan, slots, now);
+        // The positions of a user's own order are not those of the plan.
+        if settled.error.is_none() && self.steps_left.is_some() {
+            self.journal.trace(&plan, &settled.failures, shared.config.rank.0, now);
+        }
         self.journal.enter(settled.failures);
         if let Some(error) = settled.error {
             return Err(error);

@@ -29,6 +29,7 @@ mod fetch;
 mod item;
 mod journal;
 mod loader;
+mod provenance;
 mod recover;
 mod report;
 mod schedule;

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{
-    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Plan, Rank, Result, SampleId, State,
-    Step, SystemClock, WorldSize,
+    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Place, Plan, Rank, Result, SampleId,
+    State, Step, SystemClock, WorldSize,
 };
 use forebay_store::machine;
 
 use crate::assemble::BufferPool;
 use crate::deliver::{Progress, Run, forked};
 use crate::journal::Journal;
+use crate::provenance::{Fate, Provenance};
 use crate::recover::Quarantine;
 use crate::report::Report;
 use crate::schedule::Shared;
@@ -55,12 +56,14 @@ struct Position {
     last_epoch: Option<Epoch>,
 }
 
-/// A sample of the plan, as [`Loader::explain`] gives it.
+/// A sample of a step, as [`Loader::explain`] gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
     /// Position in the epoch's global order.
     pub position: u64,
-    /// The sample.
+    /// What the plan wants there.
+    pub planned: SampleId,
+    /// The sample: the substitute where one was delivered.
     pub sample: SampleId,
     /// Its path.
     pub path: PathBuf,
@@ -92,9 +95,10 @@ impl Loader {
         }
         let descriptors = machine::max_open_files().saturating_sub(RESERVED_FILES).max(1);
         config.io_threads = config.io_threads.min(descriptors.try_into().unwrap_or(usize::MAX));
-        let (journal, quarantine) = Journal::open(&config)?;
+        let plan = config.plan(source.dataset.len());
+        let (journal, quarantine) = Journal::open(&config, &plan, &source.dataset)?;
         Ok(Self {
-            plan: config.plan(source.dataset.len()),
+            plan,
             identity: source.dataset.identity(),
             source,
             config,
@@ -264,6 +268,9 @@ impl Loader {
 
     /// Which samples make up a step, without reading any: of this rank and the epoch at hand, unless said otherwise.
     ///
+    /// Of a step that was delivered these are the ones that were: with substitutes, without what was skipped. Of earlier
+    /// runs and other ranks that is known from the ledger, if they share it. Of other steps it is the plan.
+    ///
     /// In an epoch that was resumed, the steps before the resume point are those of an epoch without one.
     pub fn explain(
         &self,
@@ -286,14 +293,18 @@ impl Loader {
             let steps = origin.step.0 + plan.steps_from(origin);
             Error::config(format!("step: expected one below {steps} (the steps of the epoch), got {step}"))
         })?;
-        let explain = |place: forebay_core::Place| Explained {
-            position: place.position,
-            sample: place.sample,
-            path: self.source.dataset.path(place.sample),
-            label: self.source.dataset.label(place.sample),
-            padded: place.padded,
+        let explain = |place: Place, provenance: &Provenance| {
+            let sample = match provenance.fate(epoch, &place) {
+                Fate::Planned => place.sample,
+                Fate::Replaced(substitute) => substitute,
+                Fate::Skipped => return None,
+            };
+            let (path, label) = (self.source.dataset.path(sample), self.source.dataset.label(sample));
+            let Place { position, sample: planned, padded } = place;
+            Some(Explained { position, planned, sample, path, label, padded })
         };
-        Ok(batch.places.into_iter().map(explain).collect())
+        self.journal
+            .with_provenance(|known| batch.places.into_iter().filter_map(|place| explain(place, known)).collect())
     }
 
     /// What failed so far, oldest first; the ledger has what is older than 100,000.

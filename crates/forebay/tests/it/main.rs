@@ -6,5 +6,6 @@ mod fixture;
 mod lifecycle;
 mod memory;
 mod order;
+mod provenance;
 mod recovery;
 mod resume;
