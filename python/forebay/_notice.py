@@ -2,14 +2,17 @@
 waits.
 """
 
+import logging
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from forebay._forebay import Batch
 
-# Files named when a wait is long; the first is the one that waited longest.
-SHOWN = 3
+# Without a handler at all, Python would print what is a warning already.
+_LOG = logging.getLogger("forebay")
+_LOG.addHandler(logging.NullHandler())
 
 _said: set[str] = set()
 
@@ -48,16 +51,17 @@ class FirstFailure:
             )
 
 
-def in_words(in_flight: list[dict[str, Any]]) -> str:
-    """What the loader's threads have in hand, longest first."""
-    shown = [
-        '"{path}" (stage {stage}, thread {thread}, attempt {attempt}, for {elapsed_seconds:.1f} s)'.format(**item)
-        for item in in_flight[:SHOWN]
-    ]
-    more = [f"and {len(in_flight) - SHOWN} more"] if len(in_flight) > SHOWN else []
-    return ", ".join(shown + more) or "nothing"
+def stalled(sentence: str) -> None:
+    """Says what the loop waits for, to people and to logs.
 
-
-def stalled(seconds: float, in_flight: list[dict[str, Any]]) -> None:
-    """Says what the loop waits for."""
-    warnings.warn(f"no batch for {seconds:.1f} s; in flight: {in_words(in_flight)}", RuntimeWarning, stacklevel=5)
+    Everybody sees the warning, each time: Python's default is to show one at the same line in the same words only once.
+    The log is for those who have one: without a handler of the user's own nothing is printed.
+    """
+    # The stack is forebay's own up to the user's loop: here, and three times the iteration.
+    _LOG.warning("%s", sentence, stacklevel=5)
+    user = sys._getframe()
+    for _ in range(4):
+        user = user.f_back or user
+    warnings.warn_explicit(
+        sentence, RuntimeWarning, user.f_code.co_filename, user.f_lineno, user.f_globals.get("__name__"), registry={}
+    )

@@ -128,6 +128,10 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
     return float(value)
 
 
+# However long a wait gets, a word is said about it this often.
+_MAX_SILENCE_SECONDS = 600.0
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long a batch is waited for: until a word is said about it, and until it is an error."""
@@ -140,8 +144,9 @@ class Patience:
         return cls(seconds("stall_seconds", stall_seconds), float(timeout) or math.inf)
 
     def until_told(self, waited: float) -> float:
-        """How long to wait on, after having waited this long."""
-        return min(self.stall_seconds, self.timeout_seconds - waited)
+        """How long to wait on, after having waited this long: as long again, but not for hours."""
+        again = max(self.stall_seconds, min(waited, _MAX_SILENCE_SECONDS))
+        return min(again, self.timeout_seconds - waited)
 
 
 def memory_budget(value: Any) -> int | None:

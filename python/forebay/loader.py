@@ -294,7 +294,7 @@ class DataLoader:
         return self._engine.stats()
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """What the threads have in hand, longest first: path, index, stage, thread, attempt and elapsed seconds."""
+        """What the threads have in hand, longest first: path, index, stage, thread, attempt, elapsed seconds and mount."""
         return [item for iteration in self._living() for item in iteration.in_flight()]
 
     def explain(

@@ -10,6 +10,7 @@ mod ledger;
 mod local;
 pub mod machine;
 mod mount;
+mod mount_state;
 mod reader;
 mod store;
 #[cfg(feature = "testing")]
@@ -18,6 +19,7 @@ mod wrap;
 
 pub use ledger::LedgerFile;
 pub use local::Local;
-pub use mount::{Mount, MountKind};
+pub use mount::{Mount, MountKind, MountTable, Site};
+pub use mount_state::{MountState, Requests};
 pub use store::{Allot, Object, Stat, Stop, Store};
 pub use wrap::{DEFAULT_MAX_LOST_READERS, Isolated, Readers};

@@ -36,12 +36,14 @@ mod schedule;
 mod source;
 mod stats;
 mod stream;
+mod watch;
 
 pub use assemble::{Batch, Buffer, Payload};
-pub use deliver::{Next, Run, Watch};
+pub use deliver::{Next, Run};
 pub use item::InFlight;
 pub use loader::{Explained, Loader};
 pub use report::Report;
+pub use watch::Watch;
 
 pub use source::{Dataset, Open, Selection, Source, Storage, find_classes, scan_folder, store_for};
 pub use stats::{StageStats, Stats, Verdict};

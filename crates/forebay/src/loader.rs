@@ -9,7 +9,7 @@ use forebay_core::{
     Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Place, Plan, Rank, Result, SampleId,
     State, Step, SystemClock, WorldSize,
 };
-use forebay_store::machine;
+use forebay_store::{Site, machine};
 
 use crate::assemble::BufferPool;
 use crate::deliver::{Progress, Run, forked};
@@ -37,6 +37,7 @@ pub struct Loader {
     meters: Arc<Meters>,
     pool: Arc<BufferPool>,
     parking: Arc<Parking>,
+    site: Arc<Site>,
     position: Mutex<Position>,
     /// The process whose threads worked for this loader; 0 before the first did.
     process: AtomicU32,
@@ -96,6 +97,7 @@ impl Loader {
         let descriptors = machine::max_open_files().saturating_sub(RESERVED_FILES).max(1);
         config.io_threads = config.io_threads.min(descriptors.try_into().unwrap_or(usize::MAX));
         let plan = config.plan(source.dataset.len());
+        let site = Site::of(&source.dataset.path(SampleId(0)));
         let (journal, quarantine) = Journal::open(&config, &plan, &source.dataset)?;
         Ok(Self {
             plan,
@@ -108,6 +110,7 @@ impl Loader {
             meters: Arc::default(),
             pool: Arc::default(),
             parking: Arc::default(),
+            site: Arc::new(site),
             position: Mutex::default(),
             process: AtomicU32::new(0),
         })
@@ -200,6 +203,7 @@ impl Loader {
             journal: Arc::clone(&self.journal),
             clock: Arc::clone(&self.clock),
             parking: Arc::clone(&self.parking),
+            site: Arc::clone(&self.site),
             steps_left,
             expected_planned,
             handed_over: None,

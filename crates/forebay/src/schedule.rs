@@ -452,7 +452,8 @@ impl Shared {
                 let Working { sample, stage, attempt, since } = (*working)?;
                 let path = self.source.dataset.path(sample);
                 let thread = crate::stream::thread_name(worker, io_threads);
-                Some(InFlight { path, sample, stage, thread, attempt, elapsed: now.saturating_sub(since) })
+                let elapsed = now.saturating_sub(since);
+                Some(InFlight { path, sample, stage, thread, attempt, elapsed, mount: None })
             })
             .collect();
         list.sort_by_key(|item| Reverse(item.elapsed));
