@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from forebay import _notice, _numpy, _pipeline, _settings, _torch
+from forebay import _notice, _numpy, _pipeline, _settings, _signal, _torch
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
@@ -92,6 +92,7 @@ class DataLoader:
         with_ids: bool = False,
         isolate: Literal["auto", "always", "never"] = "auto",
     ) -> None:
+        _signal.from_environment()
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
         _settings.choice("workers", workers, "auto", "threads")
@@ -294,7 +295,7 @@ class DataLoader:
         return self._engine.stats()
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """What the threads have in hand, longest first: path, index, stage, thread, attempt, elapsed seconds and mount."""
+        """What the threads have in hand, longest first: path, index, stage, thread, attempt, elapsed seconds, mount."""
         return [item for iteration in self._living() for item in iteration.in_flight()]
 
     def explain(

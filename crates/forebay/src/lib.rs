@@ -25,6 +25,7 @@
 mod assemble;
 mod decode;
 mod deliver;
+mod dump;
 mod fetch;
 mod item;
 mod journal;
@@ -33,6 +34,7 @@ mod provenance;
 mod recover;
 mod report;
 mod schedule;
+mod signal;
 mod source;
 mod stats;
 mod stream;
@@ -40,6 +42,7 @@ mod watch;
 
 pub use assemble::{Batch, Buffer, Payload};
 pub use deliver::{Next, Run};
+pub use dump::dump_on_signal;
 pub use item::InFlight;
 pub use loader::{Explained, Loader};
 pub use report::Report;

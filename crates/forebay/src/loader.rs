@@ -13,6 +13,7 @@ use forebay_store::{Site, machine};
 
 use crate::assemble::BufferPool;
 use crate::deliver::{Progress, Run, forked};
+use crate::dump;
 use crate::journal::Journal;
 use crate::provenance::{Fate, Provenance};
 use crate::recover::Quarantine;
@@ -196,6 +197,7 @@ impl Loader {
         // Only now: a run that could not begin must not lose the state that it was to go on from.
         *self.position() =
             Position { current: Some(Arc::clone(&progress)), last_epoch: Some(start.epoch), ..Position::default() };
+        dump::add(&stream.shared, &self.site, &progress);
         Run {
             stream: Some(stream),
             progress,

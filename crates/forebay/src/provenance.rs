@@ -120,7 +120,7 @@ impl Provenance {
     /// skipped and that was delivered as planned this time, without which the next process would believe the old line.
     pub(crate) fn delivered(&mut self, batch: &Batch, failures: &[Failure]) -> Vec<Failure> {
         let mut corrections = Vec::new();
-        let is_unknown = |entries: &Entries| entries.0.get(&batch.epoch.0).is_none();
+        let is_unknown = |entries: &Entries| !entries.0.contains_key(&batch.epoch.0);
         if failures.is_empty() && is_unknown(&self.own) && is_unknown(&self.ledger) {
             return corrections; // almost always
         }

@@ -47,7 +47,9 @@ impl Watch {
 
     /// All that is in flight, a line each, and the reader processes.
     pub(crate) fn in_lines(&self) -> Vec<String> {
-        lines(&self.in_flight()).into_iter().chain(self.readers_in_words()).collect()
+        let items = lines(&self.in_flight());
+        let nothing = items.is_empty().then(|| "nothing is in flight".to_owned());
+        items.into_iter().chain(nothing).chain(self.readers_in_words()).collect()
     }
 
     fn readers_in_words(&self) -> Option<String> {
