@@ -27,18 +27,26 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
 
 
 class FirstFailure:
-    """Says that samples fail in a loop that goes on all the same: once for each loader."""
+    """Says that samples fail in a loop that goes on all the same, and that the ledger does: each once for a loader."""
 
-    def __init__(self, failures: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(self, failures: Callable[[], list[dict[str, Any]]], ledger_error: Callable[[], str | None]) -> None:
         self._failures = failures
-        self._is_said = False
+        self._ledger_error = ledger_error
+        self._is_said = self._is_ledger_said = False
         self._expected_step = 0
 
     def look(self, batch: Batch | None) -> None:
         """Looks at a batch, or at the end: a batch of which nothing is left does not come at all."""
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step
         self._expected_step = 0 if batch is None else batch.step + 1
-        if is_clean or self._is_said:
+        if is_clean:
+            return
+        if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
+            self._is_ledger_said = True
+            said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
+            _LOG.warning("%s", said, stacklevel=4)
+            warnings.warn(said, RuntimeWarning, stacklevel=4)
+        if self._is_said:
             return
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
         if failure is not None:

@@ -1,5 +1,6 @@
 //! The ledger on disk: JSONL, appended, safe under several processes.
 
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -9,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use forebay_core::{Error, Failure, Kind, Result};
 
-use crate::hint::failed;
+use crate::hint::{failed, hint};
 
 /// An append-only file of failures, one JSON object a line, shared by ranks, runs and tools.
 #[derive(Debug)]
@@ -185,9 +186,9 @@ fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::Result<Line
 
 /// A ledger that cannot be used is a setting to correct, whatever the system calls it.
 fn unusable(path: &Path, error: &io::Error) -> Error {
-    Error::config(format!("cannot be the ledger: {error}"))
-        .at_path(path)
-        .with_hint("give `ledger` a file that can be written")
+    let known = error.raw_os_error().and_then(|errno| hint(path, errno, true));
+    let hint = known.map_or("give `ledger` a file that can be written".into(), Cow::Owned);
+    Error::config(format!("cannot be the ledger: {error}")).at_path(path).with_hint(hint)
 }
 
 #[cfg(test)]

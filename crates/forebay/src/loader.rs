@@ -323,9 +323,9 @@ impl Loader {
         self.journal.pages().epochs.iter().copied().collect()
     }
 
-    /// Why the ledger could not be written, if it could not.
+    /// Why the ledger could not be written, if it could not, and what to do about it.
     pub fn ledger_error(&self) -> Option<String> {
-        self.journal.pages().ledger_error.as_ref().map(Error::to_string)
+        self.journal.pages().ledger_error.as_ref().map(with_hint)
     }
 
     /// Where time went so far.
@@ -340,7 +340,7 @@ impl Loader {
             failures: pages.failures.iter().cloned().collect(),
             forgotten: pages.forgotten,
             epochs: pages.epochs.iter().copied().collect(),
-            ledger_error: pages.ledger_error.as_ref().map(Error::to_string),
+            ledger_error: pages.ledger_error.as_ref().map(with_hint),
         }
     }
 
@@ -352,6 +352,10 @@ impl Loader {
         drop(self.parking.take());
         self.parking.join();
     }
+}
+
+fn with_hint(error: &Error) -> String {
+    format!("{error}; {}", error.hint())
 }
 
 impl Drop for Loader {
