@@ -116,7 +116,7 @@ fn install(signal: i32) -> io::Result<bool> {
         // Kept before the handler can run.
         slot.handler.store(before.sa_sigaction, SeqCst);
         slot.flags.store(before.sa_flags, SeqCst);
-        // A handler before this one decides whether system calls go on, as Python's does not want: it would not run.
+        // A handler before this one decides: Python wants system calls to end, or its own handlers run only after them.
         let has_handler = before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN;
         let restart = if has_handler { before.sa_flags & libc::SA_RESTART } else { libc::SA_RESTART };
         let mut after = before;
