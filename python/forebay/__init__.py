@@ -3,6 +3,7 @@
 from forebay import errors, transforms
 from forebay._failures import Failure
 from forebay._forebay import __version__
+from forebay._signal import dump_on_signal
 from forebay.datasets import DatasetFolder, ImageFolder
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
@@ -14,6 +15,7 @@ __all__ = [
     "ForebayError",
     "ImageFolder",
     "__version__",
+    "dump_on_signal",
     "errors",
     "transforms",
 ]

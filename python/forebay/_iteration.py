@@ -106,10 +106,12 @@ class Iteration(Iterator[Any]):
             waited += self._patience.until_told(waited)
             if waited >= self._patience.timeout_seconds:
                 raise DeadlineError(
-                    f"no batch within timeout={waited:g} seconds; in flight: {_notice.in_words(run.in_flight())}",
+                    f"no batch within timeout={waited:g} seconds; in flight: {run.in_words()}",
                     stage="deliver",
                 )
-            _notice.stalled(waited, run.in_flight())
+            _notice.stalled(run.stall_in_words(waited))
+            # Last: the ledger may lie on the very mount that hangs.
+            run.note_stall(waited)
         return batch
 
     def in_flight(self) -> list[dict[str, Any]]:

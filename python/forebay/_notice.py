@@ -2,14 +2,17 @@
 waits.
 """
 
+import logging
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from forebay._forebay import Batch
 
-# Files named when a wait is long; the first is the one that waited longest.
-SHOWN = 3
+# Without a handler at all, Python would print what is a warning already.
+_LOG = logging.getLogger("forebay")
+_LOG.addHandler(logging.NullHandler())
 
 _said: set[str] = set()
 
@@ -24,18 +27,26 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
 
 
 class FirstFailure:
-    """Says that samples fail in a loop that goes on all the same: once for each loader."""
+    """Says that samples fail in a loop that goes on all the same, and that the ledger does: each once for a loader."""
 
-    def __init__(self, failures: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(self, failures: Callable[[], list[dict[str, Any]]], ledger_error: Callable[[], str | None]) -> None:
         self._failures = failures
-        self._is_said = False
+        self._ledger_error = ledger_error
+        self._is_said = self._is_ledger_said = False
         self._expected_step = 0
 
     def look(self, batch: Batch | None) -> None:
         """Looks at a batch, or at the end: a batch of which nothing is left does not come at all."""
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step
         self._expected_step = 0 if batch is None else batch.step + 1
-        if is_clean or self._is_said:
+        if is_clean:
+            return
+        if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
+            self._is_ledger_said = True
+            said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
+            _LOG.warning("%s", said, stacklevel=4)
+            warnings.warn(said, RuntimeWarning, stacklevel=4)
+        if self._is_said:
             return
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
         if failure is not None:
@@ -48,16 +59,17 @@ class FirstFailure:
             )
 
 
-def in_words(in_flight: list[dict[str, Any]]) -> str:
-    """What the loader's threads have in hand, longest first."""
-    shown = [
-        '"{path}" (stage {stage}, thread {thread}, attempt {attempt}, for {elapsed_seconds:.1f} s)'.format(**item)
-        for item in in_flight[:SHOWN]
-    ]
-    more = [f"and {len(in_flight) - SHOWN} more"] if len(in_flight) > SHOWN else []
-    return ", ".join(shown + more) or "nothing"
+def stalled(sentence: str) -> None:
+    """Says what the loop waits for, to people and to logs.
 
-
-def stalled(seconds: float, in_flight: list[dict[str, Any]]) -> None:
-    """Says what the loop waits for."""
-    warnings.warn(f"no batch for {seconds:.1f} s; in flight: {in_words(in_flight)}", RuntimeWarning, stacklevel=5)
+    Everybody sees the warning, each time: Python's default is to show one at the same line in the same words only once.
+    The log is for those who have one: without a handler of the user's own nothing is printed.
+    """
+    # The stack is forebay's own up to the user's loop: here, and three times the iteration.
+    _LOG.warning("%s", sentence, stacklevel=5)
+    user = sys._getframe()
+    for _ in range(4):
+        user = user.f_back or user
+    warnings.warn_explicit(
+        sentence, RuntimeWarning, user.f_code.co_filename, user.f_lineno, user.f_globals.get("__name__"), registry={}
+    )

@@ -123,6 +123,8 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
 
 def optional_seconds(name: str, value: Any) -> float | None:
     return None if value is None else seconds(name, value, most=MAX_SECONDS)
+# However long a wait gets, a word is said about it this often.
+_MAX_SILENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,9 @@ class Patience:
         return cls(seconds("stall_seconds", stall_seconds), float(timeout) or math.inf)
 
     def until_told(self, waited: float) -> float:
-        """How long to wait on, after having waited this long."""
-        return min(self.stall_seconds, self.timeout_seconds - waited)
+        """How long to wait on, after having waited this long: as long again, but not for hours."""
+        again = max(self.stall_seconds, min(waited, _MAX_SILENCE_SECONDS))
+        return min(again, self.timeout_seconds - waited)
 
 
 def memory_budget(value: Any) -> int | None:

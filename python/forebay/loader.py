@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from forebay import _notice, _numpy, _pipeline, _settings, _torch
+from forebay import _notice, _numpy, _pipeline, _settings, _signal, _torch
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
@@ -97,6 +97,7 @@ class DataLoader:
         hedge: float | str | None = None,
         max_lost_threads: int = 256,
     ) -> None:
+        _signal.from_environment()
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
         cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
         _settings.choice("workers", workers, "auto", "threads")
@@ -142,7 +143,7 @@ class DataLoader:
             is_pinned=bool(pin_memory) and wants_torch and _can_pin(),
             with_ids=bool(with_ids),
         )
-        self._first_failure = _notice.FirstFailure(self._engine.failures)
+        self._first_failure = _notice.FirstFailure(self._engine.failures, self._engine.ledger_error)
         self._process: int | None = None
         self._is_closed = False
         self._resumed: _Resumed | None = None
@@ -299,13 +300,17 @@ class DataLoader:
         return self._engine.stats()
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """What the threads have in hand, longest first: path, index, stage, thread, attempt and elapsed seconds."""
+        """What the threads have in hand, longest first: path, index, stage, thread, attempt, elapsed seconds, mount."""
         return [item for iteration in self._living() for item in iteration.in_flight()]
 
     def explain(
         self, step: int, epoch: int | None = None, *, world_size: int | None = None, rank: int | None = None
     ) -> list[dict[str, Any]]:
-        """Which samples make up a step, for any world size, without reading any."""
+        """Which samples make up a step, for any world size, without reading any.
+
+        Of a delivered step the ones that were: `index` is the substitute where `planned` was replaced, and what was
+        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks.
+        """
         if self._order.is_given:
             raise ConfigError("explain: expected an order of the loader's own, got a sampler")
         return self._engine.explain(

@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import warnings
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -106,3 +109,69 @@ def test_two_loaders_share_one_ledger(damaged: fb.ImageFolder, tmp_path: Path) -
         pass
     assert sorted(line["index"] for line in lines(ledger)) == [2, 9]
     assert {line["rank"] for line in lines(ledger)} <= {0, 1}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB and 8 files."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = mount("-t", "tmpfs", "-o", "size=64k,nr_inodes=8", "tmpfs", place)
+    if mounted.returncode != 0:
+        pytest.skip(f"tmpfs cannot be mounted: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def mount(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_a_full_disk_costs_the_ledger_only(damaged: fb.ImageFolder, small: Path) -> None:
+    ledger = small / "ledger.jsonl"
+    loader = fb.DataLoader(damaged, 4, on_error="replace", ledger=ledger)
+    (small / "filler").write_bytes(bytes(64 << 10))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert sum(len(labels) for _, labels in loader) == 24
+    said = [str(warning.message) for warning in caught if "the ledger is incomplete" in str(warning.message)]
+    assert len(said) == 1, said
+    assert (
+        f'the ledger is incomplete: "{ledger}" could not be appended to: No space left on device [Errno 28]' in said[0]
+    )
+    assert f'"{small}" (tmpfs from tmpfs) is full (bytes free: 0 of 65536, inodes free: 5)' in said[0]
+    assert ledger.read_text() == "" and [failure.index for failure in loader.failures] == [2, 9] * 3
+    report = loader.report()
+    assert "2 files failed" in report and f'"{small}" (tmpfs from tmpfs) is full' in report
+    # Room again: from then on there are lines again, and each is whole.
+    (small / "filler").unlink()
+    list(loader)
+    assert [line["index"] for line in lines(ledger)] == [2, 9]
+    # What was delivered is known all the same.
+    assert 2 not in [row["index"] for row in loader.explain(0, 0)]
+
+
+def refused(dataset: fb.ImageFolder, ledger: Path) -> fb.ForebayError:
+    with pytest.raises(fb.errors.ConfigError, match="cannot be the ledger") as raised:
+        fb.DataLoader(dataset, 4, ledger=ledger)
+    return raised.value
+
+
+def test_a_disk_without_room_for_another_file_is_named(damaged: fb.ImageFolder, small: Path) -> None:
+    for number in range(7):
+        (small / str(number)).touch()
+    error = refused(damaged, small / "ledger.jsonl")
+    assert "No space left on device" in str(error)
+    assert f'"{small}" (tmpfs from tmpfs) is full (bytes free: 65536 of 65536, inodes free: 0)' in str(error.hint)
+
+
+def test_a_disk_that_is_read_only_is_named(damaged: fb.ImageFolder, small: Path) -> None:
+    ledger = small / "ledger.jsonl"
+    run(damaged, ledger)
+    for known in (ledger, small / "other.jsonl"):
+        remounted = mount("-o", "remount,ro", small)
+        assert remounted.returncode == 0, remounted.stderr
+        error = refused(damaged, known)
+        assert "Read-only file system" in str(error)
+        assert f'"{small}" (tmpfs from tmpfs) is mounted read-only' in str(error.hint) and "dmesg" in str(error.hint)

@@ -501,7 +501,8 @@ def slowly(path: str) -> int:
 def test_a_long_wait_is_said_with_what_is_waited_for(folder: Path) -> None:
     dataset = fb.DatasetFolder(folder, slowly, (".jpg",)).subset([3])
     with pytest.warns(
-        RuntimeWarning, match=r"no batch for 0.\d s; in flight: .*0006.jpg\" \(stage .* attempt 1, for 0"
+        RuntimeWarning,
+        match=r"no batch for 0.\d s \(epoch 0, step 0\); in flight: .*0006.jpg\" \(stage .* attempt 1, for 0",
     ) as said:
         batches = list(fb.DataLoader(dataset, 1, stall_seconds=0.2))
     assert len(batches) == 1
@@ -525,7 +526,7 @@ def test_what_is_in_flight_can_be_asked_from_another_thread(folder: Path) -> Non
     gate.set()
     consumer.join()
     assert seen["path"].endswith("0000.jpg") and seen["thread"] == "forebay-cpu-0"
-    assert set(seen) == {"path", "index", "stage", "thread", "attempt", "elapsed_seconds"}
+    assert set(seen) == {"path", "index", "stage", "thread", "attempt", "elapsed_seconds", "mount", "filesystem"}
 
 
 def test_timeout_ends_a_wait_as_in_torch(folder: Path) -> None:

@@ -383,6 +383,7 @@ fn classify(errno: Option<i32>, kind: std::io::ErrorKind) -> (Kind, bool) {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => (Kind::NotFound, false),
         Some(libc::EACCES | libc::EPERM) => (Kind::Denied, false),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => (Kind::Exhausted, true),
+        Some(libc::ENOSPC | libc::EDQUOT) => (Kind::Exhausted, false),
         Some(libc::ETIMEDOUT) => (Kind::Timeout, true),
         Some(libc::EISDIR) => (Kind::Undecodable, false),
         Some(

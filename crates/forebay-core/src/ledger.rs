@@ -18,6 +18,8 @@ pub enum Outcome {
     Recovered,
     /// It ended the iteration (`on_error="raise"`).
     Raised,
+    /// Nothing yet: the loop waited for it, longer than `stall_seconds`. Only in ledgers.
+    Stalled,
 }
 
 impl Outcome {
@@ -28,7 +30,18 @@ impl Outcome {
             Self::Skipped => "skipped",
             Self::Recovered => "recovered",
             Self::Raised => "raised",
+            Self::Stalled => "stalled",
         }
+    }
+
+    /// It says what became of a sample. A stall does not: it is over when the sample comes.
+    pub const fn is_of_a_sample(self) -> bool {
+        !matches!(self, Self::Stalled)
+    }
+
+    /// The sample was not delivered as planned.
+    pub const fn is_failure(self) -> bool {
+        matches!(self, Self::Replaced | Self::Skipped | Self::Raised)
     }
 }
 

@@ -105,13 +105,17 @@ impl Plan {
         let places = (first..first + share)
             .map(|position| {
                 let padded = position >= self.len;
-                // `% len` again: a dataset smaller than the world wraps more than once.
-                let source = if padded { (position - self.len) % self.len } else { position };
-                Place { position, sample: order.at(source), padded }
+                Place { position, sample: self.sample_at(order, position), padded }
             })
             .collect();
         let end_position = (start + self.global_batch()).min(self.len);
         Some(Batch { epoch, step, places, end_position })
+    }
+
+    /// The sample planned at a position of the global order, which padding continues beyond the dataset's length.
+    pub fn sample_at(&self, order: &Order, position: u64) -> SampleId {
+        // `% len`: a dataset smaller than the world wraps more than once.
+        order.at(if position < self.len { position } else { (position - self.len) % self.len })
     }
 
     /// The global order of an epoch.

@@ -238,11 +238,15 @@ impl Engine {
         world_size: Option<u32>,
         rank: Option<u32>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let rows = self.loader()?.explain(Step(step), epoch.map(Epoch), world_size.map(WorldSize), rank.map(Rank));
+        let loader = self.loader()?;
+        // It looks into the ledger: other threads need not wait for that.
+        let rows =
+            py.detach(|| loader.explain(Step(step), epoch.map(Epoch), world_size.map(WorldSize), rank.map(Rank)));
         let list = PyList::empty(py);
         for row in convert(py, rows)? {
             let entry = PyDict::new(py);
             entry.set_item("position", row.position)?;
+            entry.set_item("planned", row.planned.0)?;
             entry.set_item("index", row.sample.0)?;
             entry.set_item("path", row.path.into_os_string())?;
             entry.set_item("label", row.label)?;

@@ -19,6 +19,12 @@ fn available_cpus() -> usize {
     forebay::machine::available_cpus()
 }
 
+/// Prints what is in flight in every loader, whenever this signal comes.
+#[pyfunction]
+fn dump_on_signal(py: Python<'_>, signal: i32) -> PyResult<()> {
+    errors::convert(py, forebay::dump_on_signal(signal))
+}
+
 /// The `forebay` command; returns its exit status.
 #[pyfunction]
 fn run_cli(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
@@ -34,6 +40,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<run::Batch>()?;
     module.add_class::<run::Run>()?;
     module.add_function(wrap_pyfunction!(available_cpus, module)?)?;
+    module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
     module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;
     module.add_function(wrap_pyfunction!(index::scan, module)?)?;

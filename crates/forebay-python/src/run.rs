@@ -134,9 +134,29 @@ impl Run {
             row.set_item("thread", item.thread)?;
             row.set_item("attempt", item.attempt)?;
             row.set_item("elapsed_seconds", item.elapsed.as_secs_f64())?;
+            row.set_item("mount", item.mount.as_ref().map(|mount| mount.point.as_os_str().to_owned()))?;
+            row.set_item("filesystem", item.mount.as_ref().map(|mount| &mount.filesystem))?;
             rows.append(row)?;
         }
         Ok(rows)
+    }
+
+    /// The same as a phrase, with what is known of the mounts.
+    fn in_words(&self, py: Python<'_>) -> String {
+        py.detach(|| self.watch.as_ref().map_or("nothing".to_owned(), forebay::Watch::in_words))
+    }
+
+    /// What a loop waits for that has waited this long, as a sentence.
+    fn stall_in_words(&self, py: Python<'_>, waited_seconds: f64) -> PyResult<String> {
+        self.with(py, |run| Ok(run.stall_in_words(seconds(waited_seconds))))
+    }
+
+    /// Enters such a wait into the ledger, if there is one.
+    fn note_stall(&self, py: Python<'_>, waited_seconds: f64) -> PyResult<()> {
+        self.with(py, |run| {
+            run.note_stall(seconds(waited_seconds));
+            Ok(())
+        })
     }
 
     fn give(&self, py: Python<'_>, samples: Vec<u64>) -> PyResult<()> {
@@ -161,6 +181,10 @@ impl Drop for Run {
     fn drop(&mut self) {
         drop_detached(self.run.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
+}
+
+fn seconds(value: f64) -> Duration {
+    Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 
 /// Drops what joins threads. They may be waiting for the GIL, so it must not be held here; and once the interpreter

@@ -30,7 +30,8 @@ fn hinted(doing: &str, path: &Path, error: io::Error, may_look: bool) -> Error {
     }
 }
 
-fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
+/// The hint alone, for an error that is worded elsewhere.
+pub(crate) fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
     let on_mount = || Mount::of(path).map_or("the storage".to_owned(), |mount| mount.to_string());
     Some(match errno {
         libc::EIO | libc::EREMOTEIO => format!(
@@ -63,6 +64,21 @@ fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
             "the system has {} MiB left for this process: lower `num_workers` or `memory_budget`",
             machine::available_memory_bytes() >> 20
         ),
+        libc::ENOSPC => format!("{} is full{}: free some space, or write elsewhere", on_mount(), room(path, may_look)),
+        libc::EDQUOT => {
+            // SAFETY: both have no preconditions and cannot fail.
+            let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+            format!(
+                "a quota on {} is used up, of user {user}, of group {group} or of the directory's project{}: see `quota -s` \
+                 (`lfs quota` on Lustre), free some space, or write elsewhere",
+                on_mount(),
+                room(path, may_look)
+            )
+        }
+        libc::EROFS => format!(
+            "{} is mounted read-only: write elsewhere; if it was not meant to be, the kernel made it so after an error (`dmesg`)",
+            on_mount()
+        ),
         libc::EACCES | libc::EPERM if may_look => denied(path),
         libc::ENOENT | libc::ENOTDIR if may_look => missing(path)?,
         libc::ELOOP => "it is, or passes through, a symbolic link that leads to itself: see `namei -l`".to_owned(),
@@ -71,6 +87,14 @@ fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// What is left of a file system, for users who are not root: bytes, and the files that may still be made.
+fn room(path: &Path, may_look: bool) -> String {
+    let Some(space) = may_look.then(|| machine::space_of(path)).flatten() else { return String::new() };
+    let machine::Space { free_bytes, total_bytes, free_inodes } = space;
+    let inodes = free_inodes.map_or(String::new(), |count| format!(", inodes free: {count}"));
+    format!(" (bytes free: {free_bytes} of {total_bytes}{inodes})")
 }
 
 /// Says which component may not be passed, and of whom it is: "Permission denied" alone sends people to the wrong file.
@@ -113,6 +137,24 @@ mod tests {
         assert!(said(path, libc::EMFILE).contains(&format!("of {} descriptors", machine::max_open_files())));
         assert!(said(path, libc::EACCES).contains("belongs to user"));
         assert!(said(path, libc::ENOMEM).contains("MiB left"));
+    }
+
+    #[test]
+    fn a_full_disk_is_named_with_what_is_left_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mount) = (folder.path().join("not/yet/ledger.jsonl"), Mount::of(folder.path()).unwrap());
+        let full = said(&path, libc::ENOSPC);
+        assert!(full.starts_with(&format!("{mount} is full (bytes free: ")), "{full}");
+        let quota = said(&path, libc::EDQUOT);
+        // SAFETY: has no preconditions and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        assert!(quota.starts_with(&format!("a quota on {mount} is used up, of user {user}, of group ")), "{quota}");
+        assert!(quota.contains("(bytes free: ") && quota.contains("`quota -s`"), "{quota}");
+        assert!(said(&path, libc::EROFS).starts_with(&format!("{mount} is mounted read-only")));
+        // A mount that may hang is not asked.
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            assert!(!hint(&path, errno, false).unwrap().contains("bytes free"));
+        }
     }
 
     #[test]

@@ -1,18 +1,24 @@
 //! The ledger on disk: JSONL, appended, safe under several processes.
 
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use forebay_core::{Error, Failure, Kind, Result};
+
+use crate::hint::{failed, hint};
 
 /// An append-only file of failures, one JSON object a line, shared by ranks, runs and tools.
 #[derive(Debug)]
 pub struct LedgerFile {
     path: PathBuf,
     file: File,
+    /// The lock on the file excludes other processes only.
+    threads: Mutex<()>,
 }
 
 impl LedgerFile {
@@ -28,7 +34,7 @@ impl LedgerFile {
             .append(true)
             .open(path)
             .map_err(|error| unusable(path, &error))?;
-        let ledger = Self { path: path.to_owned(), file };
+        let ledger = Self { path: path.to_owned(), file, threads: Mutex::default() };
         let ended = ledger.locked(|mut file| {
             let mut last = [b'\n'];
             if let Some(at) = file.metadata()?.len().checked_sub(1) {
@@ -56,11 +62,12 @@ impl LedgerFile {
                 let _shortened = file.set_len(before);
             })
         });
-        written.map_err(|error| Error::io("appended to", error).at_path(&self.path))
+        written.map_err(|error| failed("appended to", &self.path, error))
     }
 
     /// O_APPEND places a line; the lock keeps it whole where a write may be split (network mounts, a full disk).
-    fn locked(&self, action: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    fn locked<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+        let _alone = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let locked = loop {
             // SAFETY: the descriptor is open for as long as `self.file` lives.
             let result = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) };
@@ -76,43 +83,112 @@ impl LedgerFile {
         result
     }
 
-    /// Reads every failure of a ledger; a file that does not exist is empty.
+    /// Reads every failure of a ledger; a file that does not exist is empty. See [`LedgerFile::read_each`].
+    pub fn read(path: &Path) -> Result<Vec<Failure>> {
+        let mut failures = Vec::new();
+        Self::read_each(path, &mut |failure| failures.push(failure))?;
+        Ok(failures)
+    }
+
+    /// Gives every failure of a ledger, oldest first, one at a time: a ledger may be larger than memory. Returns where
+    /// it ended, for [`LedgerFile::read_on`].
     ///
     /// A line that a crash cut short is passed over. A file without a single failure in it is an error: it is
     /// probably not a ledger, and appending to it would spoil it.
-    pub fn read(path: &Path) -> Result<Vec<Failure>> {
+    pub fn read_each(path: &Path, each: &mut dyn FnMut(Failure)) -> Result<u64> {
         // A pipe or a device would be read for ever.
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             return Err(unusable(path, &io::Error::other("it is not a regular file")));
         }
-        let text = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(error) => return Err(unusable(path, &error)),
         };
-        let (mut failures, mut unread) = (Vec::new(), None);
-        for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-            match serde_json::from_slice(line) {
-                Ok(failure) => failures.push(failure),
-                Err(error) => unread = Some(error),
-            }
-        }
-        match unread {
+        let lines = read_lines(file, each).map_err(|error| unusable(path, &error))?;
+        match lines.unread {
             // A torn first line is all that a crash can leave of a ledger without failures: it began like one.
-            Some(error) if failures.is_empty() && !text.starts_with(b"{\"path\":") => {
+            Some(error) if lines.understood == 0 && !lines.begins_like_one => {
                 let message = format!("is not a ledger of forebay: {error}");
                 Err(Error::new(Kind::Config, message).at_path(path))
             }
-            _ => Ok(failures),
+            _ => Ok(lines.bytes),
         }
     }
+
+    /// Gives the failures that were appended behind `from`, by whatever process, and returns where they end.
+    pub fn read_on(&self, from: u64, each: &mut dyn FnMut(Failure)) -> Result<u64> {
+        // Under the lock no line is half written, and none before this length will be taken back.
+        let length = self.locked(|file| Ok(file.metadata()?.len())).map_err(|error| self.unread(error))?;
+        // Shorter than it was: somebody began it anew.
+        let from = if from > length { 0 } else { from };
+        let rest = Part { file: &self.file, at: from, end: length };
+        let lines = read_lines(rest, each).map_err(|error| self.unread(error))?;
+        Ok(from + lines.bytes)
+    }
+
+    fn unread(&self, error: io::Error) -> Error {
+        failed("read", &self.path, error)
+    }
+}
+
+/// Some bytes of a file, read without moving its offset.
+struct Part<'a> {
+    file: &'a File,
+    at: u64,
+    end: u64,
+}
+
+impl Read for Part<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
+        let count = self.file.read_at(&mut buffer[..wanted], self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+/// What was found in a ledger, or in a part of one.
+struct Lines {
+    /// Bytes of whole lines.
+    bytes: u64,
+    understood: u64,
+    begins_like_one: bool,
+    /// What was wrong with the last line that is none.
+    unread: Option<serde_json::Error>,
+}
+
+fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::Result<Lines> {
+    /// No line is this long; a file without lines may be, and would take all the memory there is.
+    const MAX_LINE_BYTES: u64 = 1 << 20;
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let mut lines = Lines { bytes: 0, understood: 0, begins_like_one: false, unread: None };
+    let mut line = Vec::new();
+    while (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? > 0 {
+        lines.begins_like_one |= lines.bytes == 0 && line.starts_with(b"{\"path\":");
+        let is_whole = line.last() == Some(&b'\n');
+        if line != b"\n" {
+            match serde_json::from_slice::<Failure>(&line) {
+                Ok(failure) => {
+                    lines.understood += 1;
+                    if failure.outcome.is_of_a_sample() {
+                        each(failure);
+                    }
+                }
+                Err(error) => lines.unread = Some(error),
+            }
+        }
+        lines.bytes += if is_whole || line.len() as u64 == MAX_LINE_BYTES { line.len() as u64 } else { 0 };
+        line.clear();
+    }
+    Ok(lines)
 }
 
 /// A ledger that cannot be used is a setting to correct, whatever the system calls it.
 fn unusable(path: &Path, error: &io::Error) -> Error {
-    Error::config(format!("cannot be the ledger: {error}"))
-        .at_path(path)
-        .with_hint("give `ledger` a file that can be written")
+    let known = error.raw_os_error().and_then(|errno| hint(path, errno, true));
+    let hint = known.map_or("give `ledger` a file that can be written".into(), Cow::Owned);
+    Error::config(format!("cannot be the ledger: {error}")).at_path(path).with_hint(hint)
 }
 
 #[cfg(test)]
@@ -162,6 +238,46 @@ mod tests {
         let read: Vec<_> = LedgerFile::read(&path).unwrap().iter().map(|failure| failure.index).collect();
         assert_eq!(read, [1, 2]);
         fs::write(&path, "dear diary\n").unwrap();
+        assert!(LedgerFile::read(&path).unwrap_err().to_string().contains("is not a ledger of forebay"));
+    }
+
+    #[test]
+    fn what_is_appended_later_is_read_on_from_where_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.jsonl");
+        fs::write(&path, failure(1).to_line().unwrap() + "{\"path\":\"x").unwrap();
+        let read = |from: &mut u64, ledger: &LedgerFile| {
+            let mut indices = Vec::new();
+            *from = ledger.read_on(*from, &mut |failure| indices.push(failure.index)).unwrap();
+            indices
+        };
+        let mut from = LedgerFile::read_each(&path, &mut |failure| assert_eq!(failure.index, 1)).unwrap();
+        let (ledger, other) = (LedgerFile::open(&path).unwrap(), LedgerFile::open(&path).unwrap());
+        assert!(read(&mut from, &ledger).is_empty(), "the line that a crash cut short is passed over");
+        other.append(&[failure(2), failure(3)]).unwrap();
+        ledger.append(&[failure(4)]).unwrap();
+        assert_eq!(read(&mut from, &ledger), [2, 3, 4]);
+        assert!(read(&mut from, &ledger).is_empty());
+        File::create(&path).unwrap();
+        other.append(&[failure(5)]).unwrap();
+        assert_eq!(read(&mut from, &ledger), [5], "begun anew");
+    }
+
+    #[test]
+    fn stalls_are_passed_over_and_make_a_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.jsonl");
+        let stalled = Failure { outcome: Outcome::Stalled, ..failure(1) };
+        LedgerFile::open(&path).unwrap().append(&[stalled]).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("\"outcome\":\"stalled\""));
+        assert!(LedgerFile::read(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_huge_file_without_lines_takes_no_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sparse");
+        File::create(&path).unwrap().set_len(64 << 20).unwrap();
         assert!(LedgerFile::read(&path).unwrap_err().to_string().contains("is not a ledger of forebay"));
     }
 }

@@ -10,6 +10,7 @@ mod ledger;
 mod local;
 pub mod machine;
 mod mount;
+mod mount_state;
 mod reader;
 mod store;
 mod stuck;
@@ -19,7 +20,8 @@ mod wrap;
 
 pub use ledger::LedgerFile;
 pub use local::Local;
-pub use mount::{Mount, MountKind};
+pub use mount::{Mount, MountKind, MountTable, Site};
+pub use mount_state::{MountState, Requests};
 pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{Isolated, Readers};

@@ -1,6 +1,8 @@
 //! What this process may use of the machine: memory, descriptors, processors, with the limits of its cgroup.
 
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Bytes of memory that this process could still take: what the system has available, or what its control
@@ -28,6 +30,32 @@ pub fn open_files() -> Option<u64> {
 /// Processors that this process may run on: affinity mask and cgroup quota respected.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// What is left of a file system.
+pub(crate) struct Space {
+    /// For users who are not root.
+    pub(crate) free_bytes: u64,
+    pub(crate) total_bytes: u64,
+    /// Files that may still be made; `None` where there is no limit.
+    pub(crate) free_inodes: Option<u64>,
+}
+
+/// Of the file system that a path lies on, or will: the nearest directory above it that exists is asked.
+pub(crate) fn space_of(path: &Path) -> Option<Space> {
+    let path = std::path::absolute(path).ok()?;
+    path.ancestors().find_map(|part| {
+        let name = CString::new(part.as_os_str().as_bytes()).ok()?;
+        // SAFETY: zero is a valid statvfs.
+        let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the name ends in a zero, and `found` is writable.
+        let answer = unsafe { libc::statvfs(name.as_ptr(), &mut found) };
+        (answer == 0).then(|| Space {
+            free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+            free_inodes: (found.f_files > 0).then_some(found.f_favail),
+        })
+    })
 }
 
 /// A number after a name, as in `MemAvailable:  123 kB`.

@@ -50,6 +50,51 @@ pub struct Mount {
     pub source: String,
     /// What kind of storage that is.
     pub kind: MountKind,
+    /// The device's major and minor number.
+    pub device: (u32, u32),
+}
+
+/// What is mounted, as it was at one moment.
+#[derive(Debug)]
+pub struct MountTable(Vec<u8>);
+
+impl MountTable {
+    /// As it is now; `None` where the system does not tell.
+    pub fn read() -> Option<Self> {
+        fs::read("/proc/self/mountinfo").ok().map(Self)
+    }
+
+    /// As [`Mount::of`].
+    pub fn of(&self, path: &Path) -> Option<Mount> {
+        Mount::among(&self.0, &std::path::absolute(path).ok()?)
+    }
+
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = Mount> {
+        self.0.split(|&byte| byte == b'\n').filter_map(Mount::parse)
+    }
+}
+
+/// Where a dataset lies, found while its mount was well: links cannot be followed once it is not.
+#[derive(Debug)]
+pub struct Site {
+    /// The mount that the name of its first sample lies on.
+    named: Option<Mount>,
+    /// The one that it leads to.
+    real: Option<Mount>,
+}
+
+impl Site {
+    /// Follows the links of a path as far as that cannot hang.
+    pub fn of(path: &Path) -> Self {
+        Self { named: Mount::of(path), real: Mount::behind(path) }
+    }
+
+    /// The mount of a path of the same dataset. Touches nothing: a path that lies by name where the first one did is
+    /// taken to lead where that one led.
+    pub fn mount(&self, table: &MountTable, path: &Path) -> Option<Mount> {
+        let mount = table.of(path)?;
+        Some(if Some(&mount) == self.named.as_ref() { self.real.clone().unwrap_or(mount) } else { mount })
+    }
 }
 
 impl Mount {
@@ -108,11 +153,13 @@ impl Mount {
     /// optional fields end with a dash.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let point = unescape(fields.nth(4)?);
+        let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        let point = unescape(fields.nth(1)?);
         fields.find(|field| *field == b"-")?;
         let filesystem = String::from_utf8_lossy(fields.next()?).into_owned();
         let source = unescape(fields.next()?).to_string_lossy().into_owned();
-        Some(Self { point: point.into(), kind: MountKind::of(&filesystem), filesystem, source })
+        Some(Self { point: point.into(), kind: MountKind::of(&filesystem), filesystem, source, device })
     }
 }
 
@@ -128,7 +175,7 @@ impl std::fmt::Display for Mount {
 }
 
 /// Spaces and their like stand as three octal digits.
-fn unescape(field: &[u8]) -> OsString {
+pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {
@@ -193,6 +240,18 @@ mod tests {
         assert_eq!(behind("again/../../x"), Path::new("/proc"), "what a mount that can hang holds is not looked at");
         let own = Mount::of(folder.path()).unwrap().point;
         assert_eq!([behind("loop"), behind("nothing/here"), behind("../x")], [own.clone(), own.clone(), own]);
+    }
+
+    #[test]
+    fn a_site_remembers_where_its_links_led() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/proc/self", folder.path().join("data")).unwrap();
+        let site = Site::of(&folder.path().join("data/status"));
+        std::fs::remove_file(folder.path().join("data")).unwrap();
+        let table = MountTable::read().unwrap();
+        let point = |path: &Path| site.mount(&table, path).unwrap().point;
+        assert_eq!(point(&folder.path().join("data/maps")), Path::new("/proc"), "the link is not looked at again");
+        assert_eq!(point(Path::new("/sys/kernel")), Path::new("/sys"), "another mount by name is another one");
     }
 
     #[test]

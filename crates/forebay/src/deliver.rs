@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use forebay_core::{Batch as PlannedBatch, Step};
 use forebay_core::{Books, Clock, Epoch, Error, Failure, Kind, Origin, Outcome, Result, SampleId};
+use forebay_store::Site;
 
 use crate::assemble::{Batch, Payload, compact, stack};
 use crate::item::{Assembly, Filled, GivenUp, InFlight, Item, Slot};
 use crate::journal::Journal;
 use crate::schedule::{Shared, Taken};
 use crate::stream::{Parking, Stream};
+use crate::watch::Watch;
 
 /// Where the consumer is. Shared with the loader, whose `state()` reads it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,6 +52,8 @@ pub struct Run {
     pub(crate) journal: Arc<Journal>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) parking: Arc<Parking>,
+    /// Where the samples lie.
+    pub(crate) site: Arc<Site>,
     /// Steps still to deliver; `None` for a user's own order, which ends when it is closed.
     pub(crate) steps_left: Option<u64>,
     /// What the books must say in the end; not known for a user's own order.
@@ -134,7 +138,12 @@ impl Run {
     /// Enters a batch into books, journal and state, and makes it the user's.
     fn hand_over(&mut self, shared: &Shared, assembly: Assembly) -> Result<Batch> {
         let Assembly { plan, slots, buffer, .. } = assembly;
-        let settled = Settled::of(shared, &plan, slots, self.clock.unix_seconds());
+        let now = self.clock.unix_seconds();
+        let settled = Settled::of(shared, &plan, slots, now);
+        // The positions of a user's own order are not those of the plan.
+        if settled.error.is_none() && self.steps_left.is_some() {
+            self.journal.trace(&plan, &settled.failures, shared.config.rank.0, now);
+        }
         self.journal.enter(settled.failures);
         if let Some(error) = settled.error {
             return Err(error);
@@ -177,12 +186,27 @@ impl Run {
 
     /// What the threads have in hand, longest first: what to look at when no batch comes.
     pub fn in_flight(&self) -> Vec<InFlight> {
-        self.living().map(|stream| stream.shared.in_flight()).unwrap_or_default()
+        self.watch().map(|watch| watch.in_flight()).unwrap_or_default()
     }
 
     /// A look at the run from another thread, while this one waits in [`Run::poll`].
     pub fn watch(&self) -> Option<Watch> {
-        self.living().ok().map(|stream| Watch(Arc::clone(&stream.shared)))
+        let watch = |stream: &Stream| Watch { shared: Arc::clone(&stream.shared), site: Arc::clone(&self.site) };
+        self.living().ok().map(watch)
+    }
+
+    /// What a loop waits for that has waited this long, as a sentence.
+    pub fn stall_in_words(&self, waited: Duration) -> String {
+        let in_flight = self.watch().map_or("nothing".to_owned(), |watch| watch.in_words());
+        let Progress { epoch, at, .. } = self.reached;
+        format!("no batch for {:.1} s (epoch {epoch}, step {}); in flight: {in_flight}", waited.as_secs_f64(), at.step)
+    }
+
+    /// Enters such a wait into the ledger, if there is one; nowhere else, because it is no failure yet.
+    pub fn note_stall(&self, waited: Duration) {
+        if let Some(watch) = self.watch() {
+            self.journal.note(&[watch.stall(&self.reached, waited, self.clock.unix_seconds())]);
+        }
     }
 
     /// Gives the next batch of a user's own order.
@@ -202,21 +226,6 @@ impl Run {
     pub fn close_order(&self) -> Result<()> {
         self.living()?.shared.with_feed(|feed| feed.close());
         Ok(())
-    }
-}
-
-/// What another thread may see and do of a [`Run`].
-pub struct Watch(Arc<Shared>);
-
-impl Watch {
-    /// As [`Run::in_flight`].
-    pub fn in_flight(&self) -> Vec<InFlight> {
-        self.0.in_flight()
-    }
-
-    /// Ends the wait of a run that is in [`Run::poll`] now, with an error of kind [`Kind::Stopped`].
-    pub fn interrupt(&self) {
-        self.0.stop();
     }
 }
 

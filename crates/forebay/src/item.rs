@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_core::{Batch as PlannedBatch, Epoch, Error, SampleId, Stage};
 use forebay_decode::Value;
-use forebay_store::{Object, Stat};
+use forebay_store::{Mount, Object, Stat};
 
 use crate::assemble::Buffer;
 
@@ -144,4 +144,14 @@ pub struct InFlight {
     pub attempt: u32,
     /// How long it has been at it.
     pub elapsed: Duration,
+    /// The mount that it lies on; `None` where the system does not tell.
+    pub mount: Option<Mount>,
+}
+
+impl std::fmt::Display for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { path, stage, thread, attempt, elapsed, .. } = self;
+        let (stage, seconds) = (stage.name(), elapsed.as_secs_f64());
+        write!(f, "{path:?} (stage {stage}, thread {thread}, attempt {attempt}, for {seconds:.1} s)")
+    }
 }

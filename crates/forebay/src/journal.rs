@@ -1,12 +1,14 @@
 //! What a loader remembers of its failures and books, over all epochs, and writes to the ledger.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_core::{Books, Config, Epoch, Error, Failure, Result};
+use forebay_core::{Batch, Books, Config, Epoch, Error, Failure, Plan, Result};
 use forebay_store::LedgerFile;
 
+use crate::provenance::Provenance;
 use crate::recover::Quarantine;
+use crate::source::Dataset;
 
 /// Failures kept in memory; older ones are in the ledger only. 100,000 of them are some 50 MB.
 const MAX_REMEMBERED: usize = 100_000;
@@ -18,6 +20,15 @@ const MAX_EPOCHS: usize = 10_000;
 pub(crate) struct Journal {
     ledger: Option<LedgerFile>,
     pages: Mutex<Pages>,
+    traced: Mutex<Traced>,
+}
+
+/// What was delivered, as far as it is not the plan.
+#[derive(Debug)]
+struct Traced {
+    provenance: Provenance,
+    /// The ledger is known up to here.
+    read_bytes: u64,
 }
 
 /// What is in the journal.
@@ -33,15 +44,54 @@ pub(crate) struct Pages {
 
 impl Journal {
     /// Opens the ledger, if there is to be one, with the quarantine that it holds.
-    pub(crate) fn open(config: &Config) -> Result<(Self, Quarantine)> {
-        let (ledger, quarantine) = match &config.ledger {
+    pub(crate) fn open(config: &Config, plan: &Plan, dataset: &Arc<dyn Dataset>) -> Result<(Self, Quarantine)> {
+        let mut provenance = Provenance::new(plan, dataset);
+        // Every epoch has a line of a file that is bad: only the last one counts.
+        let mut bad = HashMap::new();
+        let (ledger, read_bytes) = match &config.ledger {
             Some(path) => {
-                let known = LedgerFile::read(path)?;
-                (Some(LedgerFile::open(path)?), Quarantine::of(&known))
+                let read_bytes = LedgerFile::read_each(path, &mut |failure| {
+                    provenance.learn(&failure);
+                    if failure.is_permanent() {
+                        bad.insert(failure.path(), failure);
+                    }
+                })?;
+                (Some(LedgerFile::open(path)?), read_bytes)
             }
-            None => (None, Quarantine::default()),
+            None => (None, 0),
         };
-        Ok((Self { ledger, pages: Mutex::default() }, quarantine))
+        let quarantine = Quarantine::of(&bad.into_values().collect::<Vec<_>>());
+        let traced = Mutex::new(Traced { provenance, read_bytes });
+        Ok((Self { ledger, pages: Mutex::default(), traced }, quarantine))
+    }
+
+    fn traced(&self) -> MutexGuard<'_, Traced> {
+        self.traced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers who was delivered with a batch of the plan.
+    pub(crate) fn trace(&self, batch: &Batch, failures: &[Failure], rank: u32, unix_seconds: f64) {
+        let corrections = self.traced().provenance.delivered(batch, failures);
+        let lines: Vec<_> = corrections.into_iter().map(|line| Failure { rank, unix_seconds, ..line }).collect();
+        self.note(&lines);
+    }
+
+    /// Looks at what took the place of planned samples, with what other ranks have entered into the ledger so far.
+    pub(crate) fn with_provenance<T>(&self, look: impl FnOnce(&Provenance) -> T) -> Result<T> {
+        let mut traced = self.traced();
+        let Traced { provenance, read_bytes } = &mut *traced;
+        if let Some(ledger) = &self.ledger {
+            *read_bytes = ledger.read_on(*read_bytes, &mut |failure| provenance.learn(&failure))?;
+        }
+        Ok(look(provenance))
+    }
+
+    /// Writes lines to the ledger that are no failures of this loader.
+    pub(crate) fn note(&self, lines: &[Failure]) {
+        let written = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.append(lines));
+        if let Err(error) = written {
+            self.pages().ledger_error.get_or_insert(error);
+        }
     }
 
     pub(crate) fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -54,11 +104,8 @@ impl Journal {
         if failures.is_empty() {
             return;
         }
-        let written = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.append(&failures));
+        self.note(&failures);
         let mut pages = self.pages();
-        if let Err(error) = written {
-            pages.ledger_error.get_or_insert(error);
-        }
         pages.failures.extend(failures);
         while pages.failures.len() > MAX_REMEMBERED {
             pages.failures.pop_front();

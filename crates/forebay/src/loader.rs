@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{
-    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Plan, Rank, Result, SampleId, State,
-    Step, SystemClock, WorldSize,
+    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Place, Plan, Rank, Result, SampleId,
+    State, Step, SystemClock, WorldSize,
 };
+use forebay_store::Site;
 
 use crate::assemble::BufferPool;
 use crate::deliver::{Progress, Run, forked};
+use crate::dump;
 use crate::journal::Journal;
+use crate::provenance::{Fate, Provenance};
 use crate::recover::Quarantine;
 use crate::report::Report;
 use crate::schedule::Shared;
@@ -32,6 +35,7 @@ pub struct Loader {
     meters: Arc<Meters>,
     pool: Arc<BufferPool>,
     parking: Arc<Parking>,
+    site: Arc<Site>,
     position: Mutex<Position>,
     /// The process whose threads worked for this loader; 0 before the first did.
     process: AtomicU32,
@@ -51,12 +55,14 @@ struct Position {
     last_epoch: Option<Epoch>,
 }
 
-/// A sample of the plan, as [`Loader::explain`] gives it.
+/// A sample of a step, as [`Loader::explain`] gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
     /// Position in the epoch's global order.
     pub position: u64,
-    /// The sample.
+    /// What the plan wants there.
+    pub planned: SampleId,
+    /// The sample: the substitute where one was delivered.
     pub sample: SampleId,
     /// Its path.
     pub path: PathBuf,
@@ -89,9 +95,11 @@ impl Loader {
         for threads in [&mut config.io_threads, &mut config.max_io_threads] {
             *threads = max_reads(*threads, source.store.readers().is_some());
         }
-        let (journal, quarantine) = Journal::open(&config)?;
+        let plan = config.plan(source.dataset.len());
+        let site = Site::of(&source.dataset.path(SampleId(0)));
+        let (journal, quarantine) = Journal::open(&config, &plan, &source.dataset)?;
         Ok(Self {
-            plan: config.plan(source.dataset.len()),
+            plan,
             identity: source.dataset.identity(),
             source,
             config,
@@ -101,6 +109,7 @@ impl Loader {
             meters: Arc::default(),
             pool: Arc::default(),
             parking: Arc::default(),
+            site: Arc::new(site),
             position: Mutex::default(),
             process: AtomicU32::new(0),
         })
@@ -186,6 +195,7 @@ impl Loader {
         // Only now: a run that could not begin must not lose the state that it was to go on from.
         *self.position() =
             Position { current: Some(Arc::clone(&progress)), last_epoch: Some(start.epoch), ..Position::default() };
+        dump::add(&stream.shared, &self.site, &progress);
         Run {
             stream: Some(stream),
             progress,
@@ -193,6 +203,7 @@ impl Loader {
             journal: Arc::clone(&self.journal),
             clock: Arc::clone(&self.clock),
             parking: Arc::clone(&self.parking),
+            site: Arc::clone(&self.site),
             steps_left,
             expected_planned,
             handed_over: None,
@@ -261,6 +272,9 @@ impl Loader {
 
     /// Which samples make up a step, without reading any: of this rank and the epoch at hand, unless said otherwise.
     ///
+    /// Of a step that was delivered these are the ones that were: with substitutes, without what was skipped. Of earlier
+    /// runs and other ranks that is known from the ledger, if they share it. Of other steps it is the plan.
+    ///
     /// In an epoch that was resumed, the steps before the resume point are those of an epoch without one.
     pub fn explain(
         &self,
@@ -283,14 +297,18 @@ impl Loader {
             let steps = origin.step.0 + plan.steps_from(origin);
             Error::config(format!("step: expected one below {steps} (the steps of the epoch), got {step}"))
         })?;
-        let explain = |place: forebay_core::Place| Explained {
-            position: place.position,
-            sample: place.sample,
-            path: self.source.dataset.path(place.sample),
-            label: self.source.dataset.label(place.sample),
-            padded: place.padded,
+        let explain = |place: Place, provenance: &Provenance| {
+            let sample = match provenance.fate(epoch, &place) {
+                Fate::Planned => place.sample,
+                Fate::Replaced(substitute) => substitute,
+                Fate::Skipped => return None,
+            };
+            let (path, label) = (self.source.dataset.path(sample), self.source.dataset.label(sample));
+            let Place { position, sample: planned, padded } = place;
+            Some(Explained { position, planned, sample, path, label, padded })
         };
-        Ok(batch.places.into_iter().map(explain).collect())
+        self.journal
+            .with_provenance(|known| batch.places.into_iter().filter_map(|place| explain(place, known)).collect())
     }
 
     /// What failed so far, oldest first; the ledger has what is older than 100,000.
@@ -303,9 +321,9 @@ impl Loader {
         self.journal.pages().epochs.iter().copied().collect()
     }
 
-    /// Why the ledger could not be written, if it could not.
+    /// Why the ledger could not be written, if it could not, and what to do about it.
     pub fn ledger_error(&self) -> Option<String> {
-        self.journal.pages().ledger_error.as_ref().map(Error::to_string)
+        self.journal.pages().ledger_error.as_ref().map(with_hint)
     }
 
     /// Where time went so far.
@@ -320,7 +338,7 @@ impl Loader {
             failures: pages.failures.iter().cloned().collect(),
             forgotten: pages.forgotten,
             epochs: pages.epochs.iter().copied().collect(),
-            ledger_error: pages.ledger_error.as_ref().map(Error::to_string),
+            ledger_error: pages.ledger_error.as_ref().map(with_hint),
         }
     }
 
@@ -332,6 +350,10 @@ impl Loader {
         drop(self.parking.take());
         self.parking.join();
     }
+}
+
+fn with_hint(error: &Error) -> String {
+    format!("{error}; {}", error.hint())
 }
 
 impl Drop for Loader {

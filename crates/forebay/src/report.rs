@@ -32,7 +32,7 @@ impl Report {
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows: Vec<Row<'_>> = Vec::new();
         let mut places = BTreeMap::new();
-        for failure in self.failures.iter().filter(|failure| failure.outcome != Outcome::Recovered) {
+        for failure in self.failures.iter().filter(|failure| failure.outcome.is_failure()) {
             let at = *places.entry(&failure.path).or_insert_with(|| {
                 rows.push(Row { failure, times: 0 });
                 rows.len() - 1

@@ -406,6 +406,7 @@ impl Shared {
             thread: worker.name(),
             attempt,
             elapsed: now.saturating_sub(since),
+            mount: None,
         };
         let reads = readings
             .iter()

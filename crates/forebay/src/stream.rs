@@ -12,7 +12,7 @@ use std::time::Duration;
 use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
 
 use crate::schedule::Shared;
-use crate::{decode, fetch, watch};
+use crate::{decode, fetch, overdue};
 
 /// Where the stream's batches come from.
 pub(crate) enum Feed {
@@ -167,7 +167,7 @@ impl Stream {
             stream.crew.start(&stream.shared, worker)?;
         }
         let (shared, crew) = (Arc::clone(&stream.shared), Arc::clone(&stream.crew));
-        stream.crew.spawn(Worker::Watch, move || watch::run(&shared, &crew))?;
+        stream.crew.spawn(Worker::Watch, move || overdue::run(&shared, &crew))?;
         Ok(stream)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Config, Kind, Loader, Next, SampleId, Stage};
+use forebay::{Config, Failure, Kind, Loader, Next, Outcome, SampleId, Stage};
 use forebay_store::testing::{Fault, Scripted};
 
 use crate::fixture::{crop, epoch, hashes, loader, path_of, pictures, source};
@@ -94,6 +94,33 @@ fn a_batch_that_is_not_ready_is_pending_and_what_it_waits_for_is_named() {
     assert!(stuck.thread.starts_with("forebay-io-"));
     store.release();
     assert!(matches!(run.poll(Duration::from_secs(20)), Ok(Next::Batch(_))));
+}
+
+#[test]
+fn a_stall_is_said_and_entered_into_the_ledger_and_counted_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.jsonl");
+    let store = Arc::new(Scripted::new(pictures(4, false)));
+    store.script(path_of(0), vec![Fault::Wait]);
+    let config = Config { batch_size: 4, ledger: Some(path.clone()), ..Config::default() };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    let mut run = loader.epoch().unwrap();
+    while store.reads(&path_of(0)) == 0 || run.in_flight().len() != 1 {
+        assert!(matches!(run.poll(Duration::from_millis(1)), Ok(Next::Pending)));
+    }
+    let said = run.stall_in_words(Duration::from_secs(30));
+    let stuck = format!("no batch for 30.0 s (epoch 0, step 0); in flight: {:?} (stage fetch, thread ", path_of(0));
+    assert!(said.starts_with(&stuck) && said.contains(" on \"/\" ("), "{said}");
+    run.note_stall(Duration::from_secs(30));
+    let line: Failure = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!((line.outcome, line.code.as_str(), line.stage), (Outcome::Stalled, "timeout", Some(Stage::Fetch)));
+    assert_eq!((line.path(), line.index, line.attempts, line.step), (path_of(0), 0, 1, 0));
+    assert!(line.message.contains("waited 30.0 s for step 0"), "{}", line.message);
+    store.release();
+    assert!(matches!(run.poll(Duration::from_secs(20)), Ok(Next::Batch(_))));
+    run.note_stall(Duration::from_secs(1));
+    assert!(loader.failures().is_empty() && loader.report().to_string().starts_with("no sample failed"));
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
 }
 
 #[test]

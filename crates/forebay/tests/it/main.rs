@@ -7,5 +7,6 @@ mod hanging;
 mod lifecycle;
 mod memory;
 mod order;
+mod provenance;
 mod recovery;
 mod resume;
