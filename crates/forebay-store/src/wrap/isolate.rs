@@ -28,7 +28,7 @@ use process::{Reader, Silence};
 
 /// Readers that may be lost and still alive, unless said otherwise: each holds a megabyte and a process of the system.
 /// Not measured.
-pub const DEFAULT_MAX_LOST_READERS: usize = 32;
+pub const DEFAULT_MAX_LOST_READERS: usize = 256;
 
 /// Files of this machine and of whatever is mounted on it, read by other processes within a deadline.
 ///
