@@ -553,24 +553,25 @@ def test_leaving_the_loop_does_not_wait_for_what_hangs(fault_fs: FaultFs) -> Non
     fault_fs.release()
 
 
-def test_a_server_that_stops_for_3_seconds_is_waited_for(fault_fs: FaultFs, matrix: Matrix) -> None:
-    loader = fb.DataLoader(dataset(fault_fs), BATCH, prefetch_factor=1, num_workers=1, stall_seconds=1.0)
+def test_a_server_that_stops_for_5_seconds_is_waited_for(fault_fs: FaultFs, matrix: Matrix) -> None:
+    loader = fb.DataLoader(
+        dataset(fault_fs), BATCH, prefetch_factor=1, num_workers=1, stall_seconds=1.0, deadline_seconds=30
+    )
     started = time.monotonic()
     batches = iter(loader)
     seen = delivered([next(batches)])
     fault_fs.pause()
-    continuing = threading.Timer(3.0, fault_fs.resume)
+    continuing = threading.Timer(5.0, fault_fs.resume)
     continuing.start()
     with stalls() as said:
         seen += delivered(batches)
     seconds = time.monotonic() - started
     continuing.join()
-    assert seen == COUNT and seconds >= 3
+    assert seen == COUNT and seconds >= 5
     assert "no batch for 1.0 s" in said[0] and "stage fetch" in said[0]
     assert balanced(loader)["delivered"] == COUNT and not loader.failures
-    matrix.enter(
-        "the server is stopped for 3 s", loader, "raise, stall_seconds=1", "a warning names the files", seconds
-    )
+    policy = "raise, stall_seconds=1, deadline_seconds=30"
+    matrix.enter("the server is stopped for 5 s", loader, policy, "a warning names the files", seconds)
 
 
 # Lives and deaths of the mount itself.
