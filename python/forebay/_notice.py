@@ -1,5 +1,5 @@
-"""What a user should know while the loop goes on: the cost of Python code and the first failure (said once), and long
-waits.
+"""What a user should know while the loop goes on: the cost of Python code, the first failure and a ledger that
+cannot be written (said once), and long waits.
 """
 
 import warnings
@@ -24,18 +24,31 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
 
 
 class FirstFailure:
-    """Says that samples fail in a loop that goes on all the same: once for each loader."""
+    """Says that samples fail in a loop that goes on, and that the ledger misses some: each once for a loader."""
 
-    def __init__(self, failures: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(
+        self, failures: Callable[[], list[dict[str, Any]]], ledger_error: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._failures = failures
+        self._ledger_error = ledger_error
         self._is_said = False
+        self._is_ledger_said = False
         self._expected_step = 0
 
     def look(self, batch: Batch | None) -> None:
         """Looks at a batch, or at the end: a batch of which nothing is left does not come at all."""
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step
         self._expected_step = 0 if batch is None else batch.step + 1
-        if is_clean or self._is_said:
+        if is_clean:
+            return
+        if not self._is_ledger_said and (error := self._ledger_error()) is not None:
+            self._is_ledger_said = True
+            warnings.warn(
+                f"the ledger is incomplete from here on: {error}; loader.failures has everything, and the run goes on",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if self._is_said:
             return
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
         if failure is not None:

@@ -137,7 +137,7 @@ class DataLoader:
             is_pinned=bool(pin_memory) and wants_torch and _can_pin(),
             with_ids=bool(with_ids),
         )
-        self._first_failure = _notice.FirstFailure(self._engine.failures)
+        self._first_failure = _notice.FirstFailure(self._engine.failures, self._engine.ledger_error)
         self._process: int | None = None
         self._is_closed = False
         self._resumed: _Resumed | None = None
