@@ -574,7 +574,23 @@ def test_a_server_that_stops_for_5_seconds_is_waited_for(fault_fs: FaultFs, matr
     matrix.enter("the server is stopped for 5 s", loader, policy, "a warning names the files", seconds)
 
 
-# Lives and deaths of the mount itself.
+# The mount itself: files that change, its life and death.
+
+
+def test_a_file_changes_while_it_is_looked_at(fault_fs: FaultFs) -> None:
+    path, true = fault_fs.root / VICTIM, os.stat(fault_fs.source / VICTIM)
+    fault_fs.rule(VICTIM, "getattr", mtime_moves=True, grows=10, times=2)
+    with open(path, "rb") as file:
+        looks = [os.fstat(file.fileno()) for _ in range(4)]
+        assert file.read() == (fault_fs.source / VICTIM).read_bytes()
+    # Opening takes a look of its own where the kernel wants one; the changes end, and what they made of it stays.
+    seconds = [round((look.st_mtime_ns - true.st_mtime_ns) / 1e9) for look in looks]
+    assert seconds[0] in (1, 2) and seconds[1:] == [2, 2, 2]
+    assert [look.st_size - true.st_size for look in looks] == [10 * count for count in seconds]
+    other = fault_fs.root / "cat/0000.jpg"
+    assert os.stat(other).st_mtime_ns == os.stat(fault_fs.source / "cat/0000.jpg").st_mtime_ns
+    with pytest.raises(RuntimeError, match="expected a rule for getattr"):
+        fault_fs.rule(VICTIM, "read", mtime_moves=True)
 
 
 def test_a_server_that_dies_is_an_error_of_every_file_left(fault_fs: FaultFs, matrix: Matrix) -> None:
