@@ -1,5 +1,5 @@
-"""What a user should know while the loop goes on: the cost of Python code and the first failure (said once), and long
-waits.
+"""What a user should know while the loop goes on: the cost of Python code, the first failure and a ledger that
+cannot be written (said once), and long waits.
 """
 
 import logging

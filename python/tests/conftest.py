@@ -23,7 +23,8 @@ def folder(tmp_path: Path) -> Path:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Builds what tests need before the first one starts: a build would use up its time."""
-    if any("fault_fs" in getattr(item, "fixturenames", ()) for item in session.items) and not faultfs.why_not():
+    names = (name for item in session.items for name in getattr(item, "fixturenames", ()))
+    if any(name.endswith("_fs") for name in names) and not faultfs.why_not():
         faultfs.program()
 
 

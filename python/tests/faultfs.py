@@ -90,12 +90,16 @@ class FaultFs:
         short: int | None = None,
         garbage: int | None = None,
         pieces: int | None = None,
+        mtime_moves: bool = False,
+        grows: int | None = None,
     ) -> None:
         """Makes calls on matching paths go wrong, from now on, `times` times for each path.
 
         `operation` is open, read, lookup, getattr, stat (both of these) or readdir. `delay` is in seconds, `size` is
-        what stat claims. The others are false content, which holds from an open to its close, and `times` counts opens:
-        the file ends at byte `short`, is inverted from byte `garbage` on, comes in `pieces` of so many bytes.
+        what stat claims. With `mtime_moves` each getattr shows the file written a second later than the last one, with
+        `grows` so many bytes larger, `times` times: it changes while it is read. The others are false content, which
+        holds from an open to its close, and `times` counts opens: the file ends at byte `short`, is inverted from byte
+        `garbage` on, comes in `pieces` of so many bytes.
         """
         options = {
             "errno": errno,
@@ -105,9 +109,12 @@ class FaultFs:
             "ends_at": short,
             "garbage_from": garbage,
             "pieces_of": pieces,
+            "grows_by": grows,
         }
         words = [f"{name}={value}" for name, value in options.items() if value is not None]
-        self._ask("rule", operation, pattern, *words, *(["hang"] if hang else []))
+        switches = {"hang": hang, "mtime_moves": mtime_moves}
+        words += [name for name, is_on in switches.items() if is_on]
+        self._ask("rule", operation, pattern, *words)
 
     def clear(self) -> None:
         """No rules any more; what hangs goes on."""

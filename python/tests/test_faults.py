@@ -594,27 +594,44 @@ def test_leaving_the_loop_does_not_wait_for_what_hangs(fault_fs: FaultFs) -> Non
     fault_fs.release()
 
 
-def test_a_server_that_stops_for_3_seconds_is_waited_for(fault_fs: FaultFs, matrix: Matrix) -> None:
-    loader = fb.DataLoader(dataset(fault_fs), BATCH, prefetch_factor=1, num_workers=1, stall_seconds=1.0)
+def test_a_server_that_stops_for_5_seconds_is_waited_for(fault_fs: FaultFs, matrix: Matrix) -> None:
+    loader = fb.DataLoader(
+        dataset(fault_fs), BATCH, prefetch_factor=1, num_workers=1, stall_seconds=1.0, deadline_seconds=30
+    )
     started = time.monotonic()
     batches = iter(loader)
     seen = delivered([next(batches)])
     fault_fs.pause()
-    continuing = threading.Timer(3.0, fault_fs.resume)
+    continuing = threading.Timer(5.0, fault_fs.resume)
     continuing.start()
     with stalls() as said:
         seen += delivered(batches)
     seconds = time.monotonic() - started
     continuing.join()
-    assert seen == COUNT and seconds >= 3
+    assert seen == COUNT and seconds >= 5
     assert "no batch for 1.0 s" in said[0] and "stage fetch" in said[0]
     assert balanced(loader)["delivered"] == COUNT and not loader.failures
-    matrix.enter(
-        "the server is stopped for 3 s", loader, "raise, stall_seconds=1", "a warning names the files", seconds
-    )
+    policy = "raise, stall_seconds=1, deadline_seconds=30"
+    matrix.enter("the server is stopped for 5 s", loader, policy, "a warning names the files", seconds)
 
 
-# Lives and deaths of the mount itself.
+# The mount itself: files that change, its life and death.
+
+
+def test_a_file_changes_while_it_is_looked_at(fault_fs: FaultFs) -> None:
+    path, true = fault_fs.root / VICTIM, os.stat(fault_fs.source / VICTIM)
+    fault_fs.rule(VICTIM, "getattr", mtime_moves=True, grows=10, times=2)
+    with open(path, "rb") as file:
+        looks = [os.fstat(file.fileno()) for _ in range(4)]
+        assert file.read() == (fault_fs.source / VICTIM).read_bytes()
+    # Opening takes a look of its own where the kernel wants one; the changes end, and what they made of it stays.
+    seconds = [round((look.st_mtime_ns - true.st_mtime_ns) / 1e9) for look in looks]
+    assert seconds[0] in (1, 2) and seconds[1:] == [2, 2, 2]
+    assert [look.st_size - true.st_size for look in looks] == [10 * count for count in seconds]
+    other = fault_fs.root / "cat/0000.jpg"
+    assert os.stat(other).st_mtime_ns == os.stat(fault_fs.source / "cat/0000.jpg").st_mtime_ns
+    with pytest.raises(RuntimeError, match="expected a rule for getattr"):
+        fault_fs.rule(VICTIM, "read", mtime_moves=True)
 
 
 def test_a_server_that_dies_is_an_error_of_every_file_left(fault_fs: FaultFs, matrix: Matrix) -> None:

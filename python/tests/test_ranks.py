@@ -1,10 +1,11 @@
 """Promises 2 and 3 with real ranks: a gloo group stays in step whatever files fail, is killed, and goes on as fewer."""
 
+import errno
 import json
 import os
-import socket
-import subprocess
-import time
+import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy
 import pytest
 from PIL import Image
 
-import children
+import faultfs
 import folders
 import forebay as fb
+from faultfs import FaultFs
 from forebay import transforms as T
+from ranks import Ranks
 
 COUNT, BATCH, WORLD = 64, 3, 4
 STEPS = -(-COUNT // (BATCH * WORLD))
@@ -23,42 +26,6 @@ STEPS = -(-COUNT // (BATCH * WORLD))
 KILLED_AFTER = 2
 # Each is met by another rank, or by the same one at another step, in every epoch.
 BAD = {3: folders.truncate, 17: folders.empty, 30: folders.text, 44: Path.unlink, 59: folders.truncate}
-
-# Every step: what was delivered is written down, the ranks meet, rank 0 saves the state.
-RANK = """
-    import json, os, sys, time
-    import torch, torch.distributed as dist
-    import forebay as fb
-    from forebay import transforms as T
-
-    root, place, batch, epochs, killed_after, state = sys.argv[1:]
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    for name in ("RANK", "WORLD_SIZE"):
-        del os.environ[name]  # the group itself is to be asked
-    dataset = fb.ImageFolder(root, transform=T.ToTensor())
-    loader = fb.DataLoader(dataset, int(batch), shuffle=True, seed=3, on_error="replace", num_workers=1)
-    assert (loader.rank, loader.world_size) == (rank, world)
-    if state:
-        loader.load_state_dict(json.load(open(state)))
-    said = open(f"{place}/{rank}.jsonl", "w")
-    for _ in range(int(epochs)):
-        at = loader.state_dict()
-        epoch, first = at["epoch"], at["step"]
-        for step, (images, _) in enumerate(loader, start=first):
-            numbers = (images[:, 0, 0, 0] * 255).round().int().tolist()
-            print(json.dumps({"epoch": epoch, "step": step, "numbers": numbers}), file=said, flush=True)
-            total = torch.tensor([step])
-            dist.all_reduce(total)
-            assert total.item() == step * world, "the ranks are not at the same step"
-            if rank == 0:
-                with open(f"{place}/state-{epoch}-{step + 1}.json", "w") as file:
-                    json.dump(loader.state_dict(), file)
-                if epoch == 1 and step + 1 == int(killed_after):
-                    time.sleep(60)
-    print(json.dumps([book for book in loader._engine.books()]))
-    dist.destroy_process_group()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -76,76 +43,6 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Ranks:
-    """A group of processes, as torchrun starts them."""
-
-    def __init__(self, root: Path, place: Path, world: int, *, epochs: int, killed_after: int = 0, state: str = ""):
-        self.place = place
-        place.mkdir()
-        group = {
-            "WORLD_SIZE": str(world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-        }
-        self.processes = [
-            subprocess.Popen(
-                children.command(RANK, root, place, BATCH, epochs, killed_after, state),
-                env=children.environment(**group, RANK=str(rank)),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world)
-        ]
-
-    def __enter__(self) -> "Ranks":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.communicate()
-
-    def finish(self) -> list[list[dict[str, int]]]:
-        """The books of every rank's epochs."""
-        told = [process.communicate(timeout=50) for process in self.processes]
-        assert [process.returncode for process in self.processes] == [0] * len(self.processes), told
-        return [json.loads(out) for out, _ in told]
-
-    def wait_until_stuck(self) -> None:
-        """Until every rank but the first is in the step after the one at which rank 0 stays."""
-        while any(self._last(rank) != (1, KILLED_AFTER) for rank in range(1, len(self.processes))):
-            ended = [process.communicate() for process in self.processes if process.poll() is not None]
-            assert not ended, ended
-            time.sleep(0.02)
-
-    def _last(self, rank: int) -> tuple[int, int] | None:
-        lines = self.lines(rank) if (self.place / f"{rank}.jsonl").exists() else []
-        return (lines[-1]["epoch"], lines[-1]["step"]) if lines else None
-
-    def lines(self, rank: int) -> list[dict[str, Any]]:
-        text = (self.place / f"{rank}.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-    def delivered(self, epoch: int, before: int = STEPS * WORLD) -> list[int]:
-        """The numbers of an epoch in global order: by step, then by rank."""
-        steps: dict[int, list[int]] = {}
-        for rank in range(len(self.processes)):
-            for line in self.lines(rank):
-                if line["epoch"] == epoch and line["step"] < before:
-                    steps.setdefault(line["step"], []).extend(line["numbers"])
-        return [number for step in sorted(steps) for number in steps[step]]
-
-
 def alone(root: Path, epoch: int) -> list[int]:
     """The same epoch in one process without interruption: the substitutes included."""
     dataset = fb.ImageFolder(root, transform=T.ToTensor())
@@ -161,8 +58,9 @@ def test_ranks_stay_in_step_and_resume_as_fewer(numbered: Path, tmp_path: Path) 
         assert len(sequence) == COUNT and not set(sequence) & set(BAD)
         assert set(range(COUNT)) - set(sequence) == set(BAD)
 
-    with Ranks(numbered, tmp_path / "4", WORLD, epochs=2, killed_after=KILLED_AFTER) as ranks:
-        ranks.wait_until_stuck()
+    with Ranks(numbered, tmp_path / "4", WORLD, BATCH, epochs=2, killed_after=KILLED_AFTER) as ranks:
+        # Until every rank but the first is in the step after the one at which rank 0 stays.
+        ranks.wait_until(lambda: all(ranks.last(rank) == (1, KILLED_AFTER) for rank in range(1, WORLD)))
     # A whole epoch: the same steps on every rank, and what one process would have given, in its order.
     for rank in range(WORLD):
         assert [line["step"] for line in ranks.lines(rank) if line["epoch"] == 0] == list(range(STEPS))
@@ -174,7 +72,7 @@ def test_ranks_stay_in_step_and_resume_as_fewer(numbered: Path, tmp_path: Path) 
     assert len(before) == KILLED_AFTER * BATCH * WORLD
     state = tmp_path / "4" / f"state-1-{KILLED_AFTER}.json"
     for world in (2, 3):
-        with Ranks(numbered, tmp_path / str(world), world, epochs=1, state=str(state)) as fewer:
+        with Ranks(numbered, tmp_path / str(world), world, BATCH, epochs=1, state=str(state)) as fewer:
             books = [epochs[-1] for epochs in fewer.finish()]
         after = fewer.delivered(1)
         assert (before + after)[:COUNT] == expected[1], f"on {world} ranks"
@@ -183,6 +81,123 @@ def test_ranks_stay_in_step_and_resume_as_fewer(numbered: Path, tmp_path: Path) 
         assert len(steps) == 1, f"ranks made {steps} steps"
         for book in books:
             assert book["planned"] == book["delivered"] + book["replaced"] + book["skipped"]
+
+
+# Faults of storage, another kind on each rank.
+
+MANY, MANY_STEPS = 96, 96 // (BATCH * WORLD)
+OPTIONS = {"deadline_seconds": 1.0, "retries": 1, "io_threads": 4, "max_failures": 0.5}
+
+
+@pytest.fixture
+def rank_fs(tmp_path: Path) -> Iterator[list[FaultFs]]:
+    """One folder, mounted for each rank by a server of its own; some files are bad for all."""
+    if why_not := faultfs.why_not():
+        pytest.skip(why_not)
+    if os.geteuid() != 0:
+        pytest.skip("a mount namespace for each rank needs root")
+    source = tmp_path / "source"
+    for number in range(MANY):
+        path = source / f"class {number % 2}" / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numpy.full((8, 8, 3), number, numpy.uint8)).save(path)
+        if number in BAD and BAD[number] is not Path.unlink:
+            BAD[number](path)
+    mounted = [FaultFs(source) for _ in range(WORLD)]
+    for rank, rules in enumerate(FAULTS):
+        for pattern, operation, rule in rules:
+            mounted[rank].rule(pattern, operation, **rule)
+    yield mounted
+    for fs in mounted:
+        fs.close()
+
+
+# By rank: files that fail, files that are slow, files that hang for ever; the last one's server will be stopped.
+FAULTS: list[list[tuple[str, str, dict[str, Any]]]] = [
+    [("*/?5.png", "read", {"errno": errno.EIO}), ("*/?6.png", "read", {"errno": errno.ESTALE, "times": 1})],
+    [("*/?1.png", "open", {"delay": 0.1}), ("*/?7.png", "read", {"delay": 0.2})],
+    [("*/?2.png", "open", {"hang": True}), ("*/4?.png", "read", {"delay": 0.05})],
+    [],
+]
+
+
+@pytest.mark.timeout(120)
+def test_ranks_stay_in_step_whatever_the_storage_of_each_does(rank_fs: list[FaultFs], tmp_path: Path) -> None:
+    root, ledger = tmp_path / "data", tmp_path / "ledger.jsonl"
+    root.mkdir()
+    mounts = [fs.root for fs in rank_fs]
+    random_step = random.randrange(1, MANY_STEPS - 1)
+    options = OPTIONS | {"ledger": str(ledger)}
+    with Ranks(root, tmp_path / "killed", WORLD, BATCH, epochs=3, mounts=mounts, **options) as ranks:
+        stuck = rank_fs[3]
+        ranks.wait_until(lambda: (ranks.place / "state-0-1.json").exists())
+        stuck.pause()
+        # Longer than the deadline, so that samples are given up.
+        threading.Timer(2.0, stuck.resume).start()
+        ranks.wait_until(lambda: (ranks.place / f"state-1-{random_step}.json").exists())
+    saved = max((tmp_path / "killed").glob("state-1-*.json"), key=lambda path: int(path.stem.rsplit("-")[-1]))
+    step = json.loads(saved.read_text())["step"]
+    where = f"killed after step {step} of epoch 1"
+    assert random_step <= step <= MANY_STEPS, where
+
+    explained = fb.DataLoader(
+        fb.ImageFolder(rank_fs[0].source, transform=T.ToTensor()), BATCH, shuffle=True, seed=3, rank=0, world_size=1
+    )
+    whole = check(explained, ranks, ledger, epoch=0, steps=range(MANY_STEPS))
+    assert whole == list(range(MANY)), where
+    codes = {(line["rank"], line["code"]) for line in read(ledger)}
+    assert {(0, "unavailable"), (2, "timeout"), (3, "timeout")} <= codes, codes
+    before = check(explained, ranks, ledger, epoch=1, steps=range(step))
+
+    groups = {}
+    for world in (2, 3, 4):
+        options = OPTIONS | {"ledger": str(tmp_path / f"ledger-{world}.jsonl")}
+        groups[world] = Ranks(
+            root, tmp_path / str(world), world, BATCH, epochs=1, state=str(saved), mounts=mounts, **options
+        )
+    try:
+        books = {world: group.finish() for world, group in groups.items()}
+    finally:
+        for group in groups.values():
+            group.__exit__()
+    for world, group in groups.items():
+        made = {tuple(line["step"] for line in group.lines(rank)) for rank in range(world)}
+        assert len(made) == 1, f"{where}: ranks made different steps: {made}"
+        (steps,) = made
+        after = check(explained, group, tmp_path / f"ledger-{world}.jsonl", epoch=1, steps=steps, first=len(before))
+        positions = before + after
+        # Each position once; the last step may be padded from the start of the order.
+        assert positions[:MANY] == list(range(MANY)), f"{where}, on {world} ranks"
+        assert positions[MANY:] == list(range(len(positions) - MANY)) and len(positions) - MANY < world
+        for epochs in books[world]:
+            assert epochs[-1]["planned"] == epochs[-1]["delivered"] + epochs[-1]["replaced"]
+
+
+def read(ledger: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ledger.read_text().splitlines()]
+
+
+def check(explained: fb.DataLoader, ranks: Ranks, ledger: Path, *, epoch: int, steps: Any, first: int = 0) -> list[int]:
+    """The positions of the order that the ranks handed over in these steps, each as planned or as the ledger says."""
+    world = ranks.world
+    substitutes = {
+        (line["rank"], line["step"], line["position"]): line["substitute"]
+        for line in read(ledger)
+        if line["epoch"] == epoch and line["outcome"] == "replaced"
+    }
+    order = [explained.explain(step, epoch=epoch)[at]["index"] for step in range(MANY // BATCH) for at in range(BATCH)]
+    numbers = [int(Path(path).stem) for path, _ in explained.dataset.samples]
+    positions: list[int] = []
+    for step in steps:
+        for rank in range(world):
+            (line,) = (line for line in ranks.lines(rank) if (line["epoch"], line["step"]) == (epoch, step))
+            assert [numbers[index] for index in line["ids"]] == line["numbers"], "an id belongs to its picture"
+            for index in line["ids"]:
+                position = (first + len(positions)) % MANY
+                expected = substitutes.get((rank, step, position), order[position])
+                assert index == expected, f"rank {rank}, step {step}, position {position}"
+                positions.append(position)
+    return positions
 
 
 def test_the_environment_of_a_launcher_is_taken(numbered: Path, monkeypatch: pytest.MonkeyPatch) -> None:

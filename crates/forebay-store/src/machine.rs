@@ -96,9 +96,18 @@ fn headroom_along(mount: &Path, path: &str, limit: &str, usage: &str) -> Option<
         .filter_map(|directory| {
             let limit = number(directory.join(limit))?; // "max" is no number: no limit
             let usage = number(directory.join(usage)).unwrap_or(0);
-            Some(limit.saturating_sub(usage))
+            let cached = cache_bytes(&read(directory.join("memory.stat")));
+            Some(limit.saturating_sub(usage.saturating_sub(cached)))
         })
         .min()
+}
+
+/// What the kernel gives back when it is asked for: pages of files, which count as used, so that a group that has read
+/// much seems full. Of those used lately half: they are libraries, too, which would be read again at once.
+fn cache_bytes(stat: &str) -> u64 {
+    // v1 has two of each: that of the group itself, and the total with the groups below it.
+    let pages = |name: &str| field(stat, &format!("total_{name} ")).or(field(stat, &format!("{name} "))).unwrap_or(0);
+    pages("inactive_file") + pages("active_file") / 2
 }
 
 #[cfg(test)]
@@ -124,6 +133,10 @@ mod tests {
         assert_eq!(headroom("/a/b"), Some(600));
         assert_eq!(headroom("/a/b/not/here"), Some(600));
         assert_eq!(headroom("/"), None);
+        fs::write(mount.path().join("a/memory.stat"), "anon 90\ninactive_file 200\nactive_file 100\n").unwrap();
+        assert_eq!(headroom("/a/b"), Some(850));
+        let stat = "inactive_file 1\nactive_file 2\ntotal_inactive_file 50\ntotal_active_file 30\n";
+        assert_eq!(cache_bytes(stat), 65);
         assert_eq!(field("MemTotal: 5 kB\nMemAvailable:   77 kB\n", "MemAvailable:"), Some(77));
     }
 }

@@ -394,28 +394,31 @@ impl Shared {
 
     /// What the threads have in hand, longest first; what was written off is left out.
     pub(crate) fn in_flight(&self) -> Vec<InFlight> {
-        let (readings, decoders) = {
+        let (readings, decoders, paused) = {
             let desk = self.desk();
-            (desk.flights.readings(), desk.decoders.clone())
+            let paused = desk.paused.iter().map(|item| (item.sample, item.attempts, item.started.unwrap_or_default()));
+            (desk.flights.readings(), desk.decoders.clone(), paused.collect::<Vec<_>>())
         };
         let now = self.clock.now();
-        let in_flight = |worker: Worker, stage, sample, attempt, since| InFlight {
+        let in_flight = |worker: Option<Worker>, stage, sample, attempt, since| InFlight {
             path: self.source.dataset.path(sample),
             sample,
             stage,
-            thread: worker.name(),
+            thread: worker.map_or_else(|| "none: waits for its next attempt".to_owned(), Worker::name),
             attempt,
             elapsed: now.saturating_sub(since),
             mount: None,
         };
-        let reads = readings
-            .iter()
-            .map(|(seat, read)| in_flight(Worker::Io(*seat), Stage::Fetch, read.sample, read.attempt, read.since));
+        let reads = readings.iter().map(|(seat, read)| {
+            in_flight(Some(Worker::Io(*seat)), Stage::Fetch, read.sample, read.attempt, read.since)
+        });
         let decodes = decoders.iter().enumerate().filter_map(|(cpu, decoding)| {
             let Decoding { sample, attempt, since } = (*decoding)?;
-            Some(in_flight(Worker::Cpu(cpu), Stage::Decode, sample, attempt, since))
+            Some(in_flight(Some(Worker::Cpu(cpu)), Stage::Decode, sample, attempt, since))
         });
-        let mut list: Vec<_> = reads.chain(decodes).collect();
+        let pauses =
+            paused.iter().map(|(sample, attempts, since)| in_flight(None, Stage::Fetch, *sample, *attempts, *since));
+        let mut list: Vec<_> = reads.chain(decodes).chain(pauses).collect();
         list.sort_by_key(|item| Reverse(item.elapsed));
         list
     }

@@ -6,6 +6,7 @@
 //! | line | answer |
 //! |---|---|
 //! | `rule`, operation, pattern, `errno=N` `delay_ms=N` `hang` `size=N` `times=N` | `ok` |
+//! | `rule`, `getattr`, pattern, `mtime_moves` `grows_by=N` `times=N` | `ok` |
 //! | `rule`, `read`, pattern, `ends_at=N` `garbage_from=N` `pieces_of=N` `times=N` | `ok` |
 //! | `clear` | `ok`: no rule is left, what hangs goes on |
 //! | `release` | `ok`: rules that hang are gone, what hangs goes on |
@@ -18,7 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-use crate::rules::{Content, Operation, Rule, Rules};
+use crate::rules::{Change, Content, Operation, Rule, Rules};
 use crate::start;
 
 /// Serves every connection in a thread of its own, until the process ends.
@@ -65,6 +66,7 @@ fn obey(line: &str, rules: &Rules) -> Result<String, String> {
 fn parse(operation: Operation, pattern: &str, options: &[&str]) -> Result<Rule, String> {
     let mut rule = Rule::new(operation, pattern);
     let mut content = Content::default();
+    let mut change = Change::default();
     for option in options {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let number = || value.parse::<u64>().map_err(|_| format!("{name}: expected a whole number, got {value:?}"));
@@ -74,11 +76,19 @@ fn parse(operation: Operation, pattern: &str, options: &[&str]) -> Result<Rule, 
             "hang" => rule.hang = true,
             "size" => rule.size_bytes = Some(number()?),
             "times" => rule.times = Some(number()?),
+            "mtime_moves" => change.mtime_moves = true,
+            "grows_by" => change.grows_by = number()?,
             "ends_at" => content.ends_at = Some(number()?),
             "garbage_from" => content.garbage_from = Some(number()?),
             "pieces_of" => content.pieces_of = Some(number()?),
             _ => return Err(format!("unknown option {option:?}")),
         }
+    }
+    if change != Change::default() {
+        if operation != Operation::Getattr || rule.errno.is_some() {
+            return Err("a change: expected a rule for getattr without an errno".to_owned());
+        }
+        rule.change = Some(change);
     }
     if content != Content::default() {
         if operation != Operation::Read || rule.errno.is_some() || rule.hang || rule.delay_ms > 0 {

@@ -113,7 +113,8 @@ impl Shown {
     fn attributes(&self, path: &Path, verdict: Verdict) -> io::Result<FileAttr> {
         obey(verdict)?;
         let mut attributes = attributes(self.node(path), &fs::symlink_metadata(self.source.join(path))?)?;
-        attributes.size = verdict.size_bytes.unwrap_or(attributes.size);
+        attributes.size = verdict.size_bytes.unwrap_or(attributes.size) + verdict.changed.bytes;
+        attributes.mtime += Duration::from_secs(verdict.changed.seconds);
         Ok(attributes)
     }
 

@@ -52,18 +52,30 @@ pub(crate) struct Content {
     pub(crate) pieces_of: Option<u64>,
 }
 
+/// What each look at a file's attributes adds to them. The bytes stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The file was written a second later than it seemed.
+    pub(crate) mtime_moves: bool,
+    /// It has so many bytes more.
+    pub(crate) grows_by: u64,
+}
+
 /// One rule. The first that matches and is not used up counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     operation: Operation,
     pattern: String,
-    /// How often it acts on each path; with false content, how many opens.
+    /// How often it acts on each path; with false content, how many opens; with a change, how often it changes, and
+    /// then it stays as it is.
     pub(crate) times: Option<u64>,
     pub(crate) errno: Option<i32>,
     pub(crate) delay_ms: u64,
     pub(crate) hang: bool,
     /// The size that lookup and getattr claim.
     pub(crate) size_bytes: Option<u64>,
+    /// How the file changes from one getattr to the next.
+    pub(crate) change: Option<Change>,
     pub(crate) content: Option<Content>,
     used: HashMap<PathBuf, u64>,
 }
@@ -78,23 +90,38 @@ impl Rule {
             delay_ms: 0,
             hang: false,
             size_bytes: None,
+            change: None,
             content: None,
             used: HashMap::new(),
         }
     }
 
-    /// Whether it acts on this call; if so, that is one use.
+    /// Whether it acts on this call; if so, that is one use, or for a change the last one again.
     fn acts(&mut self, operation: Operation, path: &Path) -> bool {
         if self.operation != operation || !matches(self.pattern.as_bytes(), path.as_os_str().as_encoded_bytes()) {
             return false;
         }
         let used = self.used.entry(path.to_owned()).or_default();
         if self.times.is_some_and(|times| *used >= times) {
-            return false;
+            return self.change.is_some();
         }
         *used += 1;
         true
     }
+
+    /// How much the file has changed with the looks at it so far.
+    fn changed(&self, path: &Path) -> Changed {
+        let Some(change) = self.change else { return Changed::default() };
+        let times = self.used.get(path).copied().unwrap_or(0);
+        Changed { seconds: times * u64::from(change.mtime_moves), bytes: times * change.grows_by }
+    }
+}
+
+/// How much a file has changed by now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) seconds: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What is to happen to one call.
@@ -102,6 +129,7 @@ impl Rule {
 pub(crate) struct Verdict {
     pub(crate) errno: Option<i32>,
     pub(crate) size_bytes: Option<u64>,
+    pub(crate) changed: Changed,
     delay: Duration,
     hang: bool,
 }
@@ -169,6 +197,7 @@ impl Rules {
         acting(rules, operation, path).map_or(Verdict::default(), |rule| Verdict {
             errno: rule.errno,
             size_bytes: rule.size_bytes,
+            changed: rule.changed(path),
             delay: Duration::from_millis(rule.delay_ms),
             hang: rule.hang,
         })
@@ -244,5 +273,15 @@ mod tests {
         assert_eq!([errno("a"), errno("a"), errno("b"), errno("a")], [Some(5), Some(5), Some(5), None]);
         assert_eq!(rules.judge(Operation::Open, Path::new("a")).errno, None);
         assert_eq!(rules.counts(), "open\ta\t1\nread\ta\t3\nread\tb\t1\n");
+    }
+
+    #[test]
+    fn a_file_changes_with_each_look_and_then_stays_as_it_is() {
+        let rules = Rules::default();
+        let change = Change { mtime_moves: true, grows_by: 10 };
+        rules.add(Rule { times: Some(2), change: Some(change), ..Rule::new(Operation::Getattr, "*") });
+        let looks = ["a", "a", "a", "b"].map(|path| rules.judge(Operation::Getattr, Path::new(path)).changed);
+        let after = |looks| Changed { seconds: looks, bytes: 10 * looks };
+        assert_eq!(looks, [after(1), after(2), after(2), after(1)]);
     }
 }

@@ -124,6 +124,20 @@ fn a_stall_is_said_and_entered_into_the_ledger_and_counted_nowhere() {
 }
 
 #[test]
+fn what_waits_for_its_next_attempt_is_named_too() {
+    let store = Arc::new(Scripted::new(pictures(4, false)));
+    store.script(path_of(0), vec![Fault::Errno(libc::EIO)]);
+    let retry = Retry { first_pause: Duration::from_secs(5), ..Retry::default() };
+    let config = Config { batch_size: 4, retry, ..Config::default() };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    let run = loader.epoch().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !run.in_flight().iter().any(|item| item.path == path_of(0) && item.thread.contains("next attempt")) {
+        assert!(Instant::now() < deadline, "{:?}", run.in_flight());
+    }
+}
+
+#[test]
 fn abandoning_a_run_does_not_wait_for_a_slow_read_and_closing_does() {
     let store = Arc::new(Scripted::new(pictures(4, false)));
     store.script(path_of(0), vec![Fault::Wait]);
