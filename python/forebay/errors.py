@@ -103,7 +103,7 @@ class DeadlineError(ForebayError, TimeoutError):
 
 
 class ChangedError(ForebayError, OSError):
-    """The file was written to while it was read, twice."""
+    """The file was written to while it was read."""
 
     code = "changed"
 

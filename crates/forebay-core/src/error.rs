@@ -98,8 +98,8 @@ registry! {
         "the deadline of the sample passed"
         => "the storage is slow or stuck; raise `deadline_seconds` if it is only slow";
     Changed "changed" "ChangedError" "OSError" true
-        "the file was written to while it was read, twice"
-        => "train on files that nobody writes to: write under another name, and rename when complete; a mount whose times move by themselves needs another option";
+        "the file was written to while it was read"
+        => "train on files that nobody writes to: write under another name, and rename when complete; if nobody writes, the mount makes up its times: see its options";
     Corrupt "corrupt" "CorruptError" "OSError" true
         "the file is of a known format, and damaged"
         => "the file itself is bad (a second read agreed): restore it from its source or delete it";

@@ -235,7 +235,8 @@ impl Shared {
         // What samples without a fixed shape will take is not known before: about what the last batch of them took.
         let expected = (slot_bytes * self.config.batch_size).max(desk.last_batch_bytes);
         let fits = desk.batches.is_empty() || desk.used + expected <= self.config.memory_budget;
-        let is_held_up = desk.held_up_at().is_some_and(|at| at <= now);
+        let is_held_up = desk.held_up_at().is_some_and(|at| at <= now)
+            && desk.batches.front().is_some_and(|batch| desk.feed.is_in(batch.plan.epoch));
         let window = self.config.prefetch_batches * if is_held_up { STRETCH } else { 1 };
         if desk.batches.len() >= window || !fits {
             return None;

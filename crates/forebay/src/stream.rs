@@ -53,6 +53,17 @@ impl Feed {
         }
     }
 
+    /// Whether the next batch is one of this epoch.
+    pub(crate) fn is_in(&self, current: Epoch) -> bool {
+        match self {
+            Self::Planned { plan, epoch, origin, step, skipped, .. } => {
+                let next = if skipped.contains(&step.0) { skipped.end } else { step.0 };
+                *epoch == current && next < origin.step.0 + plan.steps_from(*origin)
+            }
+            Self::Given { .. } => true,
+        }
+    }
+
     /// No batch will ever come again.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
@@ -233,9 +244,13 @@ mod tests {
     #[test]
     fn runs_on_into_the_next_epoch() {
         let plan = Plan { len: 5, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 1 };
-        let feed = Feed::planned(&plan, Rank(0), Epoch(3), Origin { step: Step(1), position: 2 }, 0..0);
-        let steps: Vec<_> = feed.take(6).map(|batch| (batch.epoch.0, batch.step.0, batch.places.len())).collect();
+        let mut feed = Feed::planned(&plan, Rank(0), Epoch(3), Origin { step: Step(1), position: 2 }, 0..0);
+        assert!(feed.is_in(Epoch(3)) && !feed.is_in(Epoch(4)));
+        let steps: Vec<_> =
+            feed.by_ref().take(6).map(|batch| (batch.epoch.0, batch.step.0, batch.places.len())).collect();
         assert_eq!(steps, [(3, 1, 2), (3, 2, 1), (4, 0, 2), (4, 1, 2), (4, 2, 1), (5, 0, 2)]);
+        feed.by_ref().take(2).for_each(drop);
+        assert!(!feed.is_in(Epoch(5)), "the next one is the first of epoch 6");
     }
 
     #[test]

@@ -135,8 +135,29 @@ fn a_file_is_used_where_the_reader_put_it_and_copied_when_there_is_no_room() {
 }
 
 #[test]
+fn a_reader_with_room_is_preferred_to_one_without() {
+    let (_folder, paths, _) = hundred_kilobytes(30, LONG);
+    let store = Isolated::new(2, LONG);
+    let at_once = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for path in &paths[..2] {
+            scope.spawn(|| {
+                store.read(path, &mut |size| {
+                    at_once.wait();
+                    unlimited(size)
+                })
+            });
+        }
+    });
+    assert_eq!(store.idle_processes().len(), 2);
+    let (_objects, places): (Vec<_>, Vec<_>) = paths.iter().map(|path| read_and_place(&store, path)).unzip();
+    assert_eq!(places[..10], [true; 10], "more than one window holds");
+    assert_eq!(store.readers().unwrap().started, 2);
+}
+
+#[test]
 fn what_is_used_in_place_outlives_its_reader_and_the_store() {
-    let (_folder, paths, store) = hundred_kilobytes(4, Duration::from_millis(200));
+    let (_folder, paths, store) = hundred_kilobytes(4, Duration::from_secs(1));
     let (first, is_in_place) = read_and_place(&store, &paths[1]);
     assert!(is_in_place);
     // Stopped and then killed while it was to fill another part of the same window.

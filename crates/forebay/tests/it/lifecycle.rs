@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Config, Failure, Kind, Loader, Next, Outcome, SampleId, Stage};
+use forebay::{Config, Failure, Kind, Loader, Next, Outcome, Retry, SampleId, Stage};
 use forebay_store::testing::{Fault, Scripted};
 
 use crate::fixture::{crop, epoch, hashes, loader, path_of, pictures, source};

@@ -64,6 +64,13 @@ struct Lost {
 }
 
 impl State {
+    /// The reader that was idle for the shortest time, of those whose window has room if any has: what the others read
+    /// would be copied.
+    fn pop_idle(&mut self) -> Option<Reader> {
+        let roomy = self.idle.iter().rposition(|reader| reader.window().has_room());
+        roomy.map(|at| self.idle.remove(at)).or_else(|| self.idle.pop())
+    }
+
     /// Reaps what has died of the lost. Never waits.
     fn reap(&mut self) {
         self.lost.retain_mut(|lost| matches!(lost.child.try_wait(), Ok(None)));
@@ -94,11 +101,11 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A reader: the one that was idle for the shortest time, or a new one.
+    /// A reader: an idle one, or a new one.
     pub(super) fn take(&self, until: Instant) -> Result<Reader> {
         let mut state = self.state();
         loop {
-            if let Some(reader) = state.idle.pop() {
+            if let Some(reader) = state.pop_idle() {
                 return Ok(reader);
             }
             if state.count < self.max_readers {

@@ -54,6 +54,11 @@ impl Window {
         }
     }
 
+    /// Whether an object of usual size could be kept.
+    pub(super) fn has_room(&self) -> bool {
+        Panes::longest(self.free.load(Acquire)).count >= 2 * RESERVED_PANES
+    }
+
     /// The largest part that nobody has; `None` when there is none at all.
     pub(super) fn view(self: &Arc<Self>) -> Option<View> {
         let mut panes = Panes { first: 0, count: 0 };
