@@ -142,7 +142,7 @@ fn a_reader_with_room_is_preferred_to_one_without() {
     std::thread::scope(|scope| {
         for path in &paths[..2] {
             scope.spawn(|| {
-                store.read(path, &mut |size| {
+                store.read(path, Duration::MAX, &mut |size| {
                     at_once.wait();
                     unlimited(size)
                 })
