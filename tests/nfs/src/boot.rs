@@ -45,7 +45,8 @@ pub(crate) fn run(summary: &Path, shim: &Path) -> Result<bool> {
     let rows = rows?;
     if !out.join("booted").exists() {
         let said = fs::read_to_string(out.join("console"))?;
-        let last = said.lines().find(|line| line.contains("failed") || line.contains("panic")).unwrap_or("no reason given");
+        let last =
+            said.lines().find(|line| line.contains("failed") || line.contains("panic")).unwrap_or("no reason given");
         say(&format!("skipped: test-nfs: User-Mode Linux does not boot here: {last}"))?;
         return Ok(true);
     }

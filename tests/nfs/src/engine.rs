@@ -158,9 +158,9 @@ fn living_readers() -> usize {
     let is_living_reader = |path: std::path::PathBuf| {
         let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
         // The name stands in brackets, cut after 15 bytes; the state follows.
-        stat.split_once("(forebay-reader").and_then(|(_, rest)| rest.split_once(") ")).is_some_and(|(_, rest)| {
-            !rest.starts_with('Z') && !rest.starts_with('X')
-        })
+        stat.split_once("(forebay-reader")
+            .and_then(|(_, rest)| rest.split_once(") "))
+            .is_some_and(|(_, rest)| !rest.starts_with('Z') && !rest.starts_with('X'))
     };
     processes.flatten().filter(|entry| is_living_reader(entry.path())).count()
 }

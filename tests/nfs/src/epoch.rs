@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Batch, Books, Config, Failure, Interpolation, Isolated, Loader, Next, OnError, Op, Payload, Pipeline, ResizeTo, Retry,
-    Run, Size, Source, Step,
+    Batch, Books, Config, Failure, Interpolation, Isolated, Loader, Next, OnError, Op, Payload, Pipeline, ResizeTo,
+    Retry, Run, Size, Source, Step,
 };
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;

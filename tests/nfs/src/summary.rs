@@ -30,7 +30,8 @@ fn line(row: &Row) -> String {
     let number = |value: Option<u64>| value.map_or("".to_owned(), |value| value.to_string());
     let seconds = |value: Option<f64>, digits| value.map_or("".to_owned(), |value| format!("{value:.digits$} s"));
     let codes: Vec<_> = row.codes.iter().map(|(code, count)| format!("`{code}` {count}")).collect();
-    let verdict = if row.problems.is_empty() { "kept".to_owned() } else { format!("**broken**: {}", row.problems.join("; ")) };
+    let verdict =
+        if row.problems.is_empty() { "kept".to_owned() } else { format!("**broken**: {}", row.problems.join("; ")) };
     let cells = [
         row.mount.clone(),
         row.trouble.clone(),
