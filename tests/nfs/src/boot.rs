@@ -44,10 +44,12 @@ pub(crate) fn run(summary: &Path, shim: &Path) -> Result<bool> {
     end_leftovers(&out)?;
     let rows = rows?;
     if !out.join("booted").exists() {
-        let said = fs::read_to_string(out.join("console"))?;
-        let last =
-            said.lines().find(|line| line.contains("failed") || line.contains("panic")).unwrap_or("no reason given");
-        say(&format!("skipped: test-nfs: User-Mode Linux does not boot here: {last}"))?;
+        let console = out.join("console");
+        let said = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
+        let find = |word: &str| said.lines().find(|line| line.contains(word));
+        let reason = find("ptrace").or_else(|| find("panic")).or(said.lines().last()).unwrap_or("it said nothing");
+        let (reason, console) = (reason.trim(), console.display());
+        say(&format!("skipped: test-nfs: User-Mode Linux does not boot here: {reason} (see {console})"))?;
         return Ok(true);
     }
     if !out.join(DONE).exists() {
@@ -75,6 +77,7 @@ fn start(out: &Path, shim: &Path) -> Result<Child> {
     let folder = file(out)?;
     let program = file(&std::env::current_exe()?)?;
     let init = file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("init.sh"))?;
+    let console = fs::File::create(out.join("console"))?;
     // `timeout` in the foreground: Ctrl-C and the limit both reach the kernel as a signal that it cleans up after.
     let child = Command::new("timeout")
         .args(["--foreground", "--kill-after=20", LIMIT_SECONDS, KERNEL])
@@ -83,8 +86,8 @@ fn start(out: &Path, shim: &Path) -> Result<Child> {
         .args([format!("nfstest_out={folder}"), format!("nfstest_program={program}")])
         .env("LD_PRELOAD", fs::canonicalize(shim)?)
         .stdin(Stdio::null())
-        .stdout(fs::File::create(out.join("console"))?)
-        .stderr(fs::File::create(out.join("console.errors"))?)
+        .stdout(console.try_clone()?)
+        .stderr(console)
         .spawn()?;
     Ok(child)
 }

@@ -185,3 +185,6 @@ fn expected_hash(failures: &[&Failure], reference: &Reference) -> Option<u64> {
         Some(sum.wrapping_sub(*failed).wrapping_add(*substitute))
     })
 }
+
+#[cfg(test)]
+mod tests;
