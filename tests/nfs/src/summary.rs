@@ -16,9 +16,9 @@ pub(crate) fn write(rows: &[Row]) -> String {
          `make test-nfs`; [tests/nfs](../tests/nfs/README.md) tells how it works and what is checked in every row.\n\n\
          The trouble begins in the middle of the first epoch. Hard mounts have the kernel's own settings, soft ones\n\
          `timeo=7,retrans=2`. Planned = delivered + replaced (nothing is skipped), and the pixels that were handed over are\n\
-         those of the same files on a local disk. Where the link is lost and the loop is left, the process ends while the\n\
-         link is still down; `exit` is the time until it was reaped and none of its readers was alive. A loader that was\n\
-         ended by a signal tells nothing more.\n\n{HEAD}"
+         those of the same files on a local disk. Where the link is lost for good, the run ends with an error after four\n\
+         deadlines. Where the loop is left, or the process is ended by a signal (and can tell nothing more), that is while\n\
+         the link is down. `exit` is the time until the process was reaped and none of its readers was alive.\n\n{HEAD}"
     );
     for row in rows {
         text += &line(row);
