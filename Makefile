@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan lint bench docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs lint bench docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -50,6 +50,12 @@ test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs 
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target "$$host" --target-dir target/asan \
 	    --package forebay --package forebay-decode --lib --tests
+
+test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (Debian; seven minutes; not in CI)
+	@scripts/setup.sh nfs || { echo "skipped: test-nfs: what it needs is not installed"; exit 0; }
+	mkdir -p target/nfs
+	cc -O2 -Wall -Wextra -shared -fPIC -o target/nfs/xstate.so tests/nfs/xstate.c
+	cargo run --quiet --package nfstest -- boot docs/nfs.md target/nfs/xstate.so
 
 # clippy looks into the extension too; with one fixed interpreter, whatever `python3` is elsewhere.
 lint: export PYO3_PYTHON := $(abspath $(BIN)/python)

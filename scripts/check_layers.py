@@ -28,6 +28,8 @@ LEVELS = {
     "forebay-python": 4,
     # A program of the tests: it uses none of them.
     "faultfs": 0,
+    # And one that runs the loader.
+    "nfstest": 3,
 }
 PYTHON_CRATE = "forebay-python"
 TORCH_FILE = "_torch.py"

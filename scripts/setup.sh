@@ -2,6 +2,7 @@
 # Installs what the build needs beyond Rust, Python and a C compiler, and says so.
 #
 #   scripts/setup.sh native   cmake and nasm, for libjpeg-turbo (without nasm it would decode at half the speed)
+#   scripts/setup.sh nfs      Debian's User-Mode Linux and NFS server, which `make test-nfs` runs inside of it
 #   scripts/setup.sh python   .venv with the "dev" dependency group of pyproject.toml
 #
 # Nothing is done twice. PYTHON chooses the interpreter, VENV the place of the environment.
@@ -19,20 +20,42 @@ native() {
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
+    install "to build libjpeg-turbo" "${missing[@]}"
+}
+
+# install WHY PACKAGE...
+install() {
+    local why=$1
+    shift
     local apt=(apt-get)
     if ! command -v apt-get >/dev/null; then
-        die "please install ${missing[*]} (this system has no apt-get)"
+        die "please install $* (this system has no apt-get)"
     elif [ "$(id -u)" -ne 0 ]; then
         # -n: never stop to ask for a password.
-        sudo -n true 2>/dev/null || die "please run: sudo apt-get install ${missing[*]}"
+        sudo -n true 2>/dev/null || die "please run: sudo apt-get install $*"
         apt=(sudo -n env DEBIAN_FRONTEND=noninteractive apt-get)
     fi
-    say "installing ${missing[*]} with apt-get, to build libjpeg-turbo"
+    say "installing $* with apt-get, $why"
     export DEBIAN_FRONTEND=noninteractive
     # The lists may be missing (fresh containers) or old: fetch them only if the first try fails.
-    "${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null 2>&1 ||
-        { "${apt[@]}" update -qq >/dev/null && "${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } ||
-        die "apt-get could not install ${missing[*]}: please install them yourself"
+    "${apt[@]}" install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 ||
+        { "${apt[@]}" update -qq >/dev/null && "${apt[@]}" install -y -qq --no-install-recommends "$@" >/dev/null; } ||
+        die "apt-get could not install $*: please install them yourself"
+}
+
+nfs() {
+    local PATH=$PATH:/usr/sbin:/sbin packages=() pair
+    for pair in linux.uml:user-mode-linux rpc.nfsd:nfs-kernel-server mount.nfs:nfs-common rpcbind:rpcbind \
+        modprobe:kmod iptables-legacy:iptables ip:iproute2; do
+        command -v "${pair%%:*}" >/dev/null || packages+=("${pair##*:}")
+    done
+    [ ${#packages[@]} -gt 0 ] || return 0
+    # They are for the kernel that is booted; this machine is not to become an NFS server by them.
+    if [ -d /run/systemd/system ] || [ ! -e /usr/sbin/policy-rc.d ]; then
+        die "please install ${packages[*]} yourself: Debian starts rpcbind and an NFS server with them. Nothing here needs" \
+            "these to run; stop them with: systemctl disable --now rpcbind.socket rpcbind nfs-server"
+    fi
+    install "to boot a kernel with an NFS server in it" "${packages[@]}"
 }
 
 find_python() {
@@ -70,6 +93,7 @@ environment() {
 
 case ${1:-} in
     native) native ;;
+    nfs) nfs ;;
     python) environment ;;
-    *) die "expected native or python, got '${1:-}'" ;;
+    *) die "expected native, nfs or python, got '${1:-}'" ;;
 esac

@@ -327,10 +327,10 @@ impl Settled {
                     ));
                 }
                 (Filled::Failed(error), _) => {
-                    if settled.error.is_none() {
-                        settled.failures.push(enter(&error, &path(place.sample), Outcome::Raised, None));
-                        settled.error = Some(error);
-                    }
+                    settled.failures.push(enter(&error, &path(place.sample), Outcome::Raised, None));
+                    settled.error = Some(error);
+                    // How far those behind it have come is chance.
+                    break;
                 }
                 (Filled::Skipped, None) | (Filled::Pending, _) => {
                     let error = Error::internal(format!("slot {} was handed over unfilled", place.position));

@@ -40,6 +40,8 @@ pub(crate) struct Item {
     pub(crate) substitutes: u32,
     /// Samples tried here that were given up because nothing answered in time.
     pub(crate) timeouts: u32,
+    /// How long they were all tried.
+    pub(crate) spent: Duration,
     /// Reads of `sample` so far.
     pub(crate) attempts: u32,
     /// When the first of them began.
@@ -65,6 +67,7 @@ impl Item {
             sample: planned,
             substitutes: 0,
             timeouts: 0,
+            spent: Duration::ZERO,
             attempts: 0,
             started: None,
             reread: false,
@@ -127,6 +130,19 @@ pub(crate) struct Assembly {
     pub(crate) issued: usize,
     /// Slots that have no end yet.
     pub(crate) remaining: usize,
+    /// A slot has ended the iteration.
+    pub(crate) has_failed: bool,
+}
+
+impl Assembly {
+    /// Whether what is still missing makes no difference: nothing is, or a slot ends the iteration and every one before
+    /// it has its end. What is behind it may hang, and must not keep the error waiting.
+    pub(crate) fn is_decided(&self) -> bool {
+        let is_open = |slot: &&Slot| matches!(slot.filled, Filled::Pending | Filled::Failed(_));
+        let fails_first =
+            || self.slots.iter().find(is_open).is_some_and(|slot| matches!(slot.filled, Filled::Failed(_)));
+        self.remaining == 0 || (self.has_failed && fails_first())
+    }
 }
 
 /// A sample that a thread is working on: what to look at when a loop stands still.

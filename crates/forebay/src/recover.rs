@@ -74,6 +74,7 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
         return shared.fill(item, Filled::Failed(error));
     }
     item.timeouts += u32::from(error.kind() == Kind::Timeout);
+    item.spent += error.elapsed();
     match shared.config.on_error {
         OnError::Raise => {
             item.given_up = None;
@@ -88,7 +89,7 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
             let error = Error::new(Kind::TooManyFailures, message).at_path(path).at_index(item.planned.0);
             shared.fill(item, Filled::Failed(error));
         }
-        OnError::Replace if item.substitutes >= MAX_SUBSTITUTES || item.timeouts >= MAX_TIMEOUTS => {
+        OnError::Replace if item.substitutes >= MAX_SUBSTITUTES || is_hopeless(shared, &item) => {
             let tried = item.substitutes;
             let message =
                 format!("cannot be replaced: {tried} substitutes were tried, and the last one failed too ({error})");
@@ -104,6 +105,11 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
             shared.read_again(item, Duration::ZERO);
         }
     }
+}
+
+/// Storage that is down may also say so, slowly: a soft NFS mount gives EIO after some seconds, to every sample.
+fn is_hopeless(shared: &Shared, item: &Item) -> bool {
+    item.timeouts >= MAX_TIMEOUTS || item.spent >= shared.config.retry.deadline.saturating_mul(MAX_TIMEOUTS)
 }
 
 /// A panic as a value that names its thread.

@@ -259,7 +259,17 @@ impl Shared {
             desk.first_since = now;
         }
         desk.used += charged;
-        desk.batches.push_back(Assembly { plan, slots, buffer, charged, opened: now, issued, remaining });
+        let opened = now;
+        desk.batches.push_back(Assembly {
+            plan,
+            slots,
+            buffer,
+            charged,
+            opened,
+            issued,
+            remaining,
+            has_failed: failed,
+        });
         if remaining == 0 {
             self.batch_done.notify_all();
             return None;
@@ -339,19 +349,21 @@ impl Shared {
     pub(crate) fn fill(&self, item: Item, filled: Filled) {
         let now = self.clock.now();
         let mut desk = self.desk();
-        let at = (item.key.batch - desk.first_batch) as usize;
+        // Its batch may be gone, with an error that ended the iteration.
+        let Some(at) = item.key.batch.checked_sub(desk.first_batch) else { return };
         let held = match &filled {
             Filled::Done(_, Some(value)) => value.size_bytes() as u64,
             _ => 0,
         };
         desk.used += held;
-        let batch = desk.batches.get_mut(at).expect("a batch stays until all its slots are filled");
+        let batch = desk.batches.get_mut(at as usize).expect("a batch stays until it is decided");
         batch.charged += held;
+        batch.has_failed |= matches!(filled, Filled::Failed(_));
         let slot = &mut batch.slots[item.key.slot as usize];
         slot.filled = filled;
         slot.item = (item.given_up.is_some() || item.trouble.is_some()).then_some(item);
         batch.remaining -= 1;
-        if batch.remaining == 0 {
+        if batch.is_decided() {
             let opened = batch.opened;
             drop(desk);
             self.meters.assemble.record(now.saturating_sub(opened));
@@ -359,13 +371,13 @@ impl Shared {
         }
     }
 
-    /// The next batch in order, if it is complete within `wait`.
+    /// The next batch in order, if it is complete within `wait`, or known to end the iteration.
     pub(crate) fn take_batch(&self, wait: Duration) -> Taken {
         let desk = self.desk();
         let is_waiting = |desk: &mut Desk| {
             !desk.stopped
                 && desk.broken.is_none()
-                && desk.batches.front().map_or(!desk.feed.is_closed(), |batch| batch.remaining > 0)
+                && desk.batches.front().map_or(!desk.feed.is_closed(), |batch| !batch.is_decided())
         };
         let (mut desk, _) =
             self.batch_done.wait_timeout_while(desk, wait, is_waiting).unwrap_or_else(PoisonError::into_inner);
@@ -377,7 +389,7 @@ impl Shared {
         }
         match desk.batches.front() {
             None if desk.feed.is_closed() => Taken::Exhausted,
-            Some(batch) if batch.remaining == 0 => {
+            Some(batch) if batch.is_decided() => {
                 let batch = desk.batches.pop_front().expect("it was there a line ago");
                 desk.first_batch += 1;
                 desk.first_since = self.clock.now();

@@ -124,8 +124,8 @@ impl Shared {
                 if desk.limit.current() > desk.flights.working() {
                     self.watching.notify_one();
                 }
-                let at = (item.key.batch - desk.first_batch) as usize;
-                let buffer = desk.batches.get(at).and_then(|batch| batch.buffer.clone());
+                let at = item.key.batch.checked_sub(desk.first_batch);
+                let buffer = at.and_then(|at| desk.batches.get(at as usize)).and_then(|batch| batch.buffer.clone());
                 let charged = landed.charged.unwrap_or(0);
                 desk.ready.push(ByKey(item.key, Fetched { item, path, object, charged, decode_bytes, buffer }));
             }

@@ -1,12 +1,16 @@
 //! Every failure is classified, retried, replaced or reported, and the books balance.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::{
-    Batch, Config, Failure, FailureLimit, Kind, Loader, OnError, Op, Outcome, Payload, Pipeline, Result, Retry,
+    Batch, Config, Error, Failure, FailureLimit, Kind, Loader, Next, OnError, Op, Outcome, Payload, Pipeline, Result,
+    Retry, Store,
 };
+use forebay_core::{Listing, ManualClock};
 use forebay_store::testing::{Fault, Scripted};
+use forebay_store::{Allot, Object, Stat};
 
 use crate::fixture::{crop, epoch, loader, path_of, pictures, source};
 
@@ -150,6 +154,64 @@ fn storage_that_answers_nothing_stops_the_run_soon() {
     let error = loader.epoch().unwrap().next().unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::TooManyFailures);
     assert!(error.to_string().contains("3 substitutes were tried"), "{error}");
+}
+
+/// Storage that is down and says so, after half a minute each time.
+#[derive(Debug)]
+struct Down(Arc<ManualClock>);
+
+impl Store for Down {
+    fn read(&self, path: &Path, _: Duration, _: &mut Allot<'_>) -> Result<Object> {
+        self.0.advance(Duration::from_secs(30));
+        Err(Error::io("read", std::io::Error::from_raw_os_error(libc::EIO)).at_path(path))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        Err(Error::new(Kind::Unavailable, "is never examined").at_path(path))
+    }
+
+    fn list(&self, path: &Path) -> Result<Listing> {
+        Err(Error::new(Kind::Unavailable, "is never listed").at_path(path))
+    }
+}
+
+#[test]
+fn storage_that_says_slowly_that_it_is_down_stops_the_run_as_soon() {
+    let clock = Arc::new(ManualClock::default());
+    let retry = Retry { retries: 0, ..Retry::default() };
+    let one_thread = Config { io_threads: 1, retry, ..config(OnError::Replace) };
+    let mut source = source(Arc::new(Scripted::new(pictures(40, false))), crop());
+    source.store = Arc::new(Down(Arc::clone(&clock)));
+    let loader = Loader::with_clock(source, one_thread, clock).unwrap();
+    let error = loader.epoch().unwrap().next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::TooManyFailures);
+    // Eight samples of 30 s are four deadlines of 60 s.
+    assert!(error.to_string().contains("7 substitutes were tried"), "{error}");
+}
+
+#[test]
+fn an_error_that_ends_the_run_does_not_wait_for_what_hangs_behind_it() {
+    let in_order = Config { shuffle: false, ..config(OnError::Raise) };
+    // The third and the sixth sample: even numbers are the first class.
+    let faults = [(4, vec![Fault::Errno(libc::ENOENT)]), (10, vec![Fault::Wait])];
+    let (loader, store) = scripted(20, &faults, in_order);
+    let mut run = loader.epoch().unwrap();
+    let error = run.poll(Duration::from_secs(20)).unwrap_err();
+    store.release();
+    assert_eq!((error.kind(), error.index()), (Kind::NotFound, Some(2)));
+    assert_eq!(failures_of(&loader), [("not_found".to_owned(), Outcome::Raised, 1)]);
+}
+
+#[test]
+fn an_error_that_ends_the_run_waits_for_what_comes_before_it() {
+    let in_order = Config { shuffle: false, ..config(OnError::Raise) };
+    let faults = [(0, vec![Fault::Wait]), (4, vec![Fault::Errno(libc::ENOENT)])];
+    let (loader, store) = scripted(20, &faults, in_order);
+    let mut run = loader.epoch().unwrap();
+    assert!(matches!(run.poll(Duration::from_millis(100)), Ok(Next::Pending)));
+    store.release();
+    let error = run.poll(Duration::from_secs(20)).unwrap_err();
+    assert_eq!((error.kind(), error.index()), (Kind::NotFound, Some(2)));
 }
 
 #[test]
