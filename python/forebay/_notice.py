@@ -40,11 +40,11 @@ class FirstFailure:
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
         if failure is not None:
             self._is_said = True
-            # The stack is forebay's own up to the user's loop: here, and twice the iteration.
+            # The stack is forebay's own up to the user's loop: here, and three times the iteration.
             warnings.warn(
                 f"{failure['message']}: {failure['outcome']}; further ones are counted silently: see loader.report()",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
@@ -60,4 +60,4 @@ def in_words(in_flight: list[dict[str, Any]]) -> str:
 
 def stalled(seconds: float, in_flight: list[dict[str, Any]]) -> None:
     """Says what the loop waits for."""
-    warnings.warn(f"no batch for {seconds:.1f} s; in flight: {in_words(in_flight)}", RuntimeWarning, stacklevel=5)
+    warnings.warn(f"no batch for {seconds:.1f} s; in flight: {in_words(in_flight)}", RuntimeWarning, stacklevel=6)
