@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from forebay import _torch, _values
-from forebay._forebay import Array, Batch, Index
+from forebay._forebay import Array, Batch, Engine, Index
 from forebay.errors import ConfigError
 
 
@@ -28,6 +28,14 @@ class Delivery:
     is_batched: bool
     is_pinned: bool
     with_ids: bool
+    copier: _torch.Copier | None
+    # Whose batches are written to pinned memory in the first place.
+    lends_to: Engine | None
+
+    def lend(self) -> None:
+        """Lends memory for the batches to come."""
+        if self.lends_to is not None:
+            _torch.lend(self.lends_to)
 
     def hand_over(self, batch: Batch) -> Any:
         made = self._make(batch)

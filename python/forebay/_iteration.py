@@ -1,9 +1,9 @@
 """One pass over a loader: feeds a user's sampler into the run, takes batches out, and ends the run whatever happens."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
-from forebay import _notice
+from forebay import _notice, _torch
 from forebay._delivery import Delivery
 from forebay._forebay import Batch, Run
 from forebay._settings import Patience, whole
@@ -37,6 +37,21 @@ class Given:
             self._given += 1
 
 
+class Coming:
+    """A batch on its way to the user: made, and perhaps being copied to a device."""
+
+    def __init__(self, batch: Batch, made: Any, copier: _torch.Copier | None) -> None:
+        self.batch = batch
+        self._copier = copier
+        self._event: Any = None
+        self._made = made
+        if copier is not None:
+            self._made, self._event = copier.start(made)
+
+    def finish(self) -> Any:
+        return self._made if self._copier is None else self._copier.finish(self._made, self._event)
+
+
 class Iteration(Iterator[Any]):
     """What `iter(loader)` gives.
 
@@ -60,6 +75,7 @@ class Iteration(Iterator[Any]):
         self._patience = patience
         self._first_failure = first_failure
         self._received = 0
+        self._ahead: Coming | BaseException | None = None
 
     def __next__(self) -> Any:
         if self._run is None:
@@ -83,21 +99,44 @@ class Iteration(Iterator[Any]):
 
     def _advance(self, run: Run) -> Any:
         """The next batch, made for the user, or `_END`."""
+        coming, self._ahead = self._ahead, None
+        if isinstance(coming, BaseException):
+            raise coming
+        if coming is None and (coming := self._prepare(run, self._wait)) is None:
+            return _END
+        if self._delivery.copier is not None and run.is_more_planned():
+            self._ahead = self._look_ahead(run)
+        made = coming.finish()
+        # The state counts what the user gets: nothing may fail between this line and the user's.
+        run.commit(coming.batch)
+        return made
+
+    def _prepare(self, run: Run, get: Callable[[Run], Batch | Literal[False] | None]) -> Coming | None:
+        """A batch on its way to the user; `None` if there is none, or none yet."""
         while True:
             if self._given is not None:
                 self._given.feed(run, self._received)
-            batch = self._wait(run)
+            batch = get(run)
+            if batch is False:
+                return None
             self._first_failure.look(batch)
             if batch is None:
-                return _END
+                return None
             self._received += 1
+            self._delivery.lend()
             if len(batch) > 0:
-                made = self._delivery.hand_over(batch)
-                # The state counts what the user gets: nothing may fail between this line and the user's.
-                run.commit()
-                return made
+                return Coming(batch, self._delivery.hand_over(batch), self._delivery.copier)
             # All samples of a batch of the user's own were skipped: the next one has to be given first.
-            run.commit()
+            run.commit(batch)
+
+    def _look_ahead(self, run: Run) -> Coming | BaseException | None:
+        """Begins the copy of the batch after the one that is handed over now, if it is ready. What goes wrong with it is
+        said when it is its turn.
+        """
+        try:
+            return self._prepare(run, lambda run: run.next(0.0))
+        except Exception as error:
+            return error
 
     def _wait(self, run: Run) -> Batch | None:
         """The next batch. A long wait is said in between, and ended where the user wants it ended."""
@@ -120,12 +159,12 @@ class Iteration(Iterator[Any]):
 
     def abandon(self) -> None:
         """Stops the threads of this pass without waiting for them: the loader does, when it is closed."""
-        run, self._run = self._run, None
+        run, self._run, self._ahead = self._run, None, None
         if run is not None:
             run.abandon()
 
     def close(self) -> None:
         """Stops the threads of this pass and waits for them. Further calls do nothing."""
-        run, self._run = self._run, None
+        run, self._run, self._ahead = self._run, None, None
         if run is not None:
             run.close()

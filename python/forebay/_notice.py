@@ -22,8 +22,15 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
     if kind in _said:
         return
     _said.add(kind)
-    # The stack is forebay's own up to the user's line: loader, settings, here.
-    warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=4)
+    warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """How far up the stack the user's own line is, from the caller: what `stacklevel` wants to know."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class FirstFailure:
@@ -44,18 +51,17 @@ class FirstFailure:
         if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
             self._is_ledger_said = True
             said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
-            _LOG.warning("%s", said, stacklevel=4)
-            warnings.warn(said, RuntimeWarning, stacklevel=4)
+            _LOG.warning("%s", said, stacklevel=_users_level())
+            warnings.warn(said, RuntimeWarning, stacklevel=_users_level())
         if self._is_said:
             return
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
         if failure is not None:
             self._is_said = True
-            # The stack is forebay's own up to the user's loop: here, and twice the iteration.
             warnings.warn(
                 f"{failure['message']}: {failure['outcome']}; further ones are counted silently: see loader.report()",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=_users_level(),
             )
 
 
@@ -65,11 +71,9 @@ def stalled(sentence: str) -> None:
     Everybody sees the warning, each time: Python's default is to show one at the same line in the same words only once.
     The log is for those who have one: without a handler of the user's own nothing is printed.
     """
-    # The stack is forebay's own up to the user's loop: here, and three times the iteration.
-    _LOG.warning("%s", sentence, stacklevel=5)
-    user = sys._getframe()
-    for _ in range(4):
-        user = user.f_back or user
+    level = _users_level()
+    _LOG.warning("%s", sentence, stacklevel=level)
+    user = sys._getframe(level - 1)
     warnings.warn_explicit(
         sentence, RuntimeWarning, user.f_code.co_filename, user.f_lineno, user.f_globals.get("__name__"), registry={}
     )

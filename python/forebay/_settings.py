@@ -123,6 +123,8 @@ def seconds(name: str, value: Any, most: float = sys.float_info.max) -> float:
 
 def optional_seconds(name: str, value: Any) -> float | None:
     return None if value is None else seconds(name, value, most=MAX_SECONDS)
+
+
 # However long a wait gets, a word is said about it this often.
 _MAX_SILENCE_SECONDS = 600.0
 

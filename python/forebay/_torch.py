@@ -3,13 +3,15 @@
 import functools
 import importlib
 import importlib.util
+import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from forebay._forebay import Array
+from forebay._forebay import Array, Engine
 from forebay._modules import imported
+from forebay.errors import ConfigError
 
 
 @functools.cache  # asked for every sample
@@ -29,9 +31,13 @@ def _loaded() -> Any | None:
 
 
 def tensor(array: Array) -> Any:
-    """The same memory as a tensor, without a copy."""
+    """The same memory as a tensor, without a copy; a view of what it was lent from, if it was."""
     torch = load()
-    return torch.frombuffer(array, dtype=getattr(torch, array.dtype)).view(array.shape)
+    dtype = getattr(torch, array.dtype)
+    if array.lender is None:
+        return torch.frombuffer(array, dtype=dtype).view(array.shape)
+    size_bytes = math.prod(array.shape) * dtype.itemsize
+    return array.lender[:size_bytes].view(dtype).view(array.shape)
 
 
 def integers(values: Sequence[int]) -> Any:
@@ -65,17 +71,65 @@ def can_pin() -> bool:
     return bool(load().cuda.is_available())
 
 
-def pin(value: Any) -> Any:
-    """The value with every tensor in it moved to pinned memory, so that it is copied to the GPU in the background."""
-    if hasattr(value, "pin_memory"):
-        return value.pin_memory()
+def lend(engine: Engine) -> None:
+    """Lends the engine pinned memory to write its next batches to.
+
+    It is torch's own, so that torch's allocator guards it: once the batch is dropped, its memory is used again when
+    every copy from it has ended.
+    """
+    torch, size_bytes = load(), engine.batch_bytes or 0
+    for _ in range(engine.blocks_wanted if size_bytes else 0):
+        block = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=can_pin())
+        engine.lend(block.data_ptr(), size_bytes, block)
+
+
+def _map(change: Callable[[Any], Any], value: Any) -> Any:
+    """The value with every tensor in it changed."""
+    if is_tensor(value):
+        return change(value)
+    if hasattr(value, "pin_memory") and hasattr(value, "to"):
+        return change(value)  # a batch of the user's own kind, as torch allows it
     if isinstance(value, Mapping):
-        return {key: pin(item) for key, item in value.items()}
+        return {key: _map(change, item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(pin, value))
+        return type(value)(*(_map(change, item) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(map(pin, value))
+        return type(value)(_map(change, item) for item in value)
     return value
+
+
+def pin(value: Any) -> Any:
+    """The value with every tensor in it in pinned memory, so that it is copied to the GPU in the background."""
+    return _map(lambda item: item if is_tensor(item) and item.is_pinned() else item.pin_memory(), value)
+
+
+class Copier:
+    """Copies batches to a GPU on a stream of its own, beside what the training step does there."""
+
+    def __init__(self, device: Any) -> None:
+        torch = load()
+        try:
+            self._device = torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise ConfigError(f"device: expected one that torch knows, got {device!r} ({error})") from None
+        if self._device.type != "cuda" or not torch.cuda.is_available():
+            there = f"{torch.cuda.device_count()} of them" if torch.cuda.is_available() else "none here"
+            raise ConfigError(f"device: expected a CUDA device ({there}), got {device!r}")
+        self._stream = torch.cuda.Stream(self._device)
+
+    def start(self, value: Any) -> tuple[Any, Any]:
+        """Begins the copy of every tensor, and gives what will be there then and the event of it."""
+        with load().cuda.stream(self._stream):
+            copied = _map(lambda item: item.to(self._device, non_blocking=True), value)
+            return copied, self._stream.record_event()
+
+    def finish(self, copied: Any, event: Any) -> Any:
+        """Makes whatever the caller does on the device wait for the copy; nothing waits here."""
+        stream = load().cuda.current_stream(self._device)
+        stream.wait_event(event)
+        # Made on another stream: its memory must not be used again before this one is done with it.
+        _map(lambda item: item.record_stream(stream) if is_tensor(item) else None, copied)
+        return copied
 
 
 def distributed() -> tuple[int, int] | None:

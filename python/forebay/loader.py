@@ -44,6 +44,7 @@ class DataLoader:
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
     - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`
       (default: where the dataset's mount can hang, such as NFS and FUSE), `"always"` or `"never"`
+    - `device`: a CUDA device that batches are delivered on, copied from pinned memory beside your training step
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
     - `with_ids`: batches are [images, labels, ids], with the index of each sample in `dataset`, that of the substitute
       where one was replaced; `collate_fn` gets (sample, target, index)
@@ -96,6 +97,7 @@ class DataLoader:
         isolate: Literal["auto", "always", "never"] = "auto",
         hedge: float | str | None = None,
         max_lost_threads: int = 256,
+        device: Any = None,
     ) -> None:
         _signal.from_environment()
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
@@ -134,14 +136,19 @@ class DataLoader:
         if wants_torch:
             _torch.load()
         self._engine = Engine(self._folder._index, self._folder._pipeline, self._folder._open, options)
+        copier = None if device is None else _copier(device, wants_torch)
+        is_pinned = copier is not None or (bool(pin_memory) and wants_torch and _can_pin())
         self._delivery = Delivery(
             index=self._folder._index,
             output=_torch if wants_torch else _numpy,
             target_transform=self._folder.target_transform,
             collate_fn=collate_fn,
             is_batched=batch_size is not None,
-            is_pinned=bool(pin_memory) and wants_torch and _can_pin(),
+            is_pinned=is_pinned,
             with_ids=bool(with_ids),
+            copier=copier,
+            # Batches of the user's own order may have any size.
+            lends_to=self._engine if is_pinned and not self._order.is_given else None,
         )
         self._first_failure = _notice.FirstFailure(self._engine.failures, self._engine.ledger_error)
         self._process: int | None = None
@@ -202,6 +209,7 @@ class DataLoader:
         self._check_unchanged()
         # The sampler's own `iter` is called before the run begins: if it fails, a loaded state is still there.
         given = Given(self._batches(), self._ahead + 1) if self._order.is_given else None
+        self._delivery.lend()
         run = self._engine.begin() if given is None else self._engine.begin_given()
         self._resumed = None
         self._process = os.getpid()
@@ -376,6 +384,12 @@ def _batched(indices: Iterable[Any], size: int, drop_last: bool) -> Iterator[lis
             batch = []
     if batch and not drop_last:
         yield batch
+
+
+def _copier(device: Any, wants_torch: bool) -> _torch.Copier:
+    if not wants_torch:
+        raise ConfigError('device: expected output="torch" beside it, got "numpy"')
+    return _torch.Copier(device)
 
 
 def _can_pin() -> bool:

@@ -11,6 +11,7 @@ use pyo3::types::PyTuple;
 /// Who frees the memory when the last view is gone.
 enum Owner {
     Pooled(#[expect(dead_code, reason = "kept for its drop: the block returns to the pool")] Buffer),
+    Lent(Py<PyAny>),
     Bytes(#[expect(dead_code, reason = "kept for its drop")] Vec<u8>),
     Floats(#[expect(dead_code, reason = "kept for its drop")] Vec<f32>),
     Integers(#[expect(dead_code, reason = "kept for its drop")] Vec<i64>),
@@ -21,7 +22,6 @@ enum Owner {
 pub(crate) struct Array {
     start: *mut u8,
     size_bytes: usize,
-    #[expect(dead_code, reason = "owns the memory behind `start`")]
     owner: Owner,
     shape: Vec<usize>,
     #[pyo3(get)]
@@ -47,7 +47,12 @@ impl Array {
     pub(crate) fn batch(buffer: Buffer, count: usize, layout: forebay::Layout) -> Self {
         let shape = vec![count, layout.channels as usize, layout.height as usize, layout.width as usize];
         let (start, size_bytes) = (buffer.as_ptr(), layout.size_bytes() * count);
-        Self { start, size_bytes, owner: Owner::Pooled(buffer), shape, dtype: dtype_name(layout.dtype), kind: "tensor" }
+        let owner = match buffer.into_lender().map(|lender| lender.downcast::<Py<PyAny>>()) {
+            Ok(Ok(lender)) => Owner::Lent(*lender),
+            Ok(Err(_)) => unreachable!("only Python objects are lent here"),
+            Err(buffer) => Owner::Pooled(buffer),
+        };
+        Self { start, size_bytes, owner, shape, dtype: dtype_name(layout.dtype), kind: "tensor" }
     }
 
     /// A picture, rows of pixels.
@@ -81,6 +86,15 @@ impl Array {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
+    }
+
+    /// What the memory was lent from, if it was.
+    #[getter]
+    fn lender(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        match &self.owner {
+            Owner::Lent(lender) => Some(lender.clone_ref(py)),
+            _ => None,
+        }
     }
 
     /// # Safety

@@ -146,6 +146,27 @@ impl Engine {
         Ok(self.loader()?.steps())
     }
 
+    #[getter]
+    fn batch_bytes(&self) -> PyResult<Option<usize>> {
+        Ok(self.loader()?.batch_bytes())
+    }
+
+    #[getter]
+    fn blocks_wanted(&self) -> PyResult<usize> {
+        Ok(self.loader()?.blocks_wanted())
+    }
+
+    /// Lends memory for a batch; `lender` owns it, and comes back as the batch's.
+    ///
+    /// `address` has to be that of `size_bytes` bytes which belong to `lender` and which nobody else uses.
+    fn lend(&self, address: usize, size_bytes: usize, lender: Py<PyAny>) -> PyResult<()> {
+        let start = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address))
+            .ok_or_else(|| pyo3::exceptions::PyValueError::new_err("address: expected one, got 0"))?;
+        // SAFETY: `_torch.lend` is the only caller: a tensor of bytes that it has just made, and keeps nowhere else.
+        unsafe { self.loader()?.lend(start, size_bytes, Box::new(lender)) };
+        Ok(())
+    }
+
     fn begin(&self, py: Python<'_>) -> PyResult<Run> {
         let loader = self.loader()?;
         let run = py.detach(|| loader.epoch());

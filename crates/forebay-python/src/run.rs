@@ -15,15 +15,23 @@ use crate::errors::convert;
 const SLICE: Duration = Duration::from_millis(50);
 
 /// One batch.
-#[pyclass(frozen, get_all, module = "forebay._forebay")]
+#[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Batch {
+    #[pyo3(get)]
     epoch: u64,
+    #[pyo3(get)]
     step: u64,
+    #[pyo3(get)]
     images: Option<Py<Array>>,
+    #[pyo3(get)]
     values: Option<Py<PyList>>,
+    #[pyo3(get)]
     labels: Py<Array>,
+    #[pyo3(get)]
     indices: Vec<u64>,
+    #[pyo3(get)]
     failed: u64,
+    receipt: forebay::Receipt,
 }
 
 #[pymethods]
@@ -55,6 +63,7 @@ impl Batch {
             labels: Py::new(py, Array::integers(batch.labels))?,
             indices: batch.samples.into_iter().map(|sample| sample.0).collect(),
             failed: batch.failed,
+            receipt: batch.receipt,
         })
     }
 }
@@ -114,12 +123,18 @@ impl Run {
         }
     }
 
-    /// Counts the last batch as handed over: it is about to reach the training loop.
-    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+    /// Counts a batch as handed over: it is about to reach the training loop.
+    fn commit(&self, py: Python<'_>, batch: &Batch) -> PyResult<()> {
+        let receipt = batch.receipt;
         self.with(py, |run| {
-            run.commit();
+            run.commit(receipt);
             Ok(())
         })
+    }
+
+    /// Whether another batch is planned.
+    fn is_more_planned(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |run| Ok(run.is_more_planned()))
     }
 
     /// What the threads have in hand, longest first.

@@ -1,11 +1,14 @@
 //! Batches: pooled memory with one slot per sample, and what is handed over in the end.
 
 use std::alloc::{self, Layout as Allocation};
+use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
 use forebay_decode::{Layout, Tensor, TensorData, Value};
+
+use crate::deliver::Progress;
 
 /// Cache line, and enough for any SIMD load.
 const ALIGNMENT: usize = 64;
@@ -13,16 +16,22 @@ const ALIGNMENT: usize = 64;
 /// Idle blocks kept for reuse: one that the consumer just gave back and one more, so that memory stays flat.
 const MAX_IDLE_BLOCKS: usize = 2;
 
-/// One allocation, not yet or no longer in use.
-#[derive(Debug)]
+/// What keeps lent memory alive.
+pub type Lender = Box<dyn Any + Send>;
+
+/// One piece of memory, not yet or no longer in use.
 struct Block {
     start: NonNull<u8>,
-    allocation: Allocation,
+    size_bytes: usize,
+    /// Of memory that was allocated here.
+    allocation: Option<Allocation>,
+    /// Of memory that the consumer lent, and gets back with the batch: pinned memory, say.
+    lender: Option<Lender>,
 }
 
-// SAFETY: a block owns its memory alone; nothing in it is bound to a thread.
+// SAFETY: a block owns its memory alone, or has it lent for itself alone; nothing in it is bound to a thread.
 unsafe impl Send for Block {}
-// SAFETY: `&Block` gives no access to the memory.
+// SAFETY: `&Block` gives no access to the memory, nor to its lender.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -31,38 +40,85 @@ impl Block {
         let allocation = Allocation::from_size_align(size_bytes.max(1), ALIGNMENT).map_err(|_| too_large())?;
         // SAFETY: the size is not zero. Zeroed, so that reading a slot before it is written is never undefined.
         let start = unsafe { alloc::alloc_zeroed(allocation) };
-        NonNull::new(start).map(|start| Self { start, allocation }).ok_or_else(too_large)
+        let start = NonNull::new(start).ok_or_else(too_large)?;
+        Ok(Self { start, size_bytes: allocation.size(), allocation: Some(allocation), lender: None })
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this very layout, and freed only here.
-        unsafe { alloc::dealloc(self.start.as_ptr(), self.allocation) }
+        if let Some(allocation) = self.allocation {
+            // SAFETY: allocated in `new` with this very layout, and freed only here.
+            unsafe { alloc::dealloc(self.start.as_ptr(), allocation) }
+        }
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Block").field("size_bytes", &self.size_bytes).finish_non_exhaustive()
     }
 }
 
 /// Blocks that wait for their next batch.
 #[derive(Debug, Default)]
-pub(crate) struct BufferPool(Mutex<Vec<Block>>);
+pub(crate) struct BufferPool(Mutex<Idle>);
+
+#[derive(Debug, Default)]
+struct Idle {
+    own: Vec<Block>,
+    lent: Vec<Block>,
+    /// Lent blocks, idle or in a batch that was not handed over.
+    lent_count: usize,
+}
 
 impl BufferPool {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Memory for a batch, reused where there is some.
     pub(crate) fn take(self: &Arc<Self>, size_bytes: usize) -> Result<Buffer> {
         let reused = {
-            let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.iter().position(|block| block.allocation.size() == size_bytes.max(1)).map(|at| idle.swap_remove(at))
+            let own = &mut self.idle().own;
+            own.iter().position(|block| block.size_bytes == size_bytes.max(1)).map(|at| own.swap_remove(at))
         };
         let block = reused.map_or_else(|| Block::new(size_bytes), Ok)?;
         Ok(Buffer { block: Some(block), pool: Arc::clone(self) })
     }
 
+    /// Lent memory for a batch, where there is some left.
+    pub(crate) fn take_lent(self: &Arc<Self>, size_bytes: usize) -> Option<Buffer> {
+        let lent = &mut self.idle().lent;
+        let at = lent.iter().position(|block| block.size_bytes >= size_bytes)?;
+        Some(Buffer { block: Some(lent.swap_remove(at)), pool: Arc::clone(self) })
+    }
+
+    /// Takes memory from the consumer.
+    ///
+    /// # Safety
+    /// `start` has to be valid for reads and writes of `size_bytes`, initialised, aligned for any number and used by
+    /// nobody else as long as `lender` lives, or until a batch gives it back.
+    pub(crate) unsafe fn lend(&self, start: NonNull<u8>, size_bytes: usize, lender: Lender) {
+        let mut idle = self.idle();
+        idle.lent_count += 1;
+        idle.lent.push(Block { start, size_bytes, allocation: None, lender: Some(lender) });
+    }
+
+    /// Lent blocks that are not handed over yet.
+    pub(crate) fn lent_count(&self) -> usize {
+        self.idle().lent_count
+    }
+
     fn give_back(&self, block: Block) {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() >= MAX_IDLE_BLOCKS {
-            idle.remove(0); // the oldest may be of a size no longer wanted
+        let mut idle = self.idle();
+        if block.lender.is_some() {
+            return idle.lent.push(block);
         }
-        idle.push(block);
+        if idle.own.len() >= MAX_IDLE_BLOCKS {
+            idle.own.remove(0); // the oldest may be of a size no longer wanted
+        }
+        idle.own.push(block);
     }
 }
 
@@ -85,7 +141,19 @@ impl Buffer {
 
     /// How much there is.
     pub fn capacity(&self) -> usize {
-        self.block().allocation.size()
+        self.block().size_bytes
+    }
+
+    /// Gives lent memory back to its lender; memory of forebay's own stays what it is.
+    pub fn into_lender(mut self) -> std::result::Result<Lender, Self> {
+        match self.block.as_mut().and_then(|block| block.lender.take()) {
+            Some(lender) => {
+                self.block = None;
+                self.pool.idle().lent_count -= 1;
+                Ok(lender)
+            }
+            None => Err(self),
+        }
     }
 
     /// A slot to write a sample into.
@@ -96,7 +164,7 @@ impl Buffer {
     #[expect(clippy::mut_from_ref, reason = "disjoint slots of one block are written by several threads")]
     pub(crate) unsafe fn slot(&self, offset: usize, len: usize) -> &mut [u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.capacity()), "slot outside its batch");
-        // SAFETY: inside the allocation (asserted), initialised (zeroed at allocation), unaliased (the caller's promise).
+        // SAFETY: inside the block (asserted), initialised (zeroed, or the lender's promise), unaliased (the caller's).
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(offset), len) }
     }
 
@@ -144,7 +212,13 @@ pub struct Batch {
     pub samples: Vec<SampleId>,
     /// How many of the planned ones failed: replaced or left out.
     pub failed: u64,
+    /// What [`crate::Run::commit`] wants to see.
+    pub receipt: Receipt,
 }
+
+/// How far a run has come with a batch, once the batch is the user's.
+#[derive(Clone, Copy, Debug)]
+pub struct Receipt(pub(crate) Progress);
 
 impl Batch {
     /// How many samples it has.
@@ -226,11 +300,30 @@ mod tests {
     }
 
     #[test]
+    fn lent_memory_comes_back_with_its_batch_or_waits_for_the_next() {
+        let pool = Arc::new(BufferPool::default());
+        let mut memory = vec![0_u64; 8];
+        let start = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the vector is its own lender, and its heap memory does not move with it.
+        unsafe { pool.lend(start, 64, Box::new(memory)) };
+        assert!(pool.take_lent(65).is_none(), "it is too small for that");
+        drop(pool.take_lent(32).unwrap());
+        let buffer = pool.take_lent(64).unwrap();
+        assert!(pool.take_lent(1).is_none(), "it is in use");
+        // SAFETY: the only reference.
+        unsafe { buffer.slot(0, 64) }.fill(7);
+        let lender = buffer.into_lender().unwrap();
+        assert_eq!(*lender.downcast::<Vec<u64>>().unwrap(), [0x0707_0707_0707_0707; 8]);
+        assert_eq!(pool.lent_count(), 0);
+        assert!(pool.take(64).unwrap().into_lender().is_err(), "memory of the pool's own has no lender");
+    }
+
+    #[test]
     fn idle_memory_is_bounded() {
         let pool = Arc::new(BufferPool::default());
         let buffers: Vec<_> = (1..10).map(|size| pool.take(size).unwrap()).collect();
         drop(buffers);
-        assert_eq!(pool.0.lock().unwrap().len(), MAX_IDLE_BLOCKS);
+        assert_eq!(pool.idle().own.len(), MAX_IDLE_BLOCKS);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use forebay_core::{Batch as PlannedBatch, Step};
 use forebay_core::{Books, Clock, Epoch, Error, Failure, Kind, Origin, Outcome, Result, SampleId};
 use forebay_store::Site;
 
-use crate::assemble::{Batch, Payload, compact, stack};
+use crate::assemble::{Batch, Payload, Receipt, compact, stack};
 use crate::item::{Assembly, Filled, GivenUp, InFlight, Item, Slot};
 use crate::journal::Journal;
 use crate::schedule::{Shared, Taken};
@@ -69,13 +69,19 @@ impl Run {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Makes the last batch that [`Run::poll`] gave the user's: from now on the state counts it.
+    /// Makes a batch that [`Run::poll`] gave the user's: from now on the state counts it, and all before it.
     ///
-    /// Apart from `poll`, because what lies between them (collation, a copy to pinned memory) may fail or be interrupted,
-    /// and then the batch never reached the training loop.
-    pub fn commit(&mut self) {
-        self.set_progress(self.reached);
-        self.journal.set_books(self.reached.epoch, self.reached.books);
+    /// Apart from `poll`, because what lies between them (collation, a copy to a device) may fail or be interrupted, and
+    /// then the batch never reached the training loop; and because several may be on their way at a time.
+    pub fn commit(&mut self, receipt: Receipt) {
+        let Receipt(reached) = receipt;
+        self.set_progress(reached);
+        self.journal.set_books(reached.epoch, reached.books);
+    }
+
+    /// Whether another batch is planned, so that it can be asked for before the last one is the user's.
+    pub fn is_more_planned(&self) -> bool {
+        self.steps_left.is_some_and(|left| left > 0)
     }
 
     /// The next batch; waits for it up to `wait`, so that the caller can look at signals in between.
@@ -169,7 +175,8 @@ impl Run {
         self.steps_left = self.steps_left.map(|left| left - 1);
         let labels = settled.samples.iter().map(|sample| shared.source.dataset.label(*sample)).collect();
         let failed = settled.books.failed();
-        Ok(Batch { epoch: plan.epoch, step: plan.step, payload, labels, samples: settled.samples, failed })
+        let receipt = Receipt(reached);
+        Ok(Batch { epoch: plan.epoch, step: plan.step, payload, labels, samples: settled.samples, failed, receipt })
     }
 
     fn living(&self) -> Result<&Stream> {
@@ -247,7 +254,7 @@ impl Iterator for Run {
         loop {
             match self.poll(Duration::from_secs(3600)) {
                 Ok(Next::Batch(batch)) => {
-                    self.commit();
+                    self.commit(batch.receipt);
                     return Some(Ok(batch));
                 }
                 Ok(Next::Pending) => {}

@@ -44,7 +44,7 @@ mod stats;
 mod stream;
 mod watch;
 
-pub use assemble::{Batch, Buffer, Payload};
+pub use assemble::{Batch, Buffer, Lender, Payload, Receipt};
 pub use defaults::Defaults;
 pub use deliver::{Next, Run};
 pub use dump::dump_on_signal;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use forebay_core::{
 };
 use forebay_store::Site;
 
-use crate::assemble::BufferPool;
+use crate::assemble::{BufferPool, Lender};
 use crate::deliver::{Progress, Run, forked};
 use crate::dump;
 use crate::journal::Journal;
@@ -229,6 +230,29 @@ impl Loader {
             Arc::clone(&self.pool),
             feed,
         ))
+    }
+
+    /// Bytes that a whole batch takes, where the transforms give all samples one shape.
+    pub fn batch_bytes(&self) -> Option<usize> {
+        let layout = self.source.pipeline.layout()?;
+        Some(layout.size_bytes() * self.config.batch_size.min(self.plan.len) as usize)
+    }
+
+    /// How many pieces of memory, each as large as [`Loader::batch_bytes`], would be of use beside those lent already.
+    pub fn blocks_wanted(&self) -> usize {
+        // One for each batch that is prepared, one that is opened while the last is handed over, and one to spare.
+        (self.config.prefetch_batches + 2).saturating_sub(self.pool.lent_count())
+    }
+
+    /// Lends memory that a batch will be written to: pinned memory, say. Without, or when all of it is in use, batches are
+    /// written to the loader's own. [`crate::Buffer::into_lender`] gives it back.
+    ///
+    /// # Safety
+    /// `start` has to be valid for reads and writes of `size_bytes`, initialised, aligned for any number, and used by
+    /// nobody else as long as `lender` lives, or until a batch gives it back.
+    pub unsafe fn lend(&self, start: NonNull<u8>, size_bytes: usize, lender: Lender) {
+        // SAFETY: the same promises.
+        unsafe { self.pool.lend(start, size_bytes, lender) }
     }
 
     /// Makes the next run that of `epoch`, from its start; a loaded state of the same epoch stays in force.

@@ -245,7 +245,8 @@ impl Shared {
         let count = plan.places.len();
         let charged = slot_bytes * count as u64;
         let mut slots: Vec<_> = (0..count).map(|_| Slot { filled: Filled::Pending, item: None }).collect();
-        let buffer = match layout.map(|layout| self.pool.take(layout.size_bytes() * count)) {
+        let take = |size_bytes| self.pool.take_lent(size_bytes).map_or_else(|| self.pool.take(size_bytes), Ok);
+        let buffer = match layout.map(|layout| take(layout.size_bytes() * count)) {
             Some(Ok(buffer)) => Some(Arc::new(buffer)),
             Some(Err(error)) => {
                 slots[0].filled = Filled::Failed(error);
