@@ -10,10 +10,11 @@ use crate::engine::{Gone, PROMPT};
 use crate::epoch::{BATCH_SIZE, Ended, PREFETCH_BATCHES};
 use crate::trial::{CUT, Exit, HOLD_STEP, Seen, Trouble};
 
-/// A sample's last attempt begins before its deadline, and has a deadline of its own.
-const OVERRUN_DEADLINES: u32 = 1;
-/// Four samples at one position that use up their deadlines are the end of a run; each may overrun its own.
-const GIVING_UP_DEADLINES: u32 = 4 * (1 + OVERRUN_DEADLINES);
+/// How far a sample may be tried beyond its deadline, as a part of it: its last attempt begins before the deadline, and has
+/// as long again.
+const OVERRUN: f64 = 1.0;
+/// Samples at one position that use up their deadlines, and with it the run.
+const HOPELESS: f64 = 4.0;
 
 /// What the same pictures give on a local disk: the hash of each sample, by its index.
 pub(crate) struct Reference {
@@ -101,7 +102,7 @@ impl Problems {
         let waited = Duration::from_secs_f64(ended.longest_wait_seconds);
         let deadline = Duration::from_secs(trouble.settings().deadline_seconds);
         for failure in &replaced {
-            let is_in_time = failure.elapsed_seconds < (deadline + OVERRUN_DEADLINES * deadline).as_secs_f64();
+            let is_in_time = failure.elapsed_seconds < deadline.mul_f64(1.0 + OVERRUN).as_secs_f64();
             self.expect(is_in_time, || format!("tried far beyond its deadline of {deadline:?}: {}", said(failure)));
         }
         match trouble {
@@ -131,7 +132,9 @@ impl Problems {
             Trouble::CutForGood => {
                 let code = ended.code.as_deref();
                 self.expect(code == Some("too_many_failures"), || format!("gave up with {code:?}: {:?}", ended.error));
-                self.expect(waited < GIVING_UP_DEADLINES * deadline, || format!("gave up only after {waited:?}"));
+                self.expect(waited < deadline.mul_f64(HOPELESS * (1.0 + OVERRUN)), || {
+                    format!("gave up only after {waited:?}")
+                });
             }
             Trouble::Restart => {
                 self.expect(count == 0, || format!("{count} samples failed although the server came back"));
