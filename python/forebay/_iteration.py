@@ -130,8 +130,8 @@ class Iteration(Iterator[Any]):
             run.commit(batch)
 
     def _look_ahead(self, run: Run) -> Coming | BaseException | None:
-        """Begins the copy of the batch after the one that is handed over now, if it is ready. What goes wrong with it is
-        said when it is its turn.
+        """Begins the copy of the batch after the one that is handed over now, if it is ready. What goes wrong with it
+        is said when it is its turn.
         """
         try:
             return self._prepare(run, lambda run: run.next(0.0))
