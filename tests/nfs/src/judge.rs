@@ -10,9 +10,8 @@ use crate::engine::{Gone, PROMPT};
 use crate::epoch::{BATCH_SIZE, Ended, PREFETCH_BATCHES};
 use crate::trial::{CUT, Exit, HOLD_STEP, Seen, Trouble};
 
-/// How far a sample may be tried beyond its deadline, as a part of it: its last attempt begins before the deadline, and has
-/// as long again.
-const OVERRUN: f64 = 1.0;
+/// How far a sample may be tried beyond its deadline, as a part of it: what writing it off takes on a busy machine.
+const OVERRUN: f64 = 0.25;
 /// Samples at one position that use up their deadlines, and with it the run.
 const HOPELESS: f64 = 4.0;
 
