@@ -187,7 +187,7 @@ impl Teller {
             match next {
                 Next::End => return Ok(sum),
                 Next::Batch(batch) => {
-                    run.commit();
+                    run.commit(batch.receipt);
                     let is_held = batch.epoch.0 == 0 && self.settings.hold_step == Some(batch.step.0);
                     sum = sum.wrapping_add(self.hash(batch)?);
                     if is_held {
