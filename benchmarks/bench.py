@@ -23,6 +23,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAMES = {
     "forebay": "forebay DataLoader + ImageFolder",
+    "unguarded": 'the same with `on_error="raise"`, no retries, no deadline',
+    "guarded": "the same with a ledger, `hedge` and `max_failures`",
+    "damaged": "that, where 5 % of the files are damaged (known since epoch 0)",
     "isolated": "the same, every file read by a reader process",
     "torch": "torch DataLoader + torchvision ImageFolder (PIL)",
     "kernel": "the bare kernel loop (no loader, files in memory)",
@@ -31,10 +34,17 @@ NAMES = {
 
 def command(name: str, kernel: Path, folder: Path, threads: int, epochs: int) -> list[str]:
     """How a contender is started."""
-    numbers = [str(folder), str(threads), str(epochs)]
+    numbers = [str(folder) + ("-damaged" if name == "damaged" else ""), str(threads), str(epochs)]
     if name == "kernel":
         return [str(kernel), *numbers]
     return [sys.executable, str(HERE / "contender.py"), name, *numbers]
+
+
+def run(line: list[str]) -> dict[str, Any]:
+    """What a contender tells in its last line."""
+    told = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    return result
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -44,12 +54,11 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[
         turn = number % len(arguments.contenders)
         for name in arguments.contenders[turn:] + arguments.contenders[:turn]:
             line = command(name, arguments.kernel, folder, arguments.threads, arguments.epochs)
-            told = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
-            result = json.loads(told.stdout.splitlines()[-1])
+            result = run(line)
             result["rate"] = result["images"] / result["seconds"]
             rounds[name].append(result)
             print(
-                f"round {number}  {name:8}  {result['rate']:7.0f} images/s  {processor(result):>5} us of processor  "
+                f"round {number}  {name:9}  {result['rate']:7.0f} images/s  {processor(result):>5} us of processor  "
                 f"{result['images']} delivered  hash {result['hash']}",
                 flush=True,
             )
@@ -140,6 +149,7 @@ def main() -> None:
     arguments = parse()
     folder = arguments.data / f"photos-{arguments.count}"
     photos.ensure(folder, arguments.count)
+    photos.ensure_damaged(folder.with_name(folder.name + "-damaged"), folder)
     sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
     rounds = measure(arguments, folder)
     text = page(arguments, rounds, sum(sizes) / len(sizes))

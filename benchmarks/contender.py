@@ -7,6 +7,7 @@ hashed. The epochs after it are timed, and nothing is done with their batches, s
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -38,6 +39,17 @@ def isolated_loader(folder: str, threads: int) -> Iterable[Any]:
     return forebay_loader(folder, threads, isolate="always")
 
 
+def unguarded_loader(folder: str, threads: int) -> Iterable[Any]:
+    """With all that can be left out of what guards against failures."""
+    return forebay_loader(folder, threads, on_error="raise", retries=0, deadline_seconds=1e9)
+
+
+def guarded_loader(folder: str, threads: int) -> Iterable[Any]:
+    """With all of it: a ledger, second reads, a limit."""
+    ledger = Path(tempfile.mkdtemp()) / "ledger.jsonl"
+    return forebay_loader(folder, threads, ledger=ledger, hedge="p99", max_failures=0.1)
+
+
 def torch_loader(folder: str, threads: int) -> Iterable[Any]:
     """Torch with torchvision's ImageFolder: PIL, transforms v1, workers that stay between epochs."""
     import torch
@@ -53,6 +65,9 @@ def torch_loader(folder: str, threads: int) -> Iterable[Any]:
 LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
     "forebay": forebay_loader,
     "isolated": isolated_loader,
+    "unguarded": unguarded_loader,
+    "guarded": guarded_loader,
+    "damaged": guarded_loader,
     "torch": torch_loader,
 }
 

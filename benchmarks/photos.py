@@ -4,6 +4,7 @@ Smooth light, a few blurred shapes with edges, texture at several scales and a l
 90 KB each, as ImageNet's. Written once; a folder that is complete is left as it is.
 """
 
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -54,8 +55,27 @@ def ensure(folder: Path, count: int) -> None:
     if stamp.exists():
         return
     print(f"drawing {count} pictures into {folder}", flush=True)
-    for number in range(count):
-        directory = folder / f"{number % CLASSES:02}"
-        directory.mkdir(parents=True, exist_ok=True)
-        draw(number).save(directory / f"{number:05}.jpg", quality=90)
+    for number in range(CLASSES):
+        (folder / f"{number:02}").mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor() as processes:
+        for _ in processes.map(write, [folder] * count, range(count), chunksize=10):
+            pass
+    stamp.touch()
+
+
+def write(folder: Path, number: int) -> None:
+    """Draws one picture into its class."""
+    draw(number).save(folder / f"{number % CLASSES:02}" / f"{number:05}.jpg", quality=90)
+
+
+def ensure_damaged(folder: Path, good: Path) -> None:
+    """Makes sure that the folder has the pictures of `good`, with each twentieth cut in half."""
+    stamp = folder.with_suffix(".complete")
+    if stamp.exists():
+        return
+    for number, path in enumerate(sorted(good.rglob("*.jpg"))):
+        copy = folder / path.relative_to(good)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        content = path.read_bytes()
+        copy.write_bytes(content[: len(content) // 2] if number % 20 == 7 else content)
     stamp.touch()
