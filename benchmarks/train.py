@@ -63,6 +63,7 @@ def feed(name: str, folder: str, threads: int) -> Iterable[Any]:
 
 
 def endless(loader: Any) -> Iterator[Any]:
+    """Epoch after epoch."""
     while True:
         for images, labels in loader:
             yield images.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
@@ -95,7 +96,8 @@ def train(name: str, folder: str, threads: int, steps: int) -> None:
 def main() -> None:
     """One feed, or all of them in turns."""
     if len(sys.argv) > 1 and sys.argv[1] in FEEDS:
-        return train(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        train(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        return
     parser = argparse.ArgumentParser(description="ResNet-50 bf16, fed by several loaders")
     parser.add_argument("--count", type=int, default=3000, help="pictures")
     parser.add_argument("--rounds", type=int, default=3)
@@ -119,7 +121,7 @@ def main() -> None:
     lines = [
         "# Training",
         "",
-        f"Measured {datetime.date.today()} by `benchmarks/train.py`. {torch.cuda.get_device_name()}; {bench.machine()}. "
+        f"Measured {datetime.date.today()} by `benchmarks/train.py`. {torch.cuda.get_device_name()}; {bench.machine()}.",
         f"{bench.versions()}.",
         "",
         f"ResNet-50, bf16 autocast, channels_last, batches of {BATCH_SIZE}, {arguments.steps} steps after "
