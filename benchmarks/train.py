@@ -121,7 +121,8 @@ def main() -> None:
     lines = [
         "# Training",
         "",
-        f"Measured {datetime.date.today()} by `benchmarks/train.py`. {torch.cuda.get_device_name()}; {bench.machine()}.",
+        f"Measured {datetime.date.today()} by `benchmarks/train.py`. {torch.cuda.get_device_name()},",
+        f"{bench.machine()}.",
         f"{bench.versions()}.",
         "",
         f"ResNet-50, bf16 autocast, channels_last, batches of {BATCH_SIZE}, {arguments.steps} steps after "
