@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "huffman_data.h"
 #include "huffman_tables.h"
 
 /* The layouts below are those of one version. Another one brings its own decoder back, until someone has looked. */
@@ -53,19 +54,23 @@ _Static_assert(sizeof(((struct entropy *)0)->bits.buffer) == 8, "the bit buffer 
 
 struct huffman {
   boolean (*original)(j_decompress_ptr, JBLOCKROW *);
+  int (*const (*decode)[2])(struct huffman *, j_decompress_ptr, JBLOCKROW *);
+  size_t wanted_bytes; /* as many as an MCU may take */
   uint32_t column, first_column, last_column;
+  uint64_t decoded;
   const struct dc_table *dc[D_MAX_BLOCKS_IN_MCU];
   const struct ac_table *ac[D_MAX_BLOCKS_IN_MCU];
   uint8_t component[D_MAX_BLOCKS_IN_MCU];
   struct dc_table dc_tables[NUM_HUFF_TBLS];
   struct ac_table ac_tables[NUM_HUFF_TBLS];
+  struct data data;
 };
 
-/* Bytes that libjpeg wants in its buffer for each block before it decodes without looking for the end. No block has
- * more than 64 codes of 16 bits with 15 more each, in bytes that may all be stuffed: 496. */
+/* Bytes that libjpeg wants in its buffer for each block before it takes its fast path. */
 #define BLOCK_BYTES 512
-/* What is read beyond that: 8 bytes in the bit buffer, which may be stuffed, and 8 looked at. */
-#define AHEAD_BYTES 24
+/* What a block takes at most: 64 codes of 16 bits with 15 more each. */
+#define MAX_BLOCK_BYTES 248
+_Static_assert(MAX_BLOCK_BYTES * D_MAX_BLOCKS_IN_MCU + 16 < DATA_BYTES / 2, "a stretch of data holds several MCUs");
 
 /* Zigzag to natural order. Beyond the 64th all is the last coefficient, where libjpeg puts those of damaged blocks:
  * an index is at most 62 + 2 * LOOK_END. */
@@ -80,7 +85,6 @@ struct reader {
   uint64_t buffer; /* the next bit is the highest; below the counted ones are bits to come, or zeros */
   int count;
   const uint8_t *next, *end;
-  size_t stuffed; /* zeros after 0xFF left out */
 };
 
 INLINE uint64_t load(const uint8_t *bytes)
@@ -93,40 +97,23 @@ INLINE uint64_t load(const uint8_t *bytes)
   return word;
 }
 
-/* Whether one of 8 bytes is 0xFF. May be wrong by saying yes, never by saying no. */
-INLINE int has_ff(uint64_t word)
-{
-  return (word & (~word - 0x0101010101010101u) & 0x8080808080808080u) != 0;
-}
-
-/* Byte by byte to more than `least` bits. Less at a marker and at the end. What is rare takes and gives the reader by
- * value: with its address known elsewhere, it would live in memory. */
+/* Byte by byte, as many as it takes to more than `least` bits, or as there are. What is rare takes and gives the reader
+ * by value: with its address known elsewhere, it would live in memory. */
 static __attribute__((noinline)) struct reader fill_bytes(struct reader r, int least)
 {
-  while (r.count <= least && r.end - r.next >= 2) {
-    uint64_t byte = *r.next;
-    if (byte == 0xFF) {
-      if (r.next[1] != 0)
-        break;
-      r.next++;
-      r.stuffed++;
-    }
-    r.next++;
-    r.buffer |= byte << (56 - r.count);
-    r.count += 8;
-  }
+  for (; r.count <= least && r.next < r.end; r.count += 8)
+    r.buffer |= (uint64_t)*r.next++ << (56 - r.count);
   return r;
 }
 
-/* To 56 bits or more. Needs a count below 64, and 8 bytes to look at. */
+/* To 56 bits or more. Needs a count below 64. */
 INLINE int fill(struct reader *r)
 {
-  uint64_t word = load(r->next);
-  if (RARELY(has_ff(word))) {
+  if (RARELY(r->end - r->next < 8)) {
     *r = fill_bytes(*r, 55);
     return r->count > 55;
   }
-  r->buffer |= word >> r->count;
+  r->buffer |= load(r->next) >> r->count;
   r->next += (63 - r->count) >> 3;
   r->count |= 56;
   return 1;
@@ -135,18 +122,15 @@ INLINE int fill(struct reader *r)
 /* To 57 bits or more, as jpeg_fill_bit_buffer() does. Needs a count below 57. */
 INLINE int fill_exactly(struct reader *r)
 {
-  if (r->end - r->next >= 8) {
-    uint64_t word = load(r->next);
-    if (!has_ff(word)) {
-      int bytes = (64 - r->count) >> 3;
-      r->buffer |= word >> r->count;
-      r->next += bytes;
-      r->count += 8 * bytes;
-      return 1;
-    }
+  if (RARELY(r->end - r->next < 8)) {
+    *r = fill_bytes(*r, 56);
+    return r->count > 56;
   }
-  *r = fill_bytes(*r, 56);
-  return r->count > 56;
+  int bytes = (64 - r->count) >> 3;
+  r->buffer |= load(r->next) >> r->count;
+  r->next += bytes;
+  r->count += 8 * bytes;
+  return 1;
 }
 
 INLINE void drop(struct reader *r, unsigned count)
@@ -266,77 +250,91 @@ INLINE int dc_difference(struct reader *r, const struct dc_table *table, int exa
   return 1;
 }
 
-/* The AC coefficients of a block, by twos where the table has two. */
-INLINE int ac_store(struct reader *r, const struct ac_table *table, int exact, int16_t *block, unsigned *last)
-{
-  int place = 0;
-  for (int turn = 0;; turn ^= 1) {
-    if (!exact && turn && RARELY(!fill(r)))
-      return 0;
-    uint64_t entry = table->look[r->buffer >> (64 - AC_BITS)];
-    if (RARELY(!is_usable(r, entry, exact))) {
-      struct one one = symbol(r, &table->codes, exact, last);
-      if (one.symbol < 0)
-        return 0;
-      place += ac_advance(one.symbol);
-      if (one.symbol & 15)
-        block[ORDER[place]] = (int16_t)one.value;
-      if (place >= 63)
-        return 1;
-      continue;
-    }
-    uint64_t before = r->buffer;
-    int first = place + (int)((entry >> 24) & 255);
-    int second = place + (int)((entry >> 32) & 255);
-    /* In this order, because without a second one both are the same place. At the end of the block a zero is stored
-     * where a zero is. */
-    block[ORDER[second]] = (int16_t)(entry >> 48);
-    block[ORDER[first]] = (int16_t)number(before, (entry >> 8) & 63, (entry >> 16) & 63);
-    drop(r, entry & 63);
-    place = second;
-    if (place >= 63) {
-      *last = (unsigned)(entry >> 40) & 255;
-      if (RARELY(first >= 63 && first != second)) {
-        /* Full with the first: the second is part of the next block. */
-        unsigned size = (unsigned)(entry >> 8) & 63, bits = 63 - ((unsigned)(entry >> 16) & 63);
-        r->buffer = before << (size + bits);
-        r->count += (int)(entry & 63) - (int)(size + bits);
-        *last = bits ? bits : size;
-      }
-      return 1;
-    }
-  }
-}
+enum step { GO_ON, BLOCK_ENDS, LET_THE_ORIGINAL };
 
-/* Walks over the AC coefficients of a block. */
-INLINE int ac_walk(struct reader *r, const struct ac_table *table, int exact, unsigned *last)
+/* The next AC coefficient of a block, or two. */
+INLINE enum step ac_store(struct reader *r, const struct ac_table *table, int exact, int16_t *block, size_t *place,
+                          unsigned *last)
 {
-  int place = 0;
-  for (int turn = 0;; turn ^= 1) {
-    if (!exact && turn && RARELY(!fill(r)))
-      return 0;
-    uint32_t entry = table->walk[r->buffer >> (64 - AC_BITS)];
-    int after = place + (int)((entry >> 8) & 255);
-    if (RARELY(!is_usable(r, entry, exact)))
-      goto alone;
-    if (after >= 63) {
-      /* Either the end of a block that was not full, or a single symbol, or several that go beyond the block. */
-      if (RARELY((after < WALK_END || after >= WALK_END + 63) && !(entry & 64)))
-        goto alone;
-      drop(r, entry & 63);
-      *last = entry >> 24;
-      return 1;
-    }
-    drop(r, entry & 63);
-    place = after;
-    continue;
-  alone:;
+  uint64_t entry = table->look[r->buffer >> (64 - AC_BITS)];
+  if (RARELY(!is_usable(r, entry, exact))) {
     struct one one = symbol(r, &table->codes, exact, last);
     if (one.symbol < 0)
+      return LET_THE_ORIGINAL;
+    *place += (size_t)ac_advance(one.symbol);
+    if (one.symbol & 15)
+      block[ORDER[*place]] = (int16_t)one.value;
+    return *place >= 63 ? BLOCK_ENDS : GO_ON;
+  }
+  size_t first = *place + ((entry >> 24) & 255);
+  size_t second = *place + ((entry >> 32) & 255);
+  uint64_t before = r->buffer;
+  drop(r, entry & 63);
+  /* In this order, because without a second one both are the same place. At the end of the block a zero is stored
+   * where a zero is. */
+  block[ORDER[second]] = (int16_t)(entry >> 48);
+  block[ORDER[first]] = (int16_t)number(before, (entry >> 8) & 63, (entry >> 16) & 63);
+  *place = second;
+  if (second < 63)
+    return GO_ON;
+  *last = (unsigned)(entry >> 40) & 255;
+  if (RARELY(first >= 63 && first != second)) {
+    /* Full with the first: the second is part of the next block. What is needed for it is computed here and not,
+     * as the compiler likes to, before: that would take registers from the loop. */
+    __asm__("" : "+r"(entry));
+    unsigned size = (unsigned)(entry >> 8) & 63, bits = 63 - ((unsigned)(entry >> 16) & 63);
+    r->buffer = before << (size + bits);
+    r->count += (int)(entry & 63) - (int)(size + bits);
+    *last = bits ? bits : size;
+  }
+  return BLOCK_ENDS;
+}
+
+/* Walks over as many AC coefficients as the table has at once. */
+INLINE enum step ac_walk(struct reader *r, const struct ac_table *table, int exact, size_t *place, unsigned *last)
+{
+  uint32_t entry = table->walk[r->buffer >> (64 - AC_BITS)];
+  size_t after = *place + ((entry >> 8) & 255);
+  if (RARELY(!is_usable(r, entry, exact)))
+    goto alone;
+  if (after < 63) {
+    drop(r, entry & 63);
+    *place = after;
+    return GO_ON;
+  }
+  /* Either the end of a block that was not full, or a single symbol, or several that go beyond the block. */
+  if (RARELY((after < WALK_END || after >= WALK_END + 63) && !(entry & 64)))
+    goto alone;
+  drop(r, entry & 63);
+  *last = entry >> 24;
+  return BLOCK_ENDS;
+alone:;
+  struct one one = symbol(r, &table->codes, exact, last);
+  if (one.symbol < 0)
+    return LET_THE_ORIGINAL;
+  *place += (size_t)ac_advance(one.symbol);
+  return *place >= 63 ? BLOCK_ENDS : GO_ON;
+}
+
+INLINE enum step ac_step(struct reader *r, const struct ac_table *table, int exact, int16_t *block, size_t *place,
+                         unsigned *last)
+{
+  return block ? ac_store(r, table, exact, block, place, last) : ac_walk(r, table, exact, place, last);
+}
+
+/* The AC coefficients of a block; 0 where the original should decide. */
+INLINE int ac_block(struct reader *r, const struct ac_table *table, int exact, int16_t *block, unsigned *last)
+{
+  size_t place = 0;
+  for (;;) {
+    enum step step = ac_step(r, table, exact, block, &place, last);
+    if (step != GO_ON)
+      return step == BLOCK_ENDS;
+    if (!exact && !fill(r))
       return 0;
-    place += ac_advance(one.symbol);
-    if (place >= 63)
-      return 1;
+    step = ac_step(r, table, exact, block, &place, last);
+    if (step != GO_ON)
+      return step == BLOCK_ENDS;
   }
 }
 
@@ -344,30 +342,34 @@ INLINE int ac_walk(struct reader *r, const struct ac_table *table, int exact, un
  * it, it takes another 48. So how many it has taken follows from where it last did so. */
 INLINE int settle(struct reader *r, const struct reader *from, unsigned last)
 {
-  long used = from->count + 8 * (long)(r->next - from->next - (ptrdiff_t)r->stuffed) - r->count;
+  long used = from->count + 8 * (long)(r->next - from->next) - r->count;
   long short_of = used - (long)last + 17 - from->count;
   long taken = from->count + (short_of > 0 ? (short_of + 47) / 48 * 48 : 0);
   int count = (int)(taken - used);
-  if (r->count < count) {
-    *r = fill_bytes(*r, count - 1);
-    return r->count == count;
-  }
-  for (; r->count > count; r->count -= 8)
-    r->next -= r->next[-1] == 0 && r->next[-2] == 0xFF ? 2 : 1;
+  ptrdiff_t bytes = (count - r->count) / 8;
+  if (bytes > r->end - r->next)
+    return 0;
+  for (; r->count < count; r->count += 8)
+    r->buffer |= (uint64_t)*r->next++ << (56 - r->count);
+  if (bytes < 0)
+    r->next += bytes;
+  r->count = count;
   return 1;
 }
 
 /* One MCU, or 0 and nothing committed. */
-INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, int exact)
+INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, int exact, int store)
 {
   struct entropy *entropy = (struct entropy *)info->entropy;
   struct jpeg_source_mgr *source = info->src;
+  struct data *data = &h->data;
+  forebay_huffman_data(data, source->next_input_byte, source->bytes_in_buffer, h->wanted_bytes);
   int count = entropy->bits.count;
   struct reader r = {
     .buffer = count > 0 ? entropy->bits.buffer << (64 - count) : 0,
     .count = count,
-    .next = source->next_input_byte,
-    .end = source->next_input_byte + source->bytes_in_buffer,
+    .next = data->bytes + data->next,
+    .end = data->bytes + data->size,
   };
   const struct reader from = r;
   int dc[MAX_COMPS_IN_SCAN];
@@ -375,26 +377,24 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
   unsigned last = 0;
   for (int b = 0; b < info->blocks_in_MCU; b++) {
     int difference;
-    /* From here on 56 bits: for a DC coefficient and one look-up, then for two look-ups each. */
+    /* 56 bits: for a DC coefficient and one step, then for two steps each. */
     if (!exact && r.count < 56 && RARELY(!fill(&r)))
       return 0;
     if (RARELY(!dc_difference(&r, h->dc[b], exact, &difference, &last)))
       return 0;
     int *sum = &dc[h->component[b]];
     *sum = (int)((unsigned)*sum + (unsigned)difference);
-    if (blocks) {
-      int16_t *block = *blocks[b];
+    int16_t *block = store ? *blocks[b] : NULL;
+    if (store)
       block[0] = (int16_t)*sum;
-      if (RARELY(!ac_store(&r, h->ac[b], exact, block, &last)))
-        return 0;
-    } else if (RARELY(!ac_walk(&r, h->ac[b], exact, &last))) {
+    if (RARELY(!ac_block(&r, h->ac[b], exact, block, &last)))
       return 0;
-    }
   }
   if (!exact && !settle(&r, &from, last))
     return 0;
-  source->bytes_in_buffer -= (size_t)(r.next - from.next);
-  source->next_input_byte = r.next;
+  size_t passed = data_advance(data, (size_t)(r.next - data->bytes));
+  source->bytes_in_buffer -= passed;
+  source->next_input_byte += passed;
   entropy->bits.buffer = r.count > 0 ? r.buffer >> (64 - r.count) : 0;
   entropy->bits.count = r.count;
   memcpy(entropy->last_dc, dc, sizeof dc);
@@ -402,7 +402,35 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
 }
 _Static_assert(DC_BITS + 15 + AC_BITS + 15 <= 56 && 2 * (AC_BITS + 15) <= 56, "56 bits are enough for two look-ups");
 
-INLINE boolean decode_mcu(j_decompress_ptr info, JBLOCKROW *blocks)
+/* How an MCU is decoded: filling at will or exactly as libjpeg's slow path, for pixels or to get past it. */
+typedef int (*decode_function)(struct huffman *, j_decompress_ptr, JBLOCKROW *);
+#define DECODE_FUNCTIONS(name, attributes)                                                                        \
+  attributes static int name##_store(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks)                 \
+  {                                                                                                               \
+    return decode(h, info, blocks, 0, 1);                                                                         \
+  }                                                                                                               \
+  attributes static int name##_walk(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks)                  \
+  {                                                                                                               \
+    return decode(h, info, blocks, 0, 0);                                                                         \
+  }                                                                                                               \
+  attributes static int name##_store_exactly(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks)         \
+  {                                                                                                               \
+    return decode(h, info, blocks, 1, 1);                                                                         \
+  }                                                                                                               \
+  attributes static int name##_walk_exactly(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks)          \
+  {                                                                                                               \
+    return decode(h, info, blocks, 1, 0);                                                                         \
+  }                                                                                                               \
+  static const decode_function name[2][2] = { { name##_walk, name##_store },                                      \
+                                              { name##_walk_exactly, name##_store_exactly } };
+
+DECODE_FUNCTIONS(plain, )
+#ifdef __x86_64__
+/* Shifts by a variable that need no fixed register and set no flags. */
+DECODE_FUNCTIONS(bmi2, __attribute__((target("bmi,bmi2"))))
+#endif
+
+static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW *blocks)
 {
   struct huffman *h = *(struct huffman **)info->client_data;
   struct entropy *entropy = (struct entropy *)info->entropy;
@@ -410,37 +438,17 @@ INLINE boolean decode_mcu(j_decompress_ptr info, JBLOCKROW *blocks)
   h->column = column + 1 < info->MCUs_per_row ? column + 1 : 0;
   if (column < h->first_column || column > h->last_column)
     blocks = NULL;
-  if (RARELY(entropy->insufficient_data || info->unread_marker != 0))
+  int restarts = info->restart_interval != 0;
+  if (RARELY(entropy->insufficient_data || info->unread_marker != 0 || (restarts && entropy->restarts_to_go == 0)))
     return h->original(info, blocks);
-  size_t left = info->src->bytes_in_buffer, wanted = (size_t)BLOCK_BYTES * (size_t)info->blocks_in_MCU;
-  if (info->restart_interval != 0) {
-    if (entropy->restarts_to_go == 0 || !(blocks ? decode(h, info, blocks, 1) : decode(h, info, NULL, 1)))
-      return h->original(info, blocks);
+  int exact = restarts || info->src->bytes_in_buffer < (size_t)BLOCK_BYTES * (size_t)info->blocks_in_MCU;
+  if (RARELY(!h->decode[exact][blocks != NULL](h, info, blocks)))
+    return h->original(info, blocks);
+  if (restarts)
     entropy->restarts_to_go--;
-    return TRUE;
-  }
-  int done;
-  if (left < wanted)
-    done = blocks ? decode(h, info, blocks, 1) : decode(h, info, NULL, 1);
-  else if (left < wanted + AHEAD_BYTES)
-    done = 0;
-  else
-    done = blocks ? decode(h, info, blocks, 0) : decode(h, info, NULL, 0);
-  return done ? TRUE : h->original(info, blocks);
+  h->decoded++;
+  return TRUE;
 }
-
-static boolean decode_mcu_plain(j_decompress_ptr info, JBLOCKROW *blocks)
-{
-  return decode_mcu(info, blocks);
-}
-
-#ifdef __x86_64__
-/* Shifts by a variable that need no fixed register and set no flags. */
-__attribute__((target("bmi,bmi2"))) static boolean decode_mcu_bmi2(j_decompress_ptr info, JBLOCKROW *blocks)
-{
-  return decode_mcu(info, blocks);
-}
-#endif
 
 struct huffman *forebay_huffman_new(void)
 {
@@ -491,15 +499,18 @@ void forebay_huffman_install(struct huffman *h, j_decompress_ptr info)
     h->ac[b] = &h->ac_tables[ac];
     h->component[b] = (uint8_t)c;
   }
+  h->data.file = NULL;
+  h->wanted_bytes = (size_t)MAX_BLOCK_BYTES * (size_t)info->blocks_in_MCU + 16;
   h->column = 0;
   h->first_column = 0;
   h->last_column = UINT32_MAX;
   struct entropy *entropy = (struct entropy *)info->entropy;
   h->original = entropy->decode_mcu;
-  entropy->decode_mcu = decode_mcu_plain;
+  entropy->decode_mcu = decode_mcu;
+  h->decode = plain;
 #ifdef __x86_64__
   if (__builtin_cpu_supports("bmi2"))
-    entropy->decode_mcu = decode_mcu_bmi2;
+    h->decode = bmi2;
 #endif
 }
 
@@ -509,6 +520,11 @@ void forebay_huffman_crop(struct huffman *h, uint32_t first, uint32_t last)
     h->first_column = first;
     h->last_column = last;
   }
+}
+
+uint64_t forebay_huffman_decoded(const struct huffman *h)
+{
+  return h ? h->decoded : 0;
 }
 
 #else
@@ -534,6 +550,12 @@ void forebay_huffman_crop(struct huffman *huffman, uint32_t first, uint32_t last
   (void)huffman;
   (void)first;
   (void)last;
+}
+
+uint64_t forebay_huffman_decoded(const struct huffman *huffman)
+{
+  (void)huffman;
+  return 0;
 }
 
 #endif

@@ -219,6 +219,19 @@ void forebay_jpeg_free(struct decompressor *d)
   free(d);
 }
 
+/* For tests: leaves all entropy decoding to the library. */
+void forebay_jpeg_use_original(struct decompressor *d)
+{
+  forebay_huffman_free(d->huffman);
+  d->huffman = NULL;
+}
+
+/* For tests: MCUs that were not left to it. */
+uint64_t forebay_jpeg_own_mcus(const struct decompressor *d)
+{
+  return forebay_huffman_decoded(d->huffman);
+}
+
 void forebay_jpeg_trouble(const struct decompressor *d, struct trouble *trouble)
 {
   trouble->row = d->row;
