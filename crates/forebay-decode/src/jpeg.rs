@@ -68,6 +68,10 @@ unsafe extern "C" {
     ) -> c_int;
     fn forebay_jpeg_rows(d: NonNull<Decompressor>, rows: *mut u8, stride: usize, count: u32) -> c_int;
     fn forebay_jpeg_finish(d: NonNull<Decompressor>) -> c_int;
+    #[cfg(test)]
+    fn forebay_jpeg_use_original(d: NonNull<Decompressor>);
+    #[cfg(test)]
+    fn forebay_jpeg_own_mcus(d: NonNull<Decompressor>) -> u64;
 }
 
 /// A decompressor, used again for picture after picture.
@@ -215,3 +219,6 @@ fn ends(bytes: &[u8], data_offset: u64) -> bool {
     let data = bytes.get(data_offset as usize..).unwrap_or_default();
     data.windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
 }
+
+#[cfg(test)]
+mod tests;

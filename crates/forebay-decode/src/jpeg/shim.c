@@ -15,6 +15,8 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
+#include "huffman.h"
+
 /* Results; src/jpeg.rs has the same list. */
 enum {
   DONE = 0,
@@ -43,6 +45,7 @@ struct trouble {
 };
 
 struct decompressor {
+  struct huffman *huffman; /* first: info.client_data points here */
   struct jpeg_decompress_struct info;
   struct jpeg_error_mgr error;
   struct jpeg_source_mgr source;
@@ -205,13 +208,28 @@ struct decompressor *forebay_jpeg_new(uint32_t max_extraneous_bytes)
   d->progress.progress_monitor = on_progress;
   d->info.progress = &d->progress;
   d->max_extraneous_bytes = max_extraneous_bytes;
+  d->huffman = forebay_huffman_new();
   return d;
 }
 
 void forebay_jpeg_free(struct decompressor *d)
 {
   jpeg_destroy_decompress(&d->info);
+  forebay_huffman_free(d->huffman);
   free(d);
+}
+
+/* For tests: leaves all entropy decoding to the library. */
+void forebay_jpeg_use_original(struct decompressor *d)
+{
+  forebay_huffman_free(d->huffman);
+  d->huffman = NULL;
+}
+
+/* For tests: MCUs that were not left to it. */
+uint64_t forebay_jpeg_own_mcus(const struct decompressor *d)
+{
+  return forebay_huffman_decoded(d->huffman);
 }
 
 void forebay_jpeg_trouble(const struct decompressor *d, struct trouble *trouble)
@@ -281,6 +299,7 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
   if (info->data_precision != 8)
     ERREXIT1(info, JERR_BAD_PRECISION, info->data_precision);
   jpeg_start_decompress(info);
+  forebay_huffman_install(d->huffman, info);
   *channels = (uint32_t)info->output_components;
 
   /* The library can neither crop nor skip in a lossless picture (its SOS has other parameters), and is not exact
@@ -297,8 +316,12 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
     right = right + margin < info->output_width ? right + margin : info->output_width;
   }
   *width = right - *x;
-  if (*width < info->output_width)
+  if (*width < info->output_width) {
     jpeg_crop_scanline(info, x, width);
+    /* As the library itself counts columns. */
+    uint32_t across = (uint32_t)(info->num_components == 1 ? 1 : info->max_h_samp_factor) * DCTSIZE;
+    forebay_huffman_crop(d->huffman, *x / across, (*x + *width - 1) / across);
+  }
 
   if (whole) {
     JSAMPROW spare = (*info->mem->alloc_large)((j_common_ptr)info, JPOOL_IMAGE, (size_t)*width * *channels);

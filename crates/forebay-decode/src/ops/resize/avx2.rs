@@ -22,8 +22,9 @@ const BLOCK: usize = 32;
 pub(super) fn horizontal(source: Source<'_>, table: &Table, columns: &Range<usize>, out: &mut [u8]) {
     let row = columns.len() * 3;
     let needed = table.needed(columns);
-    // From the start of a row, the last byte that any load touches: an odd count of weights reads one pixel more.
-    let reach = (needed.end - source.origin.0) * 3 + 3 + LOAD_BYTES;
+    // From the start of a row, the last byte that any load touches: each column reads as many pairs as the longest,
+    // beyond its own span with weights of 0.
+    let reach = (needed.end + 2 * table.max_pairs() - source.origin.0) * 3 + LOAD_BYTES;
     let rows = out.len() / row;
     let safe = match source.pixels.len().checked_sub(reach) {
         Some(spare) => rows.min(spare / source.stride + 1),
@@ -32,51 +33,75 @@ pub(super) fn horizontal(source: Source<'_>, table: &Table, columns: &Range<usiz
     let (fast, rest) = out.split_at_mut(safe * row);
     if safe > 0 {
         // SAFETY: the caller has seen that the processor has AVX2; `safe` rows of `reach` bytes are in `pixels`.
-        unsafe { horizontal_rows(source, table, columns, fast) };
+        unsafe {
+            match table.max_pairs() {
+                1 => horizontal_rows::<1>(source, table, columns, fast),
+                2 => horizontal_rows::<2>(source, table, columns, fast),
+                3 => horizontal_rows::<3>(source, table, columns, fast),
+                _ => horizontal_rows::<0>(source, table, columns, fast),
+            }
+        }
     }
-    // The last row, where a load would reach beyond the picture.
+    // The last rows, where a load would reach beyond the picture.
     for (y, out) in rest.chunks_exact_mut(row).enumerate() {
         let pixels = &source.pixels[(safe + y) * source.stride..];
         portable::horizontal_row::<3>(pixels, source.origin.0, table, columns, out);
     }
 }
 
+/// `PAIRS` is the table's `max_pairs`, or 0 for any: a loop whose turns are known has no branch to guess wrong.
+///
 /// # Safety
-/// AVX2 is there. For each row of `out`, `source` has all pixels that `table` names for `columns`, one more, and
-/// `LOAD_BYTES` after that.
+/// AVX2 is there. For each row of `out`, `source` has all pixels that `table` names for `columns`, twice the table's
+/// `max_pairs` more, and `LOAD_BYTES` after that.
 #[target_feature(enable = "avx2")]
-unsafe fn horizontal_rows(source: Source<'_>, table: &Table, columns: &Range<usize>, out: &mut [u8]) {
+unsafe fn horizontal_rows<const PAIRS: usize>(
+    source: Source<'_>,
+    table: &Table,
+    columns: &Range<usize>,
+    out: &mut [u8],
+) {
     let row = columns.len() * 3;
     let rows = out.len() / row;
-    // Two pixels "rgbRGB" become pairs of 16 bits: r R, g G, b B, and nothing.
-    let spread = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
-    let half = _mm256_set1_epi32(HALF);
     for y in (0..rows).step_by(ROWS) {
         // Beyond the last row, that row again: the same bytes are written twice to the same place.
         let at: [usize; ROWS] = std::array::from_fn(|next| (y + next).min(rows - 1));
         let from = at.map(|y| source.pixels[y * source.stride..].as_ptr());
-        for (x, column) in columns.clone().enumerate() {
-            let mut offset = (table.span(column).start as usize - source.origin.0) * 3;
-            let zero = _mm256_setzero_si256();
-            let (mut high_a, mut high_b, mut low_a, mut low_b) = (zero, zero, half, half);
-            for pair in table.pairs(column) {
-                let high = _mm256_set1_epi32(pair.high);
-                let low = _mm256_set1_epi32(pair.low);
-                // SAFETY: the offset is of a pixel that the table names or the one after the last; LOAD_BYTES from
-                // there on are in `pixels`, as this function requires.
-                let (first, second) = unsafe {
-                    let load = |row: usize| _mm_loadl_epi64(from[row].add(offset).cast());
-                    (_mm256_set_m128i(load(1), load(0)), _mm256_set_m128i(load(3), load(2)))
-                };
-                let (first, second) = (_mm256_shuffle_epi8(first, spread), _mm256_shuffle_epi8(second, spread));
-                high_a = _mm256_add_epi32(high_a, _mm256_madd_epi16(first, high));
-                high_b = _mm256_add_epi32(high_b, _mm256_madd_epi16(second, high));
-                low_a = _mm256_add_epi32(low_a, _mm256_madd_epi16(first, low));
-                low_b = _mm256_add_epi32(low_b, _mm256_madd_epi16(second, low));
-                offset += 6;
+        // SAFETY: as this function requires of its caller.
+        let sums = |column| unsafe { column_of_rows::<PAIRS>(from, source.origin.0, table, column) };
+        let mut x = 0;
+        // Four columns make 12 bytes of each row. They are stored as 16, where the row has as many.
+        while x + 4 <= columns.len() {
+            let first = columns.start + x;
+            let left = _mm256_packus_epi16(sums(first), sums(first + 1));
+            let right = _mm256_packus_epi16(sums(first + 2), sums(first + 3));
+            // Rows 0 and 2 in the lower half, 1 and 3 in the upper, by columns; then by rows.
+            let (left, right) =
+                (_mm256_shuffle_epi32::<0b11_01_10_00>(left), _mm256_shuffle_epi32::<0b11_01_10_00>(right));
+            let (upper, lower) = (_mm256_unpacklo_epi64(left, right), _mm256_unpackhi_epi64(left, right));
+            let (upper, lower) = (without_fourths(upper), without_fourths(lower));
+            let pixels = [
+                _mm256_castsi256_si128(upper),
+                _mm256_extracti128_si256::<1>(upper),
+                _mm256_castsi256_si128(lower),
+                _mm256_extracti128_si256::<1>(lower),
+            ];
+            let is_inside = (x + 4) * 3 + 4 <= row;
+            for (pixels, y) in pixels.into_iter().zip(at) {
+                let place = &mut out[y * row + x * 3..(y + 1) * row];
+                if is_inside {
+                    debug_assert!(place.len() >= 16);
+                    // SAFETY: 16 bytes are there; the last four are written again with the next columns.
+                    unsafe { _mm_storeu_si128(place.as_mut_ptr().cast(), pixels) };
+                } else {
+                    place[..8].copy_from_slice(&_mm_cvtsi128_si64(pixels).to_le_bytes());
+                    place[8..12].copy_from_slice(&_mm_extract_epi32::<2>(pixels).to_le_bytes());
+                }
             }
-            // Rows 0 and 2 in the lower half, 1 and 3 in the upper.
-            let bytes = _mm256_packs_epi32(join(high_a, low_a), join(high_b, low_b));
+            x += 4;
+        }
+        for x in x..columns.len() {
+            let bytes = sums(columns.start + x);
             let bytes = _mm256_packus_epi16(bytes, bytes);
             let (even, odd) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
             let pixels = [
@@ -85,23 +110,62 @@ unsafe fn horizontal_rows(source: Source<'_>, table: &Table, columns: &Range<usi
                 _mm_extract_epi32::<1>(even),
                 _mm_extract_epi32::<1>(odd),
             ];
-            let last = x + 1 == columns.len();
             for (pixel, y) in pixels.into_iter().zip(at) {
-                let place = y * row + x * 3;
-                if last {
-                    out[place..place + 3].copy_from_slice(&pixel.to_le_bytes()[..3]);
-                } else {
-                    debug_assert!(place + 4 <= out.len());
-                    // SAFETY: `y` is a row of `out` and `x` not its last pixel, so four bytes are there; the fourth is
-                    // written again with the next pixel.
-                    unsafe { out.as_mut_ptr().add(place).cast::<i32>().write_unaligned(pixel.to_le()) };
-                }
+                out[y * row + x * 3..][..3].copy_from_slice(&pixel.to_le_bytes()[..3]);
             }
         }
     }
 }
 
+/// One output column of four rows, in 16 bits: rows 0 and 2 in the lower half, 1 and 3 in the upper, each as r, g, b
+/// and something.
+///
+/// # Safety
+/// AVX2 is there. `from`, which points to the column `origin` of each row, has all pixels that `table` names for
+/// `column`, twice its `max_pairs` more, and `LOAD_BYTES` after that.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn column_of_rows<const PAIRS: usize>(
+    from: [*const u8; ROWS],
+    origin: usize,
+    table: &Table,
+    column: usize,
+) -> __m256i {
+    // Two pixels "rgbRGB" become pairs of 16 bits: r R, g G, b B, and nothing.
+    let spread = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+    let (zero, half) = (_mm256_setzero_si256(), _mm256_set1_epi32(HALF));
+    let (mut high_a, mut high_b, mut low_a, mut low_b) = (zero, zero, half, half);
+    let mut offset = (table.span(column).start as usize - origin) * 3;
+    let pairs = table.even_pairs(column);
+    let pairs = if PAIRS > 0 { &pairs[..PAIRS] } else { pairs };
+    for pair in pairs {
+        let high = _mm256_set1_epi32(pair.high);
+        let low = _mm256_set1_epi32(pair.low);
+        // SAFETY: the offset is of a pixel less than `max_pairs` pairs after one that the table names; LOAD_BYTES from
+        // there on can be read, as this function requires.
+        let load = |row: usize| unsafe { from[row].add(offset).cast::<i64>().read_unaligned() };
+        // Blended, because only one unit can insert.
+        let two = |a, b| _mm256_blend_epi32::<0xF0>(_mm256_set1_epi64x(load(a)), _mm256_set1_epi64x(load(b)));
+        let (first, second) = (_mm256_shuffle_epi8(two(0, 1), spread), _mm256_shuffle_epi8(two(2, 3), spread));
+        high_a = _mm256_add_epi32(high_a, _mm256_madd_epi16(first, high));
+        high_b = _mm256_add_epi32(high_b, _mm256_madd_epi16(second, high));
+        low_a = _mm256_add_epi32(low_a, _mm256_madd_epi16(first, low));
+        low_b = _mm256_add_epi32(low_b, _mm256_madd_epi16(second, low));
+        offset += 6;
+    }
+    _mm256_packs_epi32(join(high_a, low_a), join(high_b, low_b))
+}
+
+/// Every fourth byte left out, in both halves: 12 bytes and 4 of nothing.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn without_fourths(bytes: __m256i) -> __m256i {
+    let keep = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+    _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(keep))
+}
+
 /// Joins the sums of both parts, and rounds down to whole levels, not clipped yet.
+#[inline]
 #[target_feature(enable = "avx2")]
 fn join(high: __m256i, low: __m256i) -> __m256i {
     let sum = _mm256_add_epi32(_mm256_slli_epi32::<{ LOW_BITS as i32 }>(high), low);

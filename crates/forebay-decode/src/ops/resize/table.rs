@@ -17,6 +17,8 @@ pub(super) struct Table {
     /// The same by two, as the vector passes want them.
     pairs: Vec<Pair>,
     stride: usize,
+    /// Pairs of the longest span.
+    max_pairs: usize,
 }
 
 type Key = (u32, u32, Interpolation);
@@ -65,6 +67,18 @@ impl Table {
         &self.pairs[output * (self.stride / 2)..][..(self.spans[output].len as usize).div_ceil(2)]
     }
 
+    /// The same, with zeros up to as many pairs as the longest span has: [`max_pairs`](Self::max_pairs).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    pub(super) fn even_pairs(&self, output: usize) -> &[Pair] {
+        &self.pairs[output * (self.stride / 2)..][..self.max_pairs]
+    }
+
+    /// Pairs of the longest span.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    pub(super) fn max_pairs(&self) -> usize {
+        self.max_pairs
+    }
+
     /// The input pixels that these output pixels depend on.
     pub(super) fn needed(&self, wanted: &Range<usize>) -> Range<usize> {
         // Not just the first and the last: a weight that is 0 within a filter makes one span shorter than its
@@ -85,6 +99,7 @@ impl Table {
         self.spans.clear();
         self.weights.clear();
         self.pairs.clear();
+        self.max_pairs = 0;
         for output in 0..to {
             let center = (f64::from(output) + 0.5) * scale;
             let start = ((center - support + 0.5) as i64).max(0);
@@ -118,7 +133,9 @@ impl Table {
             self.weights.push(0);
             skipped = 0;
         }
-        self.spans.push(Span { start: start + skipped, len: (self.weights.len() - base) as u32 });
+        let len = self.weights.len() - base;
+        self.spans.push(Span { start: start + skipped, len: len as u32 });
+        self.max_pairs = self.max_pairs.max(len.div_ceil(2));
         self.weights.resize(base + self.stride, 0);
         self.pairs.extend(self.weights[base..].chunks_exact(2).map(|pair| Pair::new(pair[0], pair[1])));
     }

@@ -1,0 +1,250 @@
+//! The entropy decoder of our own against libjpeg-turbo's: whatever the bytes, the same pixels and the same words.
+
+use std::ffi::c_void;
+
+use turbojpeg_sys as tj;
+
+use super::*;
+
+/// xorshift64: the same pictures and the same damage on every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// What a picture is encoded as.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    subsampling: tj::TJSAMP,
+    cmyk: bool,
+    quality: i32,
+    optimised: bool,
+    restart_mcus: i32,
+    restart_rows: i32,
+}
+
+const PLAIN: Kind = Kind {
+    subsampling: tj::TJSAMP_TJSAMP_420,
+    cmyk: false,
+    quality: 90,
+    optimised: false,
+    restart_mcus: 0,
+    restart_rows: 0,
+};
+
+/// A picture with everything that makes codes: smooth parts, edges, and `noise`.
+fn encode(kind: Kind, width: usize, height: usize, noise: usize, random: &mut Random) -> Vec<u8> {
+    let channels = if kind.cmyk { 4 } else { 3 };
+    let (a, b) = (random.below(7) + 1, random.below(5) + 1);
+    let mut pixels = vec![0; width * height * channels];
+    for (at, pixel) in pixels.chunks_exact_mut(channels).enumerate() {
+        let (x, y) = (at % width, at / width);
+        let edge = if (x / 23 + y / 17) % 3 == 0 { 90 } else { 0 };
+        // Only the left half is noisy, so that short and long blocks take turns.
+        let noise = if x < width / 2 { noise } else { noise / 16 };
+        for (channel, value) in pixel.iter_mut().enumerate() {
+            *value = (x * a / 2 + y * b / 2 + edge + channel * 40 + random.below(noise + 1)).min(255) as u8;
+        }
+    }
+    let (mut out, mut size) = (std::ptr::null_mut(), 0);
+    let format = if kind.cmyk { tj::TJPF_TJPF_CMYK } else { tj::TJPF_TJPF_RGB };
+    // SAFETY: `pixels` has the size said; the library allocates `out`, which is copied and freed with its function.
+    unsafe {
+        let handle = tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int);
+        let set = |parameter: tj::TJPARAM, value: c_int| assert_eq!(tj::tj3Set(handle, parameter as c_int, value), 0);
+        set(tj::TJPARAM_TJPARAM_QUALITY, kind.quality);
+        set(tj::TJPARAM_TJPARAM_SUBSAMP, kind.subsampling);
+        set(tj::TJPARAM_TJPARAM_OPTIMIZE, kind.optimised.into());
+        set(tj::TJPARAM_TJPARAM_RESTARTBLOCKS, kind.restart_mcus);
+        if kind.restart_rows > 0 {
+            set(tj::TJPARAM_TJPARAM_RESTARTROWS, kind.restart_rows);
+        }
+        let (width, height) = (width as c_int, height as c_int);
+        assert_eq!(tj::tj3Compress8(handle, pixels.as_ptr(), width, 0, height, format, &raw mut out, &raw mut size), 0);
+        let bytes = std::slice::from_raw_parts(out, size as usize).to_vec();
+        tj::tj3Free(out.cast::<c_void>());
+        tj::tj3Destroy(handle);
+        bytes
+    }
+}
+
+fn corpus(random: &mut Random) -> Vec<(String, Vec<u8>)> {
+    let samplings = [
+        tj::TJSAMP_TJSAMP_444,
+        tj::TJSAMP_TJSAMP_422,
+        tj::TJSAMP_TJSAMP_420,
+        tj::TJSAMP_TJSAMP_GRAY,
+        tj::TJSAMP_TJSAMP_440,
+        tj::TJSAMP_TJSAMP_411,
+        tj::TJSAMP_TJSAMP_441,
+    ];
+    let mut kinds: Vec<_> = samplings.map(|subsampling| Kind { subsampling, ..PLAIN }).to_vec();
+    kinds.extend(samplings.map(|subsampling| Kind { subsampling, optimised: true, restart_rows: 1, ..PLAIN }));
+    kinds.extend([
+        Kind { cmyk: true, ..PLAIN },
+        Kind { cmyk: true, subsampling: tj::TJSAMP_TJSAMP_444, optimised: true, ..PLAIN },
+        Kind { quality: 100, subsampling: tj::TJSAMP_TJSAMP_444, ..PLAIN },
+        Kind { quality: 100, optimised: true, ..PLAIN },
+        Kind { quality: 30, ..PLAIN },
+        Kind { quality: 5, optimised: true, ..PLAIN },
+        Kind { restart_mcus: 1, ..PLAIN },
+        Kind { restart_mcus: 5, quality: 98, ..PLAIN },
+        Kind { restart_rows: 2, ..PLAIN },
+    ]);
+    let mut pictures = Vec::new();
+    for (number, kind) in kinds.into_iter().enumerate() {
+        for noise in [6, 200] {
+            let (width, height) = (97 + number * 9 + random.below(60), 80 + random.below(90));
+            pictures.push((format!("{kind:?} {width}x{height}"), encode(kind, width, height, noise, random)));
+        }
+    }
+    pictures
+}
+
+type Outcome = std::result::Result<(Region, Vec<u8>), (String, String, Option<String>)>;
+
+fn outcome(jpeg: &mut Jpeg, bytes: &[u8], wanted: impl Fn(&Header) -> Option<Region>) -> Outcome {
+    let words = |error: Error| (format!("{:?}", error.kind()), error.to_string(), error.detail().map(str::to_owned));
+    let header = jpeg.header(bytes).map_err(words)?;
+    if header.memory_bytes > 32 << 20 {
+        return Err((String::new(), "too large for a test".to_owned(), None));
+    }
+    let mut out = Image::default();
+    let region = jpeg.decode(bytes, &header, wanted(&header), &mut out).map_err(words)?;
+    Ok((region, out.pixels))
+}
+
+/// Both decoders, which stay the same for all pictures, so that what one leaves behind would show.
+struct Pair {
+    own: Jpeg,
+    original: Jpeg,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let original = Jpeg::new().unwrap();
+        // SAFETY: a live decompressor without a picture.
+        unsafe { forebay_jpeg_use_original(original.raw) };
+        Self { own: Jpeg::new().unwrap(), original }
+    }
+
+    /// MCUs that either decoded by our code.
+    fn own_mcus(&self) -> [u64; 2] {
+        // SAFETY: live decompressors.
+        [&self.own, &self.original].map(|jpeg| unsafe { forebay_jpeg_own_mcus(jpeg.raw) })
+    }
+
+    fn check(&mut self, name: &str, bytes: &[u8], random: &mut Random) -> bool {
+        let (a, b) = (random.next() as u32 >> 1, random.next() as u32 >> 1);
+        let part = |header: &Header| {
+            let (x, y) = (a % header.width, b % header.height);
+            Some(Region { x, y, width: 1 + b % (header.width - x), height: 1 + a % (header.height - y) })
+        };
+        let expected = outcome(&mut self.original, bytes, |_| None);
+        assert!(outcome(&mut self.own, bytes, |_| None) == expected, "{name}: expected {:?}", expected.err());
+        let region = outcome(&mut self.original, bytes, part);
+        assert!(outcome(&mut self.own, bytes, part) == region, "{name}, a part: expected {:?}", region.err());
+        expected.is_ok()
+    }
+}
+
+#[test]
+fn sound_pictures_have_the_same_pixels_and_are_decoded_by_our_code() {
+    let mut random = Random(1);
+    let mut pair = Pair::new();
+    for (name, bytes) in corpus(&mut random) {
+        let before = pair.own_mcus();
+        assert!(pair.check(&name, &bytes, &mut random), "{name} is not decoded");
+        for _ in 0..8 {
+            pair.check(&name, &bytes, &mut random);
+        }
+        let [own, original] = pair.own_mcus();
+        // One MCU in each restart interval is never ours, the first ones of the smallest pictures apart.
+        let is_ours = name.contains("restart_mcus: 1,") || own - before[0] > 300;
+        assert!(is_ours && original == 0, "{name}: {} MCUs were ours", own - before[0]);
+    }
+}
+
+/// Damage as storage and transport do it, and as somebody would who means harm.
+fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let scan = bytes.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;
+    let tables = bytes.windows(2).position(|pair| pair == [0xFF, 0xC4]).unwrap();
+    for _ in 0..1 + random.below(3) {
+        let at = scan + random.below(bytes.len() - scan);
+        match random.below(14) {
+            0..3 => bytes[at] ^= 1 << random.below(8),
+            3 => bytes[at] = 0xFF,
+            4 => bytes[at] = random.next() as u8,
+            5 => bytes.truncate(at),
+            6 => {
+                let end = bytes.len().min(at + 1 + random.below(600));
+                bytes[at..end].fill(0);
+            }
+            7 => drop(bytes.drain(at..bytes.len().min(at + 1 + random.below(40)))),
+            8 => {
+                let marker = [0xFF, 0xD0 + random.below(16) as u8];
+                drop(bytes.splice(at..at, marker));
+            }
+            9 => {
+                // Codes and their symbols.
+                let at = tables + 5 + random.below(scan - tables - 5);
+                bytes[at] = random.next() as u8;
+            }
+            10 => {
+                // A restart interval that was not there.
+                let segment = [0xFF, 0xDD, 0, 4, 0, random.below(9) as u8];
+                drop(bytes.splice(tables..tables, segment));
+                return bytes;
+            }
+            11 => {
+                // Junk before the next marker, with stuffed bytes in it: how much of it counts is a matter of how
+                // many bytes wait in the bit buffer.
+                let marker = bytes[at..].windows(2).position(|pair| pair[0] == 0xFF && pair[1] >= 0xD0);
+                let at = at + marker.unwrap_or_default();
+                let byte =
+                    |random: &mut Random| if random.below(3) == 0 { vec![0xFF, 0] } else { vec![random.next() as u8] };
+                let junk: Vec<u8> = (0..random.below(20)).flat_map(|_| byte(random)).collect();
+                drop(bytes.splice(at..at, junk));
+            }
+            12 => {
+                let count = random.below(12);
+                drop(bytes.splice(at..at, std::iter::repeat_n(0xFF, count)));
+            }
+            _ => bytes.extend((0..8000).map(|_| random.next() as u8)),
+        }
+        if bytes.len() <= scan {
+            break;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn damaged_pictures_have_the_same_outcome() {
+    // A few thousand here; set the variable for more.
+    let rounds = std::env::var("FOREBAY_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
+    let mut random = Random(20_261_115);
+    let mut pair = Pair::new();
+    let corpus = corpus(&mut random);
+    let (mut sound, mut damaged) = (0, 0);
+    for round in 0..rounds {
+        for (name, bytes) in &corpus {
+            let bytes = damage(bytes, &mut random);
+            let is_sound = pair.check(&format!("{name}, round {round}"), &bytes, &mut random);
+            *(if is_sound { &mut sound } else { &mut damaged }) += 1;
+        }
+    }
+    // Neither kind is all there is.
+    assert!(sound > rounds * corpus.len() / 10 && damaged > rounds * corpus.len() / 10, "{sound} and {damaged}");
+}
