@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan lint bench docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan soak lint bench docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -50,6 +50,11 @@ test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs 
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target "$$host" --target-dir target/asan \
 	    --package forebay --package forebay-decode --lib --tests
+
+# tests/faultfs is built by it, when it is first needed.
+SOAK_SECONDS ?= 600
+soak: develop ## 10 minutes of random faults, kills and resumes, with a proof at the end (SOAK_SECONDS=60 for less)
+	@$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS)
 
 # clippy looks into the extension too; with one fixed interpreter, whatever `python3` is elsewhere.
 lint: export PYO3_PYTHON := $(abspath $(BIN)/python)
