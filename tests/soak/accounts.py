@@ -86,11 +86,12 @@ class Accounts:
         order = self.order(epoch)
         for rank, line in enumerate(lines):
             for index in line["ids"]:
-                position = self.position % self.count
-                planned = order[position]
-                substitute = self._ledger.substitute(rank, epoch, step, position)
+                # Positions beyond the last one are padding, from the start of the order.
+                planned = order[self.position % self.count]
+                substitute = self._ledger.substitute(rank, epoch, step, self.position)
                 expected = planned if substitute is None else substitute
-                assert index == expected, f"epoch {epoch}, step {step}, rank {rank}, position {position}: got {index}"
+                where = f"epoch {epoch}, step {step}, rank {rank}, position {self.position}"
+                assert index == expected, f"{where}: expected {expected}, got {index}"
                 self.replaced += substitute is not None
                 self.samples += 1
                 self.position += 1

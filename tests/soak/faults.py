@@ -66,7 +66,7 @@ class Faults:
     def _work(self) -> None:
         actions = {
             self._errno: 6, self._delay: 4, self._hang: 3, self._content: 4, self._attributes: 3, self._damage: 2,
-            self._repair: 2, self._stop_server: 1, self._kill_reader: 3, self._stop_reader: 1, self._clear: 5,
+            self._repair: 4, self._stop_server: 1, self._kill_reader: 3, self._stop_reader: 1, self._clear: 5,
         }  # fmt: skip
         try:
             while not self._over.wait(self._random.uniform(0.05, 0.8)):
