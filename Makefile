@@ -79,4 +79,4 @@ clean: ## remove what was built, the environment and the benchmark's pictures
 	@cargo clean
 	rm -rf $(VENV) benchmarks/data .pytest_cache .mypy_cache .ruff_cache
 	rm -f python/forebay/*.so
-	find python scripts benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find python scripts benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
