@@ -13,8 +13,8 @@ MIB = 1 << 20
 RESIDENT_GROWTH, RESIDENT_SLACK_BYTES = 1.05, 4 * MIB
 # A loader remembers its failures, up to 100,000 of them, and each takes this much at most (measured: 0.6 KiB).
 FAILURE_BYTES = 1 << 10
-# Reads under way hold a descriptor or two when they are counted.
-SLACK = 4
+# Reads under way hold a descriptor or two when they are counted, and so does every reader that lives.
+SLACK, READER_FDS = 4, 2
 MIN_SAMPLES = 20
 
 
@@ -123,10 +123,6 @@ class Life:
         """Whether it lived long enough."""
         return len(self.samples) >= MIN_SAMPLES
 
-    def add(self, sample: dict[str, int]) -> None:
-        """The end of an epoch."""
-        self.samples.append(sample | {"own_fds": sample["fds"] - 2 * sample["alive"]})
-
     def _medians(self, name: str) -> tuple[float, float]:
         values = [sample[name] for sample in self.samples]
         tenth = len(values) // 10
@@ -134,8 +130,8 @@ class Life:
         return statistics.median(early), statistics.median(late)
 
     def growth(self) -> dict[str, tuple[float, float]]:
-        """(early, late) of each resource; descriptors without the two that each living reader has."""
-        return {name: self._medians(name) for name in ("resident_bytes", "own_fds", "threads", "failures")}
+        """(early, late) of each resource."""
+        return {name: self._medians(name) for name in ("resident_bytes", "fds", "threads", "alive", "failures")}
 
     def grown(self) -> list[str]:
         """What did not stay flat."""
@@ -144,4 +140,8 @@ class Life:
         remembered = (growth["failures"][1] - growth["failures"][0]) * FAILURE_BYTES
         allowed = early * RESIDENT_GROWTH + RESIDENT_SLACK_BYTES + remembered
         found = [] if late <= allowed else ["resident_bytes"]
-        return found + [name for name in ("own_fds", "threads") if growth[name][1] > growth[name][0] + SLACK]
+        more_readers = max(0, growth["alive"][1] - growth["alive"][0])
+        for name, allowed in (("fds", SLACK + READER_FDS * more_readers), ("threads", SLACK)):
+            if growth[name][1] > growth[name][0] + allowed:
+                found.append(name)
+        return found

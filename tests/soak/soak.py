@@ -217,7 +217,7 @@ class Soak:
                 state = dict(state or {}, epoch=lines[0]["epoch"] + 1, step=0, position=0)
                 state["books"] = dict.fromkeys(state["books"], 0)
                 for rank, (life, line) in enumerate(zip(group.lives, lines, strict=True)):
-                    life.add(line["held"] | {"failures": self.ledger.by_rank[rank]})
+                    life.samples.append(line["held"] | {"failures": self.ledger.by_rank[rank]})
                 self._measure_readers()
                 if time.monotonic() > until:
                     group.answer("stop")

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accounts import FAILURE_BYTES, MIB, MIN_SAMPLES, RESIDENT_GROWTH, RESIDENT_SLACK_BYTES, SLACK, Life
+from accounts import FAILURE_BYTES, MIB, MIN_SAMPLES, READER_FDS, RESIDENT_GROWTH, RESIDENT_SLACK_BYTES, SLACK, Life
 
 if TYPE_CHECKING:
     from soak import Soak
@@ -65,10 +65,10 @@ def summary(soak: "Soak", seconds: float, problem: BaseException | None) -> str:
         "Faults switched on:\n",
         table(("fault", "times"), sorted(soak.faults.counts.items()) if soak.faults else []),
         f"What each process that finished {MIN_SAMPLES} epochs ({len(judged)} of {len(lives)}) held in the second and "
-        "third tenth of its life,\nand in the last two tenths (medians; descriptors without the two of each living "
-        f"reader).\nAllowed to grow: memory by {RESIDENT_GROWTH - 1:.0%}, {RESIDENT_SLACK_BYTES // MIB} MiB and "
-        f"{FAILURE_BYTES // 1024} KiB for each failure that the loader remembers; descriptors and threads by\n"
-        f"{SLACK}. The worst:\n",
+        "third tenth of its life,\nand in the last two tenths (medians). Allowed to grow: memory by "
+        f"{RESIDENT_GROWTH - 1:.0%}, {RESIDENT_SLACK_BYTES // MIB} MiB, and {FAILURE_BYTES // 1024} KiB for each\n"
+        f"failure that the loader remembers; descriptors by {SLACK} and {READER_FDS} for each reader that lives beyond those "
+        f"before; threads by {SLACK}.\nThe worst:\n",
         flatness(judged),
     ])  # fmt: skip
 
@@ -83,7 +83,7 @@ def flatness(judged: list[Life]) -> str:
     rows: list[tuple[object, ...]] = []
     units = {
         "resident_bytes": ("memory", MIB, " MiB"),
-        "own_fds": ("descriptors", 1, ""),
+        "fds": ("descriptors", 1, ""),
         "threads": ("threads", 1, ""),
     }
     for name, (title, unit, suffix) in units.items() if judged else ():
