@@ -67,8 +67,8 @@ def summary(soak: "Soak", seconds: float, problem: BaseException | None) -> str:
         f"What each process that finished {MIN_SAMPLES} epochs ({len(judged)} of {len(lives)}) held in the second and "
         "third tenth of its life,\nand in the last two tenths (medians). Allowed to grow: memory by "
         f"{RESIDENT_GROWTH - 1:.0%}, {RESIDENT_SLACK_BYTES // MIB} MiB, and {FAILURE_BYTES // 1024} KiB for each\n"
-        f"failure that the loader remembers; descriptors by {SLACK} and {READER_FDS} for each reader that lives beyond those "
-        f"before; threads by {SLACK}.\nThe worst:\n",
+        f"failure that the loader remembers; descriptors by {SLACK} and {READER_FDS} for each reader that lives beyond "
+        f"those before; threads by {SLACK}.\nThe worst:\n",
         flatness(judged),
     ])  # fmt: skip
 
