@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs lint bench docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -56,6 +56,10 @@ test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (D
 	mkdir -p target/nfs
 	cc -O2 -Wall -Wextra -shared -fPIC -o target/nfs/xstate.so tests/nfs/xstate.c
 	cargo run --quiet --package nfstest -- boot docs/nfs.md target/nfs/xstate.so
+# tests/faultfs is built by it, when it is first needed.
+SOAK_SECONDS ?= 600
+soak: develop ## 10 minutes of random faults, kills and resumes, with a proof at the end (SOAK_SECONDS=60 for less)
+	@$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS)
 
 # clippy looks into the extension too; with one fixed interpreter, whatever `python3` is elsewhere.
 lint: export PYO3_PYTHON := $(abspath $(BIN)/python)
@@ -80,4 +84,4 @@ clean: ## remove what was built, the environment and the benchmark's pictures
 	@cargo clean
 	rm -rf $(VENV) benchmarks/data .pytest_cache .mypy_cache .ruff_cache
 	rm -f python/forebay/*.so
-	find python scripts benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find python scripts benchmarks tests -name __pycache__ -prune -exec rm -rf {} +

@@ -59,7 +59,9 @@ def test_ranks_stay_in_step_and_resume_as_fewer(numbered: Path, tmp_path: Path) 
         assert set(range(COUNT)) - set(sequence) == set(BAD)
 
     with Ranks(numbered, tmp_path / "4", WORLD, BATCH, epochs=2, killed_after=KILLED_AFTER) as ranks:
-        # Until every rank but the first is in the step after the one at which rank 0 stays.
+        # Until rank 0 stays, and every other rank is in the step after that.
+        state = tmp_path / "4" / f"state-1-{KILLED_AFTER}.json"
+        ranks.wait_until(state.exists)
         ranks.wait_until(lambda: all(ranks.last(rank) == (1, KILLED_AFTER) for rank in range(1, WORLD)))
     # A whole epoch: the same steps on every rank, and what one process would have given, in its order.
     for rank in range(WORLD):
@@ -70,7 +72,6 @@ def test_ranks_stay_in_step_and_resume_as_fewer(numbered: Path, tmp_path: Path) 
     # Half an epoch, and its rest on fewer ranks, from what rank 0 had saved.
     before = ranks.delivered(1, KILLED_AFTER)
     assert len(before) == KILLED_AFTER * BATCH * WORLD
-    state = tmp_path / "4" / f"state-1-{KILLED_AFTER}.json"
     for world in (2, 3):
         with Ranks(numbered, tmp_path / str(world), world, BATCH, epochs=1, state=str(state)) as fewer:
             books = [epochs[-1] for epochs in fewer.finish()]
@@ -193,10 +194,11 @@ def check(explained: fb.DataLoader, ranks: Ranks, ledger: Path, *, epoch: int, s
             (line,) = (line for line in ranks.lines(rank) if (line["epoch"], line["step"]) == (epoch, step))
             assert [numbers[index] for index in line["ids"]] == line["numbers"], "an id belongs to its picture"
             for index in line["ids"]:
-                position = (first + len(positions)) % MANY
-                expected = substitutes.get((rank, step, position), order[position])
+                # Beyond the last one it is padding, from the start of the order.
+                position = first + len(positions)
+                expected = substitutes.get((rank, step, position), order[position % MANY])
                 assert index == expected, f"rank {rank}, step {step}, position {position}"
-                positions.append(position)
+                positions.append(position % MANY)
     return positions
 
 
