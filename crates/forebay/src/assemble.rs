@@ -13,9 +13,6 @@ use crate::deliver::Progress;
 /// Cache line, and enough for any SIMD load.
 const ALIGNMENT: usize = 64;
 
-/// Idle blocks kept for reuse: one that the consumer just gave back and one more, so that memory stays flat.
-const MAX_IDLE_BLOCKS: usize = 2;
-
 /// What keeps lent memory alive.
 pub type Lender = Box<dyn Any + Send>;
 
@@ -61,8 +58,13 @@ impl std::fmt::Debug for Block {
 }
 
 /// Blocks that wait for their next batch.
-#[derive(Debug, Default)]
-pub(crate) struct BufferPool(Mutex<Idle>);
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    /// Blocks kept for reuse. As many as are filled at a time: a consumer that takes several batches at once gives several
+    /// back, and to the kernel each is some thousand pages to take away and to give out again.
+    max_idle: usize,
+    idle: Mutex<Idle>,
+}
 
 #[derive(Debug, Default)]
 struct Idle {
@@ -73,15 +75,23 @@ struct Idle {
 }
 
 impl BufferPool {
+    /// A pool that keeps this many blocks.
+    pub(crate) fn new(max_idle: usize) -> Self {
+        Self { max_idle, idle: Mutex::default() }
+    }
+
     fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory for a batch, reused where there is some.
     pub(crate) fn take(self: &Arc<Self>, size_bytes: usize) -> Result<Buffer> {
         let reused = {
             let own = &mut self.idle().own;
-            own.iter().position(|block| block.size_bytes == size_bytes.max(1)).map(|at| own.swap_remove(at))
+            // The last batch of an epoch is smaller, and must not cost one of the others its memory.
+            let fits = |block: &Block| block.size_bytes >= size_bytes && block.size_bytes / 4 <= size_bytes;
+            let at = (0..own.len()).filter(|at| fits(&own[*at])).min_by_key(|at| own[*at].size_bytes);
+            at.map(|at| own.swap_remove(at))
         };
         let block = reused.map_or_else(|| Block::new(size_bytes), Ok)?;
         Ok(Buffer { block: Some(block), pool: Arc::clone(self) })
@@ -115,10 +125,12 @@ impl BufferPool {
         if block.lender.is_some() {
             return idle.lent.push(block);
         }
-        if idle.own.len() >= MAX_IDLE_BLOCKS {
-            idle.own.remove(0); // the oldest may be of a size no longer wanted
-        }
         idle.own.push(block);
+        // The oldest may be of a size no longer wanted.
+        let surplus = (idle.own.len() > self.max_idle).then(|| idle.own.remove(0));
+        // To give memory back takes the kernel milliseconds, and others wait for the pool.
+        drop(idle);
+        drop(surplus);
     }
 }
 
@@ -282,7 +294,7 @@ mod tests {
 
     #[test]
     fn memory_is_reused_and_slots_do_not_overlap() {
-        let pool = Arc::new(BufferPool::default());
+        let pool = Arc::new(BufferPool::new(2));
         let buffer = pool.take(256).unwrap();
         let first = buffer.as_ptr();
         assert_eq!(first as usize % ALIGNMENT, 0);
@@ -296,12 +308,14 @@ mod tests {
         let mut buffer = buffer;
         assert!(buffer.bytes().chunks(64).zip(1..).all(|(slot, value)| slot.iter().all(|&byte| byte == value)));
         drop(buffer);
+        assert_eq!(pool.take(200).unwrap().as_ptr(), first, "a smaller batch fits, too");
+        assert_ne!(pool.take(10).unwrap().as_ptr(), first, "but a tiny one would waste it");
         assert_eq!(pool.take(256).unwrap().as_ptr(), first, "the block was not reused");
     }
 
     #[test]
     fn lent_memory_comes_back_with_its_batch_or_waits_for_the_next() {
-        let pool = Arc::new(BufferPool::default());
+        let pool = Arc::new(BufferPool::new(2));
         let mut memory = vec![0_u64; 8];
         let start = NonNull::new(memory.as_mut_ptr().cast()).unwrap();
         // SAFETY: the vector is its own lender, and its heap memory does not move with it.
@@ -320,23 +334,23 @@ mod tests {
 
     #[test]
     fn idle_memory_is_bounded() {
-        let pool = Arc::new(BufferPool::default());
+        let pool = Arc::new(BufferPool::new(2));
         let buffers: Vec<_> = (1..10).map(|size| pool.take(size).unwrap()).collect();
         drop(buffers);
-        assert_eq!(pool.idle().own.len(), MAX_IDLE_BLOCKS);
+        assert_eq!(pool.idle().own.len(), 2);
     }
 
     #[test]
     #[should_panic(expected = "slot outside its batch")]
     fn a_slot_outside_its_batch_is_refused() {
-        let buffer = Arc::new(BufferPool::default()).take(64).unwrap();
+        let buffer = Arc::new(BufferPool::new(2)).take(64).unwrap();
         // SAFETY: the only reference; the call panics before it makes one.
         unsafe { buffer.slot(1, 64) };
     }
 
     #[test]
     fn gaps_are_closed_in_order() {
-        let mut buffer = Arc::new(BufferPool::default()).take(8).unwrap();
+        let mut buffer = Arc::new(BufferPool::new(2)).take(8).unwrap();
         buffer.bytes().copy_from_slice(&[1, 1, 2, 2, 3, 3, 4, 4]);
         compact(&mut buffer, 2, &[true, false, true, true]);
         assert_eq!(buffer.bytes()[..6], [1, 1, 3, 3, 4, 4]);

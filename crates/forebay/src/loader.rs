@@ -99,6 +99,7 @@ impl Loader {
         let plan = config.plan(source.dataset.len());
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let (journal, quarantine) = Journal::open(&config, &plan, &source.dataset)?;
+        let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
         Ok(Self {
             plan,
             identity: source.dataset.identity(),
@@ -108,7 +109,7 @@ impl Loader {
             journal: Arc::new(journal),
             quarantine: Arc::new(quarantine),
             meters: Arc::default(),
-            pool: Arc::default(),
+            pool,
             parking: Arc::default(),
             site: Arc::new(site),
             position: Mutex::default(),
