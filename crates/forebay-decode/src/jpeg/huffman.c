@@ -1,4 +1,4 @@
-/* Huffman decoding of baseline JPEGs, about twice as fast as libjpeg-turbo's own.
+/* Huffman decoding of baseline JPEGs, about twice as fast as libjpeg-turbo's own where there are no restart markers.
  *
  * It stands in for one function, decode_mcu(), and works on the same state, MCU by MCU. An MCU is either decoded and
  * its state committed as the original would have left it, or nothing is committed and the original is called:
@@ -6,8 +6,8 @@
  * verdict about damage is libjpeg's. That holds for where it stops reading, too: how many bytes wait in the bit buffer
  * after an MCU decides which bytes count as junk before the next marker. See docs/decisions/0012.
  *
- * What makes it fast: 64 bits are filled at once, unless there is a 0xFF among the next 8 bytes; one look-up gives a
- * coefficient or two; blocks that nobody will see are walked over several codes at a time.
+ * What makes it fast: 64 bits are filled at once, from a copy without the zeros that follow each 0xFF; one look-up gives
+ * a coefficient or two; blocks that nobody will see are walked over several codes at a time.
  */
 
 #include "huffman.h"
@@ -366,6 +366,9 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
   struct data *data = &h->data;
   forebay_huffman_data(data, source->next_input_byte, source->bytes_in_buffer, h->wanted_bytes);
   int count = entropy->bits.count;
+  /* Between MCUs libjpeg has less than 64: it has taken something since it filled. */
+  if (RARELY(count < 0 || count > 63))
+    return 0;
   struct reader r = {
     .buffer = count > 0 ? entropy->bits.buffer << (64 - count) : 0,
     .count = count,
