@@ -165,15 +165,16 @@ static __attribute__((noinline)) int after_entry(int theirs, uint64_t entry)
   theirs = after_symbol(theirs, size, bits);
   if (rest == 0)
     return theirs;
-  int last = (int)(entry >> 40) & 255;
+  int last = (int)(entry >> 40) & 31;
   bits = last < rest ? last : 0;
   return after_symbol(theirs, rest - bits, bits);
 }
 
-/* Whether libjpeg would fill somewhere among these bits: not where there are 8 left even before the last code. */
-INLINE int would_fill(const struct reader *r, unsigned bits)
+/* Whether libjpeg would fill somewhere among the bits of an entry. `more` is what it wants beyond them: 8 before the last
+ * code. */
+INLINE int would_fill(const struct reader *r, uint64_t entry, unsigned more)
 {
-  return r->theirs < (int)bits + 8;
+  return r->theirs < (int)(entry & 63) + (int)more;
 }
 
 /* One symbol and its number, as the rare ways need it. A symbol of -1 means that the original should decide. */
@@ -225,9 +226,9 @@ INLINE int dc_difference(struct reader *r, const struct dc_table *table, int exa
     return one.symbol >= 0;
   }
   *difference = number(r->buffer, (entry >> 8) & 63, (entry >> 16) & 63);
-  *last = entry >> 24;
+  *last = (entry >> 24) & 31;
   if (exact)
-    r->theirs = would_fill(r, entry & 63) ? after_entry(r->theirs, entry) : r->theirs - (int)(entry & 63);
+    r->theirs = would_fill(r, entry, entry >> 29) ? after_entry(r->theirs, entry) : r->theirs - (int)(entry & 63);
   drop(r, entry & 63);
   return 1;
 }
@@ -253,7 +254,7 @@ INLINE enum step ac_store(struct reader *r, const struct ac_table *table, int ex
   uint64_t before = r->buffer;
   int theirs = r->theirs;
   if (exact)
-    r->theirs = would_fill(r, entry & 63) ? after_entry(theirs, entry) : theirs - (int)(entry & 63);
+    r->theirs = would_fill(r, entry, (entry >> 45) & 7) ? after_entry(theirs, entry) : theirs - (int)(entry & 63);
   drop(r, entry & 63);
   if (block) {
     /* In this order, because without a second one both are the same place. At the end of the block a zero is stored
@@ -264,7 +265,7 @@ INLINE enum step ac_store(struct reader *r, const struct ac_table *table, int ex
   *place = second;
   if (second < 63)
     return GO_ON;
-  *last = (unsigned)(entry >> 40) & 255;
+  *last = (unsigned)(entry >> 40) & 31;
   if (RARELY(first >= 63 && first != second)) {
     /* Full with the first: the second is part of the next block. What is needed for it is computed here and not,
      * as the compiler likes to, before: that would take registers from the loop. */
@@ -287,7 +288,7 @@ INLINE enum step ac_walk(struct reader *r, const struct ac_table *table, int exa
   if (RARELY(!entry))
     goto alone;
   /* Of those together it is not known where each one begins. */
-  if (exact && would_fill(r, entry & 63))
+  if (exact && would_fill(r, entry, (entry >> 16) & 255))
     return ac_store(r, table, exact, NULL, place, last);
   if (after < 63) {
     if (exact)
@@ -364,7 +365,7 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
   struct entropy *entropy = (struct entropy *)info->entropy;
   struct jpeg_source_mgr *source = info->src;
   struct data *data = &h->data;
-  forebay_huffman_data(data, source->next_input_byte, source->bytes_in_buffer, h->wanted_bytes);
+  data_go(data, source->next_input_byte, source->bytes_in_buffer, h->wanted_bytes);
   int count = entropy->bits.count;
   /* Between MCUs libjpeg has less than 64: it has taken something since it filled. */
   if (RARELY(count < 0 || count > 63))

@@ -32,7 +32,7 @@ static void begin(struct data *data, const uint8_t *file, size_t size)
     from += 2;
   }
   data->stuffed[zeros] = UINT16_MAX;
-  data->file = file;
+  data->file = data->here = file;
   data->next = data->zeros = 0;
   data->size = count;
 }
@@ -54,6 +54,7 @@ static int find(struct data *data, const uint8_t *file)
     return 0;
   data->next = next;
   data->zeros = zeros;
+  data->here = file;
   return 1;
 }
 

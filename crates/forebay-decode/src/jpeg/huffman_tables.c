@@ -40,6 +40,12 @@ static unsigned last(unsigned size, unsigned bits)
   return bits ? bits : size;
 }
 
+/* What is missing to 8 bits from where the last code begins. */
+static unsigned besides(unsigned size, unsigned bits)
+{
+  return size + bits < 8 ? 8 - size - bits : 0;
+}
+
 int forebay_huffman_dc(struct dc_table *table, const JHUFF_TBL *source)
 {
   if (is_made(&table->codes, source))
@@ -54,7 +60,7 @@ int forebay_huffman_dc(struct dc_table *table, const JHUFF_TBL *source)
     for (unsigned left = source->bits[size]; left > 0; left--, symbol++) {
       unsigned bits = *symbol & 15;
       for (unsigned copies = 1u << (DC_BITS - size); copies > 0; copies--)
-        *entry++ = single(size, bits) | last(size, bits) << 24;
+        *entry++ = single(size, bits) | last(size, bits) << 24 | besides(size, bits) << 29;
     }
   return 1;
 }
@@ -77,7 +83,7 @@ static uint64_t second_look(struct first symbol, unsigned amount)
   if (symbol.bits && amount < 1u << (symbol.bits - 1))
     value -= (1 << symbol.bits) - 1;
   return symbol.all | (uint64_t)symbol.advance << 32 | (uint64_t)last(symbol.size, symbol.bits) << 40 |
-         (uint64_t)(uint16_t)value << 48;
+         (uint64_t)besides(symbol.size, symbol.bits) << 45 | (uint64_t)(uint16_t)value << 48;
 }
 
 /* The symbol, and the walk over those after it. */
@@ -86,8 +92,9 @@ static uint32_t longer_walk(struct first symbol, uint32_t rest)
   unsigned advance = symbol.advance < LOOK_END ? symbol.advance : WALK_END;
   unsigned zeros = rest >> 8 & (WALK_END - 1);
   if (rest == 0 || advance == WALK_END || advance + zeros >= LOOK_END)
-    return symbol.all | 64u | advance << 8 | last(symbol.size, symbol.bits) << 24;
-  return (symbol.all + (rest & 63)) | (advance + (rest >> 8 & 255)) << 8 | (rest & 0xFF000000u);
+    return symbol.all | 64u | advance << 8 | besides(symbol.size, symbol.bits) << 16 |
+           last(symbol.size, symbol.bits) << 24;
+  return (symbol.all + (rest & 63)) | (advance + (rest >> 8 & 255)) << 8 | (rest & 0xFFFF0000u);
 }
 
 static void make_rests(struct rests *rests, const struct first *first, unsigned most)
@@ -147,7 +154,8 @@ int forebay_huffman_ac(struct ac_table *table, const JHUFF_TBL *source)
       break;
     }
     uint64_t one = single(symbol.size, symbol.bits) | (uint64_t)symbol.advance << 24;
-    uint64_t alone = (uint64_t)symbol.advance << 32 | (uint64_t)last(symbol.size, symbol.bits) << 40;
+    uint64_t alone = (uint64_t)symbol.advance << 32 | (uint64_t)last(symbol.size, symbol.bits) << 40 |
+                     (uint64_t)besides(symbol.size, symbol.bits) << 45;
     unsigned n = symbol.all < AC_BITS && symbol.advance < LOOK_END ? AC_BITS - symbol.all : 0;
     for (unsigned j = 0; j < 1u << n; j++) {
       uint64_t second = rests.look[1u << n | j];
