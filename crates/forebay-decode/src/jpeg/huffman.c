@@ -1,4 +1,4 @@
-/* Huffman decoding of baseline JPEGs, about twice as fast as libjpeg-turbo's own.
+/* Huffman decoding of baseline JPEGs, about twice as fast as libjpeg-turbo's own where there are no restart markers.
  *
  * It stands in for one function, decode_mcu(), and works on the same state, MCU by MCU. An MCU is either decoded and
  * its state committed as the original would have left it, or nothing is committed and the original is called:
@@ -6,8 +6,8 @@
  * verdict about damage is libjpeg's. That holds for where it stops reading, too: how many bytes wait in the bit buffer
  * after an MCU decides which bytes count as junk before the next marker. See docs/decisions/0012.
  *
- * What makes it fast: 64 bits are filled at once, unless there is a 0xFF among the next 8 bytes; one look-up gives a
- * coefficient or two; blocks that nobody will see are walked over several codes at a time.
+ * What makes it fast: 64 bits are filled at once, from a copy without the zeros that follow each 0xFF; one look-up gives
+ * a coefficient or two; blocks that nobody will see are walked over several codes at a time.
  */
 
 #include "huffman.h"
@@ -84,6 +84,7 @@ _Static_assert(62 + 2 * LOOK_END < 256, "every index is in the table");
 struct reader {
   uint64_t buffer; /* the next bit is the highest; below the counted ones are bits to come, or zeros */
   int count;
+  int theirs; /* how many bits libjpeg would have in its own, where that is kept */
   const uint8_t *next, *end;
 };
 
@@ -119,20 +120,6 @@ INLINE int fill(struct reader *r)
   return 1;
 }
 
-/* To 57 bits or more, as jpeg_fill_bit_buffer() does. Needs a count below 57. */
-INLINE int fill_exactly(struct reader *r)
-{
-  if (RARELY(r->end - r->next < 8)) {
-    *r = fill_bytes(*r, 56);
-    return r->count > 56;
-  }
-  int bytes = (64 - r->count) >> 3;
-  r->buffer |= load(r->next) >> r->count;
-  r->next += bytes;
-  r->count += 8 * bytes;
-  return 1;
-}
-
 INLINE void drop(struct reader *r, unsigned count)
 {
   r->buffer <<= count;
@@ -147,6 +134,47 @@ INLINE int number(uint64_t buffer, unsigned skip, unsigned rest)
   uint64_t negative = (uint64_t)((int64_t)~bits >> 63);
   uint64_t amount = ((bits ^ negative) >> 1) >> rest;
   return (int)((amount ^ negative) - negative);
+}
+
+/* What jpeg_fill_bit_buffer() makes of its bit buffer. */
+INLINE int filled(int theirs)
+{
+  return theirs + ((64 - theirs) & ~7);
+}
+
+/* What libjpeg's slow path makes of its bit buffer. It fills for a code when there are less than 8 bits, for a longer one
+ * when there are less than 9 or, later, none, and for a number when it is not all there. */
+static int after_symbol(int theirs, int size, int bits)
+{
+  if (theirs < 8)
+    theirs = filled(theirs);
+  if (size > 8 && theirs < 9)
+    theirs = filled(theirs);
+  theirs -= size;
+  if (theirs < 0)
+    theirs += 64;
+  if (theirs < bits)
+    theirs = filled(theirs);
+  return theirs - bits;
+}
+
+/* The same for the one or two symbols of an entry of a table. */
+static __attribute__((noinline)) int after_entry(int theirs, uint64_t entry)
+{
+  int size = (int)(entry >> 8) & 63, bits = 63 - ((int)(entry >> 16) & 63), rest = (int)(entry & 63) - size - bits;
+  theirs = after_symbol(theirs, size, bits);
+  if (rest == 0)
+    return theirs;
+  int last = (int)(entry >> 40) & 31;
+  bits = last < rest ? last : 0;
+  return after_symbol(theirs, rest - bits, bits);
+}
+
+/* Whether libjpeg would fill somewhere among the bits of an entry. `more` is what it wants beyond them: 8 before the last
+ * code. */
+INLINE int would_fill(const struct reader *r, uint64_t entry, unsigned more)
+{
+  return r->theirs < (int)(entry & 63) + (int)more;
 }
 
 /* One symbol and its number, as the rare ways need it. A symbol of -1 means that the original should decide. */
@@ -173,111 +201,71 @@ static __attribute__((noinline)) struct one symbol_alone(struct reader r, const 
   one.value = number(r.buffer, size, 63 - bits);
   one.last = bits ? bits : size;
   drop(&r, size + bits);
+  r.theirs = after_symbol(r.theirs, (int)size, (int)bits);
   if (fill(&r))
     one.symbol = symbol;
   one.r = r;
   return one;
 }
 
-/* The same, filling when libjpeg's slow path does: for a code when there are less than 8 bits, for a longer one when
- * there are less than 9 or, later, none, for a number when it is not all there. */
-static __attribute__((noinline)) struct one symbol_exactly(struct reader r, const struct codes *codes)
+INLINE struct one symbol(struct reader *r, const struct codes *codes, unsigned *last)
 {
-  struct one one = { .symbol = -1 };
-  if (r.count < 8 && !fill_exactly(&r))
-    return one;
-  uint32_t top = (uint32_t)(r.buffer >> 48);
-  unsigned size = 1, used = 0;
-  while (size <= 8 && top >= codes->limit[size])
-    size++;
-  if (size > 8) {
-    if (r.count < 9 && !fill_exactly(&r))
-      return one;
-    top = (uint32_t)(r.buffer >> 48);
-    unsigned there = r.count < 16 ? (unsigned)r.count : 16;
-    while (size <= there && top >= codes->limit[size])
-      size++;
-    if (size > there && there < 16) {
-      used = there;
-      drop(&r, there);
-      if (!fill_exactly(&r))
-        return one;
-      top = (top & (0xFFFFu << (16 - there))) | (uint32_t)(r.buffer >> (48 + there));
-      while (size <= 16 && top >= codes->limit[size])
-        size++;
-    }
-    if (size > 16)
-      return one;
-  }
-  int symbol = codes_symbol(codes, top, size);
-  drop(&r, size - used);
-  int bits = symbol & 15;
-  if (r.count < bits && !fill_exactly(&r))
-    return one;
-  one.value = number(r.buffer, 0, 63 - (unsigned)bits);
-  drop(&r, (unsigned)bits);
-  one.r = r;
-  one.symbol = symbol;
-  return one;
-}
-
-INLINE struct one symbol(struct reader *r, const struct codes *codes, int exact, unsigned *last)
-{
-  struct one one = exact ? symbol_exactly(*r, codes) : symbol_alone(*r, codes);
+  struct one one = symbol_alone(*r, codes);
   *r = one.r;
   *last = one.last;
   return one;
-}
-
-/* An entry can be used if it is one, and if libjpeg would not fill on the way: not before a code with 8 bits left. */
-INLINE int is_usable(const struct reader *r, uint64_t entry, int exact)
-{
-  return entry != 0 && (!exact || r->count >= (int)(entry & 63) + 8);
 }
 
 /* The difference of a DC coefficient: takes up to DC_BITS + 15 bits. */
 INLINE int dc_difference(struct reader *r, const struct dc_table *table, int exact, int *difference, unsigned *last)
 {
   uint32_t entry = table->look[r->buffer >> (64 - DC_BITS)];
-  if (RARELY(!is_usable(r, entry, exact))) {
-    struct one one = symbol(r, &table->codes, exact, last);
+  if (RARELY(!entry)) {
+    struct one one = symbol(r, &table->codes, last);
     *difference = one.value;
     return one.symbol >= 0;
   }
   *difference = number(r->buffer, (entry >> 8) & 63, (entry >> 16) & 63);
-  *last = entry >> 24;
+  *last = (entry >> 24) & 31;
+  if (exact)
+    r->theirs = would_fill(r, entry, entry >> 29) ? after_entry(r->theirs, entry) : r->theirs - (int)(entry & 63);
   drop(r, entry & 63);
   return 1;
 }
 
 enum step { GO_ON, BLOCK_ENDS, LET_THE_ORIGINAL };
 
-/* The next AC coefficient of a block, or two. */
+/* The next AC coefficient of a block, or two. Without a block they are read and forgotten. */
 INLINE enum step ac_store(struct reader *r, const struct ac_table *table, int exact, int16_t *block, size_t *place,
                           unsigned *last)
 {
   uint64_t entry = table->look[r->buffer >> (64 - AC_BITS)];
-  if (RARELY(!is_usable(r, entry, exact))) {
-    struct one one = symbol(r, &table->codes, exact, last);
+  if (RARELY(!entry)) {
+    struct one one = symbol(r, &table->codes, last);
     if (one.symbol < 0)
       return LET_THE_ORIGINAL;
     *place += (size_t)ac_advance(one.symbol);
-    if (one.symbol & 15)
+    if (block && one.symbol & 15)
       block[ORDER[*place]] = (int16_t)one.value;
     return *place >= 63 ? BLOCK_ENDS : GO_ON;
   }
   size_t first = *place + ((entry >> 24) & 255);
   size_t second = *place + ((entry >> 32) & 255);
   uint64_t before = r->buffer;
+  int theirs = r->theirs;
+  if (exact)
+    r->theirs = would_fill(r, entry, (entry >> 45) & 7) ? after_entry(theirs, entry) : theirs - (int)(entry & 63);
   drop(r, entry & 63);
-  /* In this order, because without a second one both are the same place. At the end of the block a zero is stored
-   * where a zero is. */
-  block[ORDER[second]] = (int16_t)(entry >> 48);
-  block[ORDER[first]] = (int16_t)number(before, (entry >> 8) & 63, (entry >> 16) & 63);
+  if (block) {
+    /* In this order, because without a second one both are the same place. At the end of the block a zero is stored
+     * where a zero is. */
+    block[ORDER[second]] = (int16_t)(entry >> 48);
+    block[ORDER[first]] = (int16_t)number(before, (entry >> 8) & 63, (entry >> 16) & 63);
+  }
   *place = second;
   if (second < 63)
     return GO_ON;
-  *last = (unsigned)(entry >> 40) & 255;
+  *last = (unsigned)(entry >> 40) & 31;
   if (RARELY(first >= 63 && first != second)) {
     /* Full with the first: the second is part of the next block. What is needed for it is computed here and not,
      * as the compiler likes to, before: that would take registers from the loop. */
@@ -285,6 +273,8 @@ INLINE enum step ac_store(struct reader *r, const struct ac_table *table, int ex
     unsigned size = (unsigned)(entry >> 8) & 63, bits = 63 - ((unsigned)(entry >> 16) & 63);
     r->buffer = before << (size + bits);
     r->count += (int)(entry & 63) - (int)(size + bits);
+    if (exact)
+      r->theirs = after_symbol(theirs, (int)size, (int)bits);
     *last = bits ? bits : size;
   }
   return BLOCK_ENDS;
@@ -295,9 +285,14 @@ INLINE enum step ac_walk(struct reader *r, const struct ac_table *table, int exa
 {
   uint32_t entry = table->walk[r->buffer >> (64 - AC_BITS)];
   size_t after = *place + ((entry >> 8) & 255);
-  if (RARELY(!is_usable(r, entry, exact)))
+  if (RARELY(!entry))
     goto alone;
+  /* Of those together it is not known where each one begins. */
+  if (exact && would_fill(r, entry, (entry >> 16) & 255))
+    return ac_store(r, table, exact, NULL, place, last);
   if (after < 63) {
+    if (exact)
+      r->theirs -= (int)(entry & 63);
     drop(r, entry & 63);
     *place = after;
     return GO_ON;
@@ -305,11 +300,13 @@ INLINE enum step ac_walk(struct reader *r, const struct ac_table *table, int exa
   /* Either the end of a block that was not full, or a single symbol, or several that go beyond the block. */
   if (RARELY((after < WALK_END || after >= WALK_END + 63) && !(entry & 64)))
     goto alone;
+  if (exact)
+    r->theirs -= (int)(entry & 63);
   drop(r, entry & 63);
   *last = entry >> 24;
   return BLOCK_ENDS;
 alone:;
-  struct one one = symbol(r, &table->codes, exact, last);
+  struct one one = symbol(r, &table->codes, last);
   if (one.symbol < 0)
     return LET_THE_ORIGINAL;
   *place += (size_t)ac_advance(one.symbol);
@@ -330,7 +327,7 @@ INLINE int ac_block(struct reader *r, const struct ac_table *table, int exact, i
     enum step step = ac_step(r, table, exact, block, &place, last);
     if (step != GO_ON)
       return step == BLOCK_ENDS;
-    if (!exact && !fill(r))
+    if (RARELY(!fill(r)))
       return 0;
     step = ac_step(r, table, exact, block, &place, last);
     if (step != GO_ON)
@@ -338,22 +335,27 @@ INLINE int ac_block(struct reader *r, const struct ac_table *table, int exact, i
   }
 }
 
-/* Leaves in the bit buffer what decode_mcu_fast() would: before every code and every number with 16 bits or less in
- * it, it takes another 48. So how many it has taken follows from where it last did so. */
-INLINE int settle(struct reader *r, const struct reader *from, unsigned last)
+/* What decode_mcu_fast() has in its bit buffer: before every code and every number with 16 bits or less in it, it takes
+ * another 48. So how many it has taken follows from where it last did so. */
+INLINE int theirs_after_fast(const struct reader *r, const struct reader *from, unsigned last)
 {
   long used = from->count + 8 * (long)(r->next - from->next) - r->count;
-  long short_of = used - (long)last + 17 - from->count;
-  long taken = from->count + (short_of > 0 ? (short_of + 47) / 48 * 48 : 0);
-  int count = (int)(taken - used);
-  ptrdiff_t bytes = (count - r->count) / 8;
+  long missing = used - (long)last + 17 - from->count;
+  long taken = from->count + (missing > 0 ? (missing + 47) / 48 * 48 : 0);
+  return (int)(taken - used);
+}
+
+/* Leaves as many bits in the buffer as libjpeg has; it never has less than it began with. */
+INLINE int settle(struct reader *r, int theirs)
+{
+  ptrdiff_t bytes = (theirs - r->count) / 8;
   if (bytes > r->end - r->next)
     return 0;
-  for (; r->count < count; r->count += 8)
+  for (; r->count < theirs; r->count += 8)
     r->buffer |= (uint64_t)*r->next++ << (56 - r->count);
   if (bytes < 0)
     r->next += bytes;
-  r->count = count;
+  r->count = theirs;
   return 1;
 }
 
@@ -363,11 +365,15 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
   struct entropy *entropy = (struct entropy *)info->entropy;
   struct jpeg_source_mgr *source = info->src;
   struct data *data = &h->data;
-  forebay_huffman_data(data, source->next_input_byte, source->bytes_in_buffer, h->wanted_bytes);
+  data_go(data, source->next_input_byte, source->bytes_in_buffer, h->wanted_bytes);
   int count = entropy->bits.count;
+  /* Between MCUs libjpeg has less than 64: it has taken something since it filled. */
+  if (RARELY(count < 0 || count > 63))
+    return 0;
   struct reader r = {
     .buffer = count > 0 ? entropy->bits.buffer << (64 - count) : 0,
     .count = count,
+    .theirs = count,
     .next = data->bytes + data->next,
     .end = data->bytes + data->size,
   };
@@ -378,7 +384,7 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
   for (int b = 0; b < info->blocks_in_MCU; b++) {
     int difference;
     /* 56 bits: for a DC coefficient and one step, then for two steps each. */
-    if (!exact && r.count < 56 && RARELY(!fill(&r)))
+    if (r.count < 56 && RARELY(!fill(&r)))
       return 0;
     if (RARELY(!dc_difference(&r, h->dc[b], exact, &difference, &last)))
       return 0;
@@ -390,7 +396,7 @@ INLINE int decode(struct huffman *h, j_decompress_ptr info, JBLOCKROW *blocks, i
     if (RARELY(!ac_block(&r, h->ac[b], exact, block, &last)))
       return 0;
   }
-  if (!exact && !settle(&r, &from, last))
+  if (RARELY(!settle(&r, exact ? r.theirs : theirs_after_fast(&r, &from, last))))
     return 0;
   size_t passed = data_advance(data, (size_t)(r.next - data->bytes));
   source->bytes_in_buffer -= passed;

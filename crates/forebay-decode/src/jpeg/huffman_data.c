@@ -32,11 +32,11 @@ static void begin(struct data *data, const uint8_t *file, size_t size)
     from += 2;
   }
   data->stuffed[zeros] = UINT16_MAX;
-  data->file = file;
+  data->file = data->here = file;
   data->next = data->zeros = 0;
   data->size = count;
 }
-_Static_assert(DATA_BYTES < UINT16_MAX, "no place is the mark of the end");
+_Static_assert(2 * DATA_BYTES < UINT16_MAX, "no place is the mark of the end");
 
 /* Goes on to a place in the file: 0 if it is not in this stretch, or not at the beginning of a byte of data. */
 static int find(struct data *data, const uint8_t *file)
@@ -44,6 +44,9 @@ static int find(struct data *data, const uint8_t *file)
   if (!data->file || file < data->file + data->next + data->zeros)
     return 0;
   size_t offset = (size_t)(file - data->file), zeros = data->zeros;
+  /* No stretch is longer. Beyond, the mark of the end would not end the loop. */
+  if (offset > 2 * DATA_BYTES)
+    return 0;
   while (data->stuffed[zeros] + zeros + 2 <= offset)
     zeros++;
   size_t next = offset - zeros;
@@ -51,6 +54,7 @@ static int find(struct data *data, const uint8_t *file)
     return 0;
   data->next = next;
   data->zeros = zeros;
+  data->here = file;
   return 1;
 }
 

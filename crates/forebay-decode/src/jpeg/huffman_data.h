@@ -11,6 +11,7 @@
 
 struct data {
   const uint8_t *file;  /* where `bytes` begins in the file; NULL for no stretch */
+  const uint8_t *here;  /* where `next` is */
   size_t next, size;    /* in `bytes` */
   size_t zeros;         /* how many were left out before `next` */
   int ends;             /* a marker follows, or nothing */
@@ -23,6 +24,13 @@ struct data {
  * `wanted` bytes left in the one there is. */
 void forebay_huffman_data(struct data *data, const uint8_t *file, size_t size, size_t wanted);
 
+/* The same, at once where it is there already. */
+static inline void data_go(struct data *data, const uint8_t *file, size_t size, size_t wanted)
+{
+  if (!data->file || data->here != file || data->size - data->next < wanted)
+    forebay_huffman_data(data, file, size, wanted);
+}
+
 /* Goes on to a place in `bytes`; gives the bytes of the file on the way. */
 static inline size_t data_advance(struct data *data, size_t next)
 {
@@ -32,6 +40,7 @@ static inline size_t data_advance(struct data *data, size_t next)
   size_t passed = next - data->next + zeros - data->zeros;
   data->next = next;
   data->zeros = zeros;
+  data->here += passed;
   return passed;
 }
 

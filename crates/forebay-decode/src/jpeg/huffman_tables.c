@@ -40,6 +40,12 @@ static unsigned last(unsigned size, unsigned bits)
   return bits ? bits : size;
 }
 
+/* What is missing to 8 bits from where the last code begins. */
+static unsigned besides(unsigned size, unsigned bits)
+{
+  return size + bits < 8 ? 8 - size - bits : 0;
+}
+
 int forebay_huffman_dc(struct dc_table *table, const JHUFF_TBL *source)
 {
   if (is_made(&table->codes, source))
@@ -54,9 +60,78 @@ int forebay_huffman_dc(struct dc_table *table, const JHUFF_TBL *source)
     for (unsigned left = source->bits[size]; left > 0; left--, symbol++) {
       unsigned bits = *symbol & 15;
       for (unsigned copies = 1u << (DC_BITS - size); copies > 0; copies--)
-        *entry++ = single(size, bits) | last(size, bits) << 24;
+        *entry++ = single(size, bits) | last(size, bits) << 24 | besides(size, bits) << 29;
     }
   return 1;
+}
+
+/* The symbol that bits begin with. */
+struct first {
+  uint8_t size, bits, all, advance; /* of the code, of the number, of both; all 0 if the code is longer */
+};
+
+/* What the last `n` bits of an entry hold, for each of their values `j`, at [1 << n | j]: the first symbol, as the second
+ * one of an entry; and all symbols, to walk over. 0 where not even one is complete. */
+struct rests {
+  uint64_t look[1 << AC_BITS];
+  uint32_t walk[1 << AC_BITS];
+};
+
+static uint64_t second_look(struct first symbol, unsigned amount)
+{
+  int value = (int)amount;
+  if (symbol.bits && amount < 1u << (symbol.bits - 1))
+    value -= (1 << symbol.bits) - 1;
+  return symbol.all | (uint64_t)symbol.advance << 32 | (uint64_t)last(symbol.size, symbol.bits) << 40 |
+         (uint64_t)besides(symbol.size, symbol.bits) << 45 | (uint64_t)(uint16_t)value << 48;
+}
+
+/* The symbol, and the walk over those after it. */
+static uint32_t longer_walk(struct first symbol, uint32_t rest)
+{
+  unsigned advance = symbol.advance < LOOK_END ? symbol.advance : WALK_END;
+  unsigned zeros = rest >> 8 & (WALK_END - 1);
+  if (rest == 0 || advance == WALK_END || advance + zeros >= LOOK_END)
+    return symbol.all | 64u | advance << 8 | besides(symbol.size, symbol.bits) << 16 |
+           last(symbol.size, symbol.bits) << 24;
+  return (symbol.all + (rest & 63)) | (advance + (rest >> 8 & 255)) << 8 | (rest & 0xFFFF0000u);
+}
+
+static void make_rests(struct rests *rests, const struct first *first, unsigned most)
+{
+  rests->look[1] = rests->walk[1] = 0;
+  for (unsigned n = 1; n <= most; n++)
+    for (unsigned j = 0; j < 1u << n; j++) {
+      struct first symbol = first[j << (AC_BITS - n)];
+      uint64_t look = 0;
+      uint32_t walk = 0;
+      /* A code that was recognised by bits which are not there is longer than those that are. */
+      if (symbol.size && symbol.all <= n) {
+        unsigned m = n - symbol.all;
+        look = second_look(symbol, j >> m & ((1u << symbol.bits) - 1));
+        walk = longer_walk(symbol, rests->walk[1u << m | (j & ((1u << m) - 1))]);
+      }
+      rests->look[1u << n | j] = look;
+      rests->walk[1u << n | j] = walk;
+    }
+}
+
+/* Which entries begin with which symbol; gives the most bits that are left after a symbol that does not end a block. */
+static unsigned make_firsts(struct first *first, const struct codes *codes)
+{
+  unsigned at = 0, most = 0;
+  const uint8_t *symbol = codes->symbols;
+  for (unsigned size = 1; size <= AC_BITS; size++)
+    for (unsigned left = codes->counts[size]; left > 0; left--, symbol++) {
+      unsigned bits = *symbol & 15;
+      struct first one = { (uint8_t)size, (uint8_t)bits, (uint8_t)(size + bits), (uint8_t)ac_advance(*symbol) };
+      if (one.advance < LOOK_END && one.all + most < AC_BITS)
+        most = AC_BITS - one.all;
+      for (unsigned end = at + (1u << (AC_BITS - size)); at < end; at++)
+        first[at] = one;
+    }
+  memset(first + at, 0, ((1u << AC_BITS) - at) * sizeof *first);
+  return most;
 }
 
 int forebay_huffman_ac(struct ac_table *table, const JHUFF_TBL *source)
@@ -65,60 +140,35 @@ int forebay_huffman_ac(struct ac_table *table, const JHUFF_TBL *source)
     return 1;
   if (!make_codes(&table->codes, source))
     return 0;
-
-  /* Which entries begin with which symbol. */
-  struct {
-    uint8_t size, bits, advance, all;
-  } first[1 << AC_BITS];
-  memset(first, 0, sizeof first);
-  unsigned at = 0;
-  const uint8_t *symbol = table->codes.symbols;
-  for (unsigned size = 1; size <= AC_BITS; size++)
-    for (unsigned left = source->bits[size]; left > 0; left--, symbol++)
-      for (unsigned copies = 1u << (AC_BITS - size); copies > 0; copies--, at++) {
-        first[at].size = (uint8_t)size;
-        first[at].bits = *symbol & 15;
-        first[at].advance = (uint8_t)ac_advance(*symbol);
-        first[at].all = (uint8_t)(size + (*symbol & 15));
-      }
-
-  for (unsigned bits = 0; bits < 1 << AC_BITS; bits++) {
-    unsigned size = first[bits].size;
-    if (!size) {
-      table->look[bits] = table->walk[bits] = 0;
-      continue;
+  struct first first[1 << AC_BITS];
+  struct rests rests;
+  make_rests(&rests, first, make_firsts(first, &table->codes));
+  for (unsigned at = 0; at < 1u << AC_BITS;) {
+    struct first symbol = first[at];
+    uint64_t *look = table->look + at;
+    uint32_t *walk = table->walk + at;
+    if (!symbol.size) {
+      size_t count = (1u << AC_BITS) - at;
+      memset(look, 0, count * sizeof *look);
+      memset(walk, 0, count * sizeof *walk);
+      break;
     }
-    unsigned used = first[bits].all, advance = first[bits].advance;
-    unsigned tail = last(size, first[bits].bits);
-    uint64_t look = single(size, first[bits].bits) | (uint64_t)advance << 24;
-    uint32_t walk = used | 64 | (advance < LOOK_END ? advance : WALK_END) << 8 | tail << 24;
-    uint64_t second = (uint64_t)advance << 32 | (uint64_t)tail << 40;
-    for (unsigned count = 2; used < AC_BITS && advance < LOOK_END; count++) {
-      unsigned rest = (bits << used) & ((1 << AC_BITS) - 1);
-      unsigned there = AC_BITS - used;
-      /* A code may be recognised by bits that are not there only if it is longer than those that are. */
-      if (!first[rest].size || first[rest].all > there)
-        break;
-      unsigned number_bits = first[rest].bits;
-      if (first[rest].advance < LOOK_END && advance + first[rest].advance >= LOOK_END)
-        break;
-      tail = last(first[rest].size, number_bits);
-      used += first[rest].all;
-      if (count == 2) {
-        unsigned amount = bits >> (AC_BITS - used) & ((1 << number_bits) - 1);
-        int value = (int)amount;
-        if (number_bits && amount < 1u << (number_bits - 1))
-          value -= (1 << number_bits) - 1;
-        second = (uint64_t)(advance + first[rest].advance) << 32 | (uint64_t)tail << 40 |
-                 (uint64_t)(uint16_t)value << 48;
-        look = (look & ~(uint64_t)255) | used;
-      }
-      advance += first[rest].advance;
-      unsigned walked = advance < LOOK_END ? advance : advance - LOOK_END + WALK_END;
-      walk = used | walked << 8 | tail << 24;
+    uint64_t one = single(symbol.size, symbol.bits) | (uint64_t)symbol.advance << 24;
+    uint64_t alone = (uint64_t)symbol.advance << 32 | (uint64_t)last(symbol.size, symbol.bits) << 40 |
+                     (uint64_t)besides(symbol.size, symbol.bits) << 45;
+    unsigned n = symbol.all < AC_BITS && symbol.advance < LOOK_END ? AC_BITS - symbol.all : 0;
+    for (unsigned j = 0; j < 1u << n; j++) {
+      uint64_t second = rests.look[1u << n | j];
+      look[j] = second ? one + second + ((uint64_t)symbol.advance << 32) : one | alone;
+      walk[j] = longer_walk(symbol, rests.walk[1u << n | j]);
     }
-    table->look[bits] = look | second;
-    table->walk[bits] = walk;
+    /* The same whatever the number is. */
+    size_t made = (size_t)1 << n, count = (size_t)1 << (AC_BITS - symbol.size);
+    for (; made < count; made *= 2) {
+      memcpy(look + made, look, made * sizeof *look);
+      memcpy(walk + made, walk, made * sizeof *walk);
+    }
+    at += (unsigned)count;
   }
   return 1;
 }

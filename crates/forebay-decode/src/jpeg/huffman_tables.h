@@ -28,16 +28,19 @@ struct codes {
 struct dc_table {
   struct codes codes;
   /* 0 for a code that is longer, or none. Else, from the lowest byte: bits of code and number; bits of the code; 63
-   * less the bits of the number; bits of what comes last, number or code. */
+   * less the bits of the number; in 5 bits those of what comes last, number or code; in 3 bits how many bits libjpeg
+   * wants to have besides all these, to begin with the last code without filling. */
   uint32_t look[1 << DC_BITS];
 };
 
 struct ac_table {
   struct codes codes;
   /* As above for the first symbol, except that the lowest byte is all bits of one symbol or two. Then, from the
-   * fourth byte: how far the first advances, how far all advance, bits of what comes last, value of the second. */
+   * fourth byte: how far the first advances, how far all advance, bits of what comes last and bits besides, value of
+   * the second. */
   uint64_t look[1 << AC_BITS];
-  /* As many symbols as fit: all bits (and 64 for a single symbol), how far they advance, bits of what comes last. */
+  /* As many symbols as fit: all bits (and 64 for a single symbol), how far they advance, bits besides, bits of what
+   * comes last. */
   uint32_t walk[1 << AC_BITS];
 };
 

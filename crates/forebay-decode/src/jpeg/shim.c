@@ -318,8 +318,14 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
   *width = right - *x;
   if (*width < info->output_width) {
     jpeg_crop_scanline(info, x, width);
-    /* As the library itself counts columns. */
-    uint32_t across = (uint32_t)(info->num_components == 1 ? 1 : info->max_h_samp_factor) * DCTSIZE;
+    /* As the library itself counts columns of MCUs. */
+#if JPEG_LIB_VERSION >= 70
+    uint32_t across = (uint32_t)info->min_DCT_h_scaled_size;
+#else
+    uint32_t across = (uint32_t)info->min_DCT_scaled_size;
+#endif
+    if (info->num_components > 1)
+      across *= (uint32_t)info->max_h_samp_factor;
     forebay_huffman_crop(d->huffman, *x / across, (*x + *width - 1) / across);
   }
 

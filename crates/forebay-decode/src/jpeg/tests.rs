@@ -182,7 +182,7 @@ fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let tables = bytes.windows(2).position(|pair| pair == [0xFF, 0xC4]).unwrap();
     for _ in 0..1 + random.below(3) {
         let at = scan + random.below(bytes.len() - scan);
-        match random.below(14) {
+        match random.below(15) {
             0..3 => bytes[at] ^= 1 << random.below(8),
             3 => bytes[at] = 0xFF,
             4 => bytes[at] = random.next() as u8,
@@ -220,6 +220,11 @@ fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
             12 => {
                 let count = random.below(12);
                 drop(bytes.splice(at..at, std::iter::repeat_n(0xFF, count)));
+            }
+            13 => {
+                // More than is ever looked at together.
+                let junk: Vec<u8> = (0..random.below(100_000)).map(|_| random.next() as u8).collect();
+                drop(bytes.splice(at..at, junk));
             }
             _ => bytes.extend((0..8000).map(|_| random.next() as u8)),
         }
