@@ -41,7 +41,7 @@ pub(crate) struct Limit {
     landed: u32,
     total_latency: Duration,
     stale: u32,
-    /// The limit was reached: without that there is no demand for more.
+    /// The limit was reached while more was wanted: without that there is no reason to step.
     is_reached: bool,
 }
 
@@ -70,9 +70,9 @@ impl Limit {
         self.current
     }
 
-    /// A read has begun, and so many go on now.
-    pub(crate) fn departed(&mut self, reading: usize) {
-        self.is_reached |= reading >= self.current;
+    /// A read has begun, and so many go on now. `is_wanted` when somebody waits for what they bring.
+    pub(crate) fn departed(&mut self, reading: usize, is_wanted: bool) {
+        self.is_reached |= is_wanted && reading >= self.current;
     }
 
     /// A read has ended well after `latency`.
@@ -182,7 +182,7 @@ mod tests {
     fn load(limit: &mut Limit, capacity: f64, latency: Duration, reads: usize, demand: usize) {
         for _ in 0..reads {
             let reading = limit.current().min(demand);
-            limit.departed(reading);
+            limit.departed(reading, true);
             limit.landed(latency.mul_f64((reading as f64 / capacity).max(1.0)));
         }
     }
@@ -214,6 +214,11 @@ mod tests {
         let mut limit = Limit::new(4, 64);
         load(&mut limit, 100.0, LATENCY, 5_000, 3);
         assert_eq!(limit.current(), 4);
+        for _ in 0..5_000 {
+            limit.departed(4, false);
+            limit.landed(LATENCY);
+        }
+        assert_eq!(limit.current(), 4, "decoding is what takes the time");
         let mut fixed = Limit::new(8, 8);
         load(&mut fixed, 100.0, LATENCY, 5_000, 1_000);
         load(&mut fixed, 2.0, LATENCY, 5_000, 1_000);

@@ -33,8 +33,8 @@ impl Shared {
                 None => self.pick_hedge(&mut desk, seat, now),
             };
             if let Some(job) = job {
-                let reading = desk.flights.reading();
-                desk.limit.departed(reading);
+                let (reading, is_wanted) = (desk.flights.reading(), desk.ready.is_empty());
+                desk.limit.departed(reading, is_wanted);
                 drop(desk);
                 self.meters.fetch.record_waiting(now.saturating_sub(asked));
                 return Some(job);
