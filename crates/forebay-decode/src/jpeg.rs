@@ -71,6 +71,8 @@ unsafe extern "C" {
     #[cfg(test)]
     fn forebay_jpeg_use_original(d: NonNull<Decompressor>);
     #[cfg(test)]
+    fn forebay_jpeg_use_plain(d: NonNull<Decompressor>);
+    #[cfg(test)]
     fn forebay_jpeg_own_mcus(d: NonNull<Decompressor>) -> u64;
 }
 

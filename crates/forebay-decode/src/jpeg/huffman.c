@@ -58,6 +58,7 @@ struct huffman {
   size_t wanted_bytes; /* as many as an MCU may take */
   uint32_t column, first_column, last_column;
   uint64_t decoded;
+  int plain_only;
   const struct dc_table *dc[D_MAX_BLOCKS_IN_MCU];
   const struct ac_table *ac[D_MAX_BLOCKS_IN_MCU];
   uint8_t component[D_MAX_BLOCKS_IN_MCU];
@@ -515,7 +516,7 @@ void forebay_huffman_install(struct huffman *h, j_decompress_ptr info)
   entropy->decode_mcu = decode_mcu;
   h->decode = plain;
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("bmi2"))
+  if (!h->plain_only && __builtin_cpu_supports("bmi2"))
     h->decode = bmi2;
 #endif
 }
@@ -526,6 +527,12 @@ void forebay_huffman_crop(struct huffman *h, uint32_t first, uint32_t last)
     h->first_column = first;
     h->last_column = last;
   }
+}
+
+void forebay_huffman_use_plain(struct huffman *h)
+{
+  if (h)
+    h->plain_only = 1;
 }
 
 uint64_t forebay_huffman_decoded(const struct huffman *h)
@@ -556,6 +563,11 @@ void forebay_huffman_crop(struct huffman *huffman, uint32_t first, uint32_t last
   (void)huffman;
   (void)first;
   (void)last;
+}
+
+void forebay_huffman_use_plain(struct huffman *huffman)
+{
+  (void)huffman;
 }
 
 uint64_t forebay_huffman_decoded(const struct huffman *huffman)

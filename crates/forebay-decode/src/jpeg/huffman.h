@@ -21,6 +21,9 @@ void forebay_huffman_install(struct huffman *huffman, j_decompress_ptr info);
 /* Of the columns of MCUs only `first` to `last` will become pixels: the others are walked over. */
 void forebay_huffman_crop(struct huffman *huffman, uint32_t first, uint32_t last);
 
+/* For tests: the code for processors of every kind. */
+void forebay_huffman_use_plain(struct huffman *huffman);
+
 /* How many MCUs it has decoded by itself, in all pictures. */
 uint64_t forebay_huffman_decoded(const struct huffman *huffman);
 

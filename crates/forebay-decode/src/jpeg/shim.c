@@ -226,6 +226,12 @@ void forebay_jpeg_use_original(struct decompressor *d)
   d->huffman = NULL;
 }
 
+/* For tests: leaves out what only some processors have. */
+void forebay_jpeg_use_plain(struct decompressor *d)
+{
+  forebay_huffman_use_plain(d->huffman);
+}
+
 /* For tests: MCUs that were not left to it. */
 uint64_t forebay_jpeg_own_mcus(const struct decompressor *d)
 {

@@ -47,6 +47,8 @@ struct State {
     idle: Vec<Reader>,
     /// Idle ones, those in use, and those being started.
     count: usize,
+    /// Those being started.
+    starting: usize,
     lost: Vec<Lost>,
     nursery: Option<Nursery>,
     started: u64,
@@ -122,13 +124,14 @@ impl Pool {
         if state.lost.len() > self.max_lost {
             return Err(too_many_stuck("reader processes", &state.stuck()));
         }
-        state.count += 1;
+        (state.count, state.starting) = (state.count + 1, state.starting + 1);
         let reader = Nursery::of(&mut state.nursery).map(|orders| {
             drop(state);
             start(&orders)
         });
         let reader = reader.and_then(|reader| reader);
         let mut state = self.state();
+        state.starting -= 1;
         match reader {
             Ok(reader) => {
                 state.started += 1;
@@ -183,7 +186,7 @@ impl Pool {
         let mut state = self.state();
         state.reap();
         Readers {
-            alive: state.count,
+            alive: state.count - state.starting,
             lost: state.lost.len(),
             started: state.started,
             written_off: state.written_off,
