@@ -24,6 +24,8 @@ ROOT = HERE.parent
 NAMES = {
     "forebay": "forebay DataLoader + ImageFolder",
     "isolated": "the same, every file read by a reader process",
+    "half": 'forebay with dtype="float16", memory_format="channels_last"',
+    "bytes": 'forebay with dtype="uint8", without ToTensor and Normalize',
     "torch": "torch DataLoader + torchvision ImageFolder (PIL)",
     "kernel": "the bare kernel loop (no loader, files in memory)",
 }
