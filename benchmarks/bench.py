@@ -27,6 +27,8 @@ NAMES = {
     "guarded": "the same with a ledger, `hedge` and `max_failures`",
     "damaged": "that, where 5 % of the files are damaged (known since epoch 0)",
     "isolated": "the same, every file read by a reader process",
+    "half": 'forebay with dtype="float16", memory_format="channels_last"',
+    "bytes": 'forebay with dtype="uint8", without ToTensor and Normalize',
     "torch": "torch DataLoader + torchvision ImageFolder (PIL)",
     "kernel": "the bare kernel loop (no loader, files in memory)",
 }

@@ -24,12 +24,19 @@ def training(t: Any) -> Any:
     return t.Compose([t.RandomResizedCrop(224), t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(MEAN, STD)])
 
 
-def forebay_loader(folder: str, threads: int, **options: Any) -> Iterable[Any]:
+def crops(t: Any) -> Any:
+    """The same without floats."""
+    return t.Compose([t.RandomResizedCrop(224), t.RandomHorizontalFlip()])
+
+
+def forebay_loader(
+    folder: str, threads: int, augment: Callable[[Any], Any] = training, **options: Any
+) -> Iterable[Any]:
     """forebay, as a user writes it."""
     import forebay as fb
     from forebay import transforms
 
-    dataset = fb.ImageFolder(folder, transform=training(transforms))
+    dataset = fb.ImageFolder(folder, transform=augment(transforms))
     options = {"num_workers": threads, "on_error": "replace"} | options
     return fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, **options)
 
@@ -50,6 +57,16 @@ def guarded_loader(folder: str, threads: int) -> Iterable[Any]:
     return forebay_loader(folder, threads, ledger=ledger, hedge="p99", max_failures=0.1)
 
 
+def half_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Batches as many train with them on a GPU."""
+    return forebay_loader(folder, threads, dtype="float16", memory_format="channels_last")
+
+
+def bytes_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Batches that are normalised on the GPU."""
+    return forebay_loader(folder, threads, augment=crops, dtype="uint8")
+
+
 def torch_loader(folder: str, threads: int) -> Iterable[Any]:
     """Torch with torchvision's ImageFolder: PIL, transforms v1, workers that stay between epochs."""
     import torch
@@ -68,6 +85,8 @@ LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
     "unguarded": unguarded_loader,
     "guarded": guarded_loader,
     "damaged": guarded_loader,
+    "half": half_loader,
+    "bytes": bytes_loader,
     "torch": torch_loader,
 }
 
@@ -93,7 +112,8 @@ def main() -> None:
     total = 0
     for images, _ in loader:
         # The sum of 32-bit words does not depend on the order; examples/kernel.rs takes the same.
-        total = (total + int(images.numpy().view(np.uint32).sum(dtype=np.uint64))) % 2**64
+        words = np.ascontiguousarray(images.numpy()).reshape(-1).view(np.uint32)
+        total = (total + int(words.sum(dtype=np.uint64))) % 2**64
     delivered = 0
     started, processor = time.perf_counter(), processor_seconds()
     for _ in range(epochs):

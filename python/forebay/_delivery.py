@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from forebay import _torch, _values
 from forebay._forebay import Array, Batch, Engine, Index
+from forebay._settings import Form
 from forebay.errors import ConfigError
 
 
@@ -15,6 +16,7 @@ class Output(Protocol):
     def tensor(self, array: Array) -> Any: ...
     def integers(self, values: Sequence[int]) -> Any: ...
     def collate(self, values: Sequence[Any]) -> Any: ...
+    def convert(self, value: Any, dtype: str | None, is_channels_last: bool) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Delivery:
 
     index: Index
     output: Output
+    form: Form
     target_transform: Callable[[Any], Any] | None
     collate_fn: Callable[[Any], Any] | None
     is_batched: bool
@@ -55,9 +58,9 @@ class Delivery:
     def _stack(self, batch: Batch) -> Any:
         if batch.images is not None:
             return self.output.tensor(batch.images)
-        samples = self._samples(batch)
+        samples = [self._sample(value) for value in batch.values or []]
         self._check_shapes(batch, samples)
-        return self.output.collate(tuple(samples))
+        return self._converted(self.output.collate(tuple(samples)))
 
     def _stack_targets(self, batch: Batch) -> Any:
         if self.target_transform is None:
@@ -68,7 +71,32 @@ class Delivery:
         """Each sample by itself; those of a dense batch are views of it."""
         if batch.images is not None:
             return list(self.output.tensor(batch.images))
-        return [self._sample(value) for value in batch.values or []]
+        return [self._converted(self._sample(value)) for value in batch.values or []]
+
+    def _converted(self, value: Any) -> Any:
+        """What the engine did not write in the type and order asked for: it did not know its shape."""
+        if not self.form.is_given:
+            return value
+        dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        if not dtype:
+            raise ConfigError(
+                f"dtype and memory_format: expected transforms that give tensors, got {type(value).__qualname__}",
+                stage="assemble",
+                hint="give each sample its type in the transform that makes it, or in collate_fn",
+            )
+        if self.form.dtype == "uint8" and dtype != "uint8":
+            raise ConfigError(
+                f'dtype: expected transforms that end in uint8 for "uint8", got {dtype}',
+                stage="assemble",
+                hint="leave the floats out of the transforms, and normalise on the GPU",
+            )
+        if self.form.is_channels_last and len(value.shape) not in (3, 4):
+            raise ConfigError(
+                'memory_format: expected samples of (channels, height, width) for "channels_last", '
+                f"got a tensor of {tuple(value.shape)}",
+                stage="assemble",
+            )
+        return self.output.convert(value, self.form.dtype, self.form.is_channels_last)
 
     def _sample(self, value: Any) -> Any:
         if isinstance(value, Array) and value.kind == "tensor":

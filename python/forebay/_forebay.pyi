@@ -33,16 +33,19 @@ class Pipeline:
 
     layout: tuple[tuple[int, int, int], str] | None
     def __init__(self, ops: list[tuple[str, dict[str, Any]]]) -> None: ...
+    def with_output(self, dtype: str | None, is_interleaved: bool) -> Pipeline: ...
 
 class Array:
     """Native memory with the buffer protocol: writable, contiguous, one dimension of bytes.
 
-    `dtype` is "float32", "uint8" or "int64"; `kind` is "image" (HWC, uint8) or "tensor" (CHW, BCHW, B).
+    `dtype` is "float32", "float16", "bfloat16", "uint8" or "int64"; `kind` is "image" (HWC, uint8) or "tensor" (CHW,
+    BCHW, B). Where `is_interleaved`, the memory of a BCHW tensor is BHWC.
     """
 
     shape: tuple[int, ...]
     dtype: str
     kind: str
+    is_interleaved: bool
     lender: Any
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

@@ -12,7 +12,20 @@ from forebay._forebay import Array
 def tensor(array: Array) -> Any:
     """The same memory as an array, without a copy."""
     buffer: Any = array
-    return numpy.frombuffer(buffer, dtype=array.dtype).reshape(array.shape)
+    flat = numpy.frombuffer(buffer, dtype=array.dtype)
+    if not array.is_interleaved:
+        return flat.reshape(array.shape)
+    batch, channels, height, width = array.shape
+    return flat.reshape(batch, height, width, channels).transpose(0, 3, 1, 2)
+
+
+def convert(value: Any, dtype: str | None, is_channels_last: bool) -> Any:
+    """An array of a batch, or of one sample, in another type and order."""
+    if dtype is not None:
+        value = value.astype(dtype, copy=False)
+    if is_channels_last:
+        value = numpy.moveaxis(numpy.ascontiguousarray(numpy.moveaxis(value, -3, -1)), -1, -3)
+    return value
 
 
 def integers(values: Sequence[int]) -> Any:

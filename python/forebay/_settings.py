@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from forebay import _torch
-from forebay._forebay import available_cpus
+from forebay._forebay import Pipeline, available_cpus
 from forebay.errors import ConfigError
 
 # Batches prepared ahead when nothing is said. All threads work on the same few batches, so the number need not grow
@@ -61,6 +61,48 @@ class Order:
     def is_given(self) -> bool:
         """Whether the user brings the order."""
         return self.sampler is not None or self.batch_sampler is not None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What batches are made of, where it is not what the transforms make: their type, and where their channels lie."""
+
+    dtype: str | None
+    is_channels_last: bool
+
+    @classmethod
+    def of(cls, dtype: Any, memory_format: Any, wants_torch: bool) -> "Form":
+        name = None if dtype is None else _named("dtype", dtype, _DTYPES)
+        order = "contiguous" if memory_format is None else _named("memory_format", memory_format, _MEMORY_FORMATS)
+        if name == "bfloat16" and not wants_torch:
+            raise ConfigError(
+                'dtype: expected one that NumPy has, got "bfloat16"',
+                hint='use output="torch", or dtype="float16" or "float32"',
+            )
+        return cls(name, order == "channels_last")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is asked for."""
+        return self.dtype is not None or self.is_channels_last
+
+    def applied(self, pipeline: Pipeline) -> Pipeline:
+        """Transforms whose samples are written so."""
+        return pipeline.with_output(self.dtype, self.is_channels_last) if self.is_given else pipeline
+
+
+# By their names in torch and NumPy; torch is not imported for them.
+_DTYPES = {name: name for name in ("float32", "float16", "bfloat16", "uint8")} | {"float": "float32", "half": "float16"}
+_MEMORY_FORMATS = {"contiguous": "contiguous", "contiguous_format": "contiguous", "channels_last": "channels_last"}
+
+
+def _named(name: str, value: Any, names: dict[str, str]) -> str:
+    """One of some names, or an object of torch's or NumPy's that goes by it."""
+    told = getattr(value, "__name__", None) or str(value).removeprefix("torch.")
+    if told not in names:
+        expected = ", ".join(f'"{item}"' for item in dict.fromkeys(names.values()))
+        raise ConfigError(f"{name}: expected one of {expected}, or torch's own, got {value!r}")
+    return names[told]
 
 
 def whole(name: str, value: Any, least: int = 0, bits: int = 63) -> int:

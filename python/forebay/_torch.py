@@ -35,9 +35,22 @@ def tensor(array: Array) -> Any:
     torch = load()
     dtype = getattr(torch, array.dtype)
     if array.lender is None:
-        return torch.frombuffer(array, dtype=dtype).view(array.shape)
-    size_bytes = math.prod(array.shape) * dtype.itemsize
-    return array.lender[:size_bytes].view(dtype).view(array.shape)
+        flat = torch.frombuffer(array, dtype=dtype)
+    else:
+        flat = array.lender[: math.prod(array.shape) * dtype.itemsize].view(dtype)
+    if not array.is_interleaved:
+        return flat.view(array.shape)
+    batch, channels, height, width = array.shape
+    return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+def convert(value: Any, dtype: str | None, is_channels_last: bool) -> Any:
+    """A tensor of a batch, or of one sample, in another type and order."""
+    if dtype is not None:
+        value = value.to(getattr(load(), dtype))
+    if is_channels_last:
+        value = value.movedim(-3, -1).contiguous().movedim(-1, -3)
+    return value
 
 
 def integers(values: Sequence[int]) -> Any:

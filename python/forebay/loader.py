@@ -44,6 +44,9 @@ class DataLoader:
     - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
     - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`
       (default: where the dataset's mount can hang, such as NFS and FUSE), `"always"` or `"never"`
+    - `dtype` (`"float32"`, `"float16"`, `"bfloat16"`, `"uint8"` or torch's), `memory_format` (`"contiguous"` or
+      `"channels_last"`): what images are in a batch, written so at once. `"uint8"` is for transforms that end without
+      floats
     - `device`: a CUDA device that batches are delivered on, copied from pinned memory beside your training step
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
     - `with_ids`: batches are [images, labels, ids], with the index of each sample in `dataset`, that of the substitute
@@ -98,6 +101,8 @@ class DataLoader:
         hedge: float | str | None = None,
         max_lost_threads: int = 256,
         device: Any = None,
+        dtype: Any = None,
+        memory_format: Any = None,
     ) -> None:
         _signal.from_environment()
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
@@ -110,6 +115,7 @@ class DataLoader:
         self._folder, self._base = _unwrap(dataset)
         self._made_with = _parts(self._base)
         wants_torch = _settings.output_module(output) == "torch"
+        self._form = _settings.Form.of(dtype, memory_format, wants_torch)
         options: dict[str, Any] = {
             "batch_size": batch_size or 1,
             "shuffle": self._order.shuffle,
@@ -135,12 +141,14 @@ class DataLoader:
         self._check_batches(collate_fn)
         if wants_torch:
             _torch.load()
-        self._engine = Engine(self._folder._index, self._folder._pipeline, self._folder._open, options)
+        pipeline = self._form.applied(self._folder._pipeline)
+        self._engine = Engine(self._folder._index, pipeline, self._folder._open, options)
         copier = None if device is None else _copier(device, wants_torch)
         is_pinned = copier is not None or (bool(pin_memory) and wants_torch and _can_pin())
         self._delivery = Delivery(
             index=self._folder._index,
             output=_torch if wants_torch else _numpy,
+            form=self._form,
             target_transform=self._folder.target_transform,
             collate_fn=collate_fn,
             is_batched=batch_size is not None,
@@ -168,23 +176,28 @@ class DataLoader:
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self.drop_last = self._order.drop_last
         self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator = generator
-        self.prefetch_factor = prefetch_factor
-        self.persistent_workers = persistent_workers
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
         self.in_order = in_order
         self.seed: int = options["seed"]
         self.rank, self.world_size = self._place
         self.on_error: str = options["on_error"]
-        self.with_ids = bool(with_ids)
+        self.with_ids, self.dtype, self.memory_format = bool(with_ids), dtype, memory_format
 
     def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
         is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False
-        if is_picture and collate_fn is None and self._order.batch_size is not None:
+        if not is_picture or self._form.dtype == "uint8":  # as bytes, pictures make a batch
+            return
+        if self._form.is_given:
+            raise ConfigError(
+                "dtype and memory_format: expected transforms that end in tensors, got PIL images",
+                hint='end the transforms with ToTensor(), or with PILToTensor() and dtype="uint8"',
+            )
+        if collate_fn is None and self._order.batch_size is not None:
             raise ConfigError(
                 "transform: expected transforms that end in tensors, got PIL images, which do not make a batch",
-                hint="end the transforms with ToTensor(), or pass a collate_fn",
+                hint='end the transforms with ToTensor(), or pass a collate_fn or dtype="uint8"',
             )
 
     def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:

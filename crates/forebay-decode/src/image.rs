@@ -2,6 +2,8 @@
 
 use std::any::Any;
 
+use forebay_core::{Error, Result};
+
 /// An 8-bit picture: interleaved (`HWC`), rows packed, 1 or 3 channels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
@@ -22,6 +24,10 @@ pub enum Dtype {
     U8,
     /// `float32`
     F32,
+    /// `float16`: in batches only.
+    F16,
+    /// `bfloat16`: in batches only.
+    BF16,
 }
 
 impl Dtype {
@@ -29,12 +35,57 @@ impl Dtype {
     pub const fn size_bytes(self) -> usize {
         match self {
             Self::U8 => 1,
+            Self::F16 | Self::BF16 => 2,
             Self::F32 => 4,
+        }
+    }
+
+    /// What torch calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "uint8",
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::BF16 => "bfloat16",
         }
     }
 }
 
-/// Shape and type of a sample in a batch: planar (`CHW`).
+/// Where the elements of a sample lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Plane by plane (`CHW`): what torch calls contiguous.
+    #[default]
+    Planar,
+    /// Pixel by pixel (`HWC`): what torch calls `channels_last`.
+    Interleaved,
+}
+
+/// What samples become in a batch, beyond what the ops make of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Their elements' type; `None` leaves it. Floats do not become bytes: that would lose them.
+    pub dtype: Option<Dtype>,
+    /// Where they lie.
+    pub order: Order,
+}
+
+impl Output {
+    /// What becomes of a tensor in the batch.
+    pub fn layout(self, made: Layout) -> Result<Layout> {
+        let dtype = self.dtype.unwrap_or(made.dtype);
+        if dtype == Dtype::U8 && made.dtype != Dtype::U8 {
+            let message =
+                format!("dtype: expected transforms that end in uint8 for \"uint8\", got {}", made.dtype.name());
+            let hint = "drop ToTensor, ToDtype and Normalize, or end with PILToTensor(), and normalise on the GPU: \
+                        (images.float() / 255 - mean) / std";
+            return Err(Error::config(message).with_hint(hint));
+        }
+        Ok(Layout { dtype, order: self.order, ..made })
+    }
+}
+
+/// Shape, type and order of a sample in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Planes.
@@ -45,6 +96,8 @@ pub struct Layout {
     pub width: u32,
     /// Element type.
     pub dtype: Dtype,
+    /// Where the elements lie.
+    pub order: Order,
 }
 
 impl Layout {
@@ -88,7 +141,8 @@ impl Tensor {
             TensorData::U8(_) => Dtype::U8,
             TensorData::F32(_) => Dtype::F32,
         };
-        Layout { channels: self.channels, height: self.height, width: self.width, dtype }
+        let order = Order::Planar;
+        Layout { channels: self.channels, height: self.height, width: self.width, dtype, order }
     }
 }
 

@@ -9,6 +9,7 @@ mod decoders;
 mod gif;
 mod image;
 mod jpeg;
+mod narrow;
 mod ops;
 mod pipeline;
 mod pixels;
@@ -19,6 +20,6 @@ mod webp;
 
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
-pub use image::{Dtype, Image, Layout, Tensor, TensorData, Value};
+pub use image::{Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
 pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 pub use pipeline::{Pipeline, Scratch, Timing};

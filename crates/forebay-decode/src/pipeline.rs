@@ -2,7 +2,8 @@
 //!
 //! The pipeline is data that is checked and printed before anything runs. Two short cuts make it fast without
 //! changing a bit of the result: `head` asks the decoder only for the part that the first crop needs, and `tail`
-//! writes flips, conversion and normalisation in one pass into the sample's place of the batch.
+//! writes flips, conversion and normalisation in one pass into the sample's place of the batch, in the batch's own type
+//! and order. What the tail cannot do is converted at the end, by `place`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,9 +11,10 @@ use std::time::{Duration, Instant};
 use forebay_core::{Error, Problems, Result, Rng, Stage};
 
 use crate::ops::{Buffers, Form};
-use crate::{Decoders, Image, Layout, Op, Region, TensorData, Value};
+use crate::{Decoders, Dtype, Image, Layout, Op, Order, Output, Region, Tensor, Value};
 
 mod head;
+mod place;
 mod tail;
 
 use head::Head;
@@ -37,7 +39,8 @@ use tail::Tail;
 #[derive(Debug)]
 pub struct Pipeline {
     ops: Vec<Op>,
-    output: Form,
+    made: Form,
+    output: Output,
     head: Head,
     tail: Option<Tail>,
 }
@@ -92,14 +95,53 @@ impl Pipeline {
             form = op.check(position, form, &mut problems);
         }
         problems.into_result()?;
-        Ok(Self { head: Head::new(&ops), tail: Tail::new(&ops, &forms), ops, output: form })
+        let output = Output::default();
+        Ok(Self { head: Head::new(&ops), tail: Tail::new(&ops, &forms), ops, made: form, output })
     }
 
-    /// Shape and type of every result of [`run`](Self::run), where the ops fix them.
-    pub fn layout(&self) -> Option<Layout> {
-        let Form::Tensor(shape, dtype) = self.output else { return None };
+    /// The same ops for batches of another type or order, which [`run_into`](Self::run_into) writes at once. Where
+    /// `uint8` is asked for and the ops end in pictures, those become tensors.
+    ///
+    /// ```
+    /// use forebay_decode::{Dtype, Op, Order, Output, Pipeline};
+    ///
+    /// let floats = Pipeline::new(vec![Op::CenterCrop { size: 8.into() }, Op::ToTensor])?;
+    /// let halves = floats.with_output(Output { dtype: Some(Dtype::F16), order: Order::Interleaved })?;
+    /// assert_eq!(halves.layout().map(|layout| layout.size_bytes()), Some(3 * 8 * 8 * 2));
+    /// assert!(floats.with_output(Output { dtype: Some(Dtype::U8), ..Output::default() }).is_err());
+    /// # Ok::<(), forebay_core::Error>(())
+    /// ```
+    pub fn with_output(&self, output: Output) -> Result<Self> {
+        let mut ops = self.ops.clone();
+        if output.dtype == Some(Dtype::U8) && matches!(self.made, Form::Image(_)) {
+            ops.push(Op::ToImage);
+        }
+        let mut pipeline = Self::new(ops)?;
+        if let Form::Tensor(_, dtype) = pipeline.made {
+            output.layout(Layout { channels: 0, height: 0, width: 0, dtype, order: Order::Planar })?;
+        }
+        pipeline.tail = pipeline.tail.map(|tail| tail.with_output(output));
+        pipeline.output = output;
+        Ok(pipeline)
+    }
+
+    /// What batches are made of beyond the ops.
+    pub fn output(&self) -> Output {
+        self.output
+    }
+
+    /// What the ops make, where they fix it.
+    fn made_layout(&self) -> Option<Layout> {
+        let Form::Tensor(shape, dtype) = self.made else { return None };
         let (channels, size) = (shape.channels?, shape.size?);
-        Some(Layout { channels, height: size.height, width: size.width, dtype })
+        Some(Layout { channels, height: size.height, width: size.width, dtype, order: Order::Planar })
+    }
+
+    /// Shape, type and order of every sample in a batch, where the ops fix them. ([`run`](Self::run) gives tensors as
+    /// the ops make them.)
+    pub fn layout(&self) -> Option<Layout> {
+        // A type that does not go was refused by `with_output`.
+        self.made_layout().and_then(|made| self.output.layout(made).ok())
     }
 
     /// Whether only a part of each picture may be decoded.
@@ -148,7 +190,7 @@ impl Pipeline {
     }
 
     /// Decodes and transforms one sample into its place of a batch: `slot` has the size that
-    /// [`layout`](Self::layout) says, and gets the elements plane by plane in the machine's byte order.
+    /// [`layout`](Self::layout) says, and gets the elements in its order and in the machine's byte order.
     pub fn run_into(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch, slot: &mut [u8]) -> Result<Timing> {
         let layout = self.layout().ok_or_else(|| Error::internal("the pipeline has no fixed layout to write"))?;
         if slot.len() != layout.size_bytes() {
@@ -214,19 +256,24 @@ impl Pipeline {
             }
         }
         match self.finish(value, from, rng, scratch)? {
-            Value::Tensor(tensor) if tensor.layout() == layout => {
-                match tensor.data {
-                    TensorData::U8(data) => slot.copy_from_slice(&data),
-                    TensorData::F32(data) => {
-                        for (bytes, value) in slot.chunks_exact_mut(4).zip(data) {
-                            bytes.copy_from_slice(&value.to_ne_bytes());
-                        }
-                    }
-                }
-                Ok(())
-            }
+            Value::Tensor(tensor) => self.place(&tensor, slot),
             other => Err(Error::internal(format!("the pipeline promised {layout:?} and made {other:?}"))),
         }
+    }
+
+    /// Writes a tensor that [`transform`](Self::transform) made into its place of a batch.
+    pub fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
+        let (made, promised) = (tensor.layout(), self.made_layout());
+        if promised.is_some_and(|promised| promised != made) {
+            return Err(Error::internal(format!("the pipeline promised {promised:?} and made {made:?}")));
+        }
+        let layout = self.output.layout(made)?;
+        if layout.size_bytes() != slot.len() {
+            let message = format!("a tensor of {made:?} has another size than its slot of {} bytes", slot.len());
+            return Err(Error::internal(message));
+        }
+        place::tensor(tensor, layout, slot);
+        Ok(())
     }
 
     /// Ops `from` up to `to`, one by one.
@@ -244,7 +291,9 @@ impl Pipeline {
 impl fmt::Display for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("decode")?;
-        self.ops.iter().try_for_each(|op| write!(f, " → {op}"))
+        self.ops.iter().try_for_each(|op| write!(f, " → {op}"))?;
+        self.output.dtype.iter().try_for_each(|dtype| write!(f, " → {}", dtype.name()))?;
+        if self.output.order == Order::Interleaved { f.write_str(" → channels_last") } else { Ok(()) }
     }
 }
 

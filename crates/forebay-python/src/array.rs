@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use forebay::{Buffer, Dtype, Image, Tensor, TensorData};
+use forebay::{Buffer, Image, Order, Tensor, TensorData};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -28,19 +28,15 @@ pub(crate) struct Array {
     dtype: &'static str,
     #[pyo3(get)]
     kind: &'static str,
+    /// Whether the memory goes pixel by pixel, though the shape says planes.
+    #[pyo3(get)]
+    is_interleaved: bool,
 }
 
 // SAFETY: the memory belongs to `owner` alone, which is Send; `start` points into it.
 unsafe impl Send for Array {}
 // SAFETY: `&Array` gives the pointer away only under the GIL's rules of the buffer protocol, like any NumPy array.
 unsafe impl Sync for Array {}
-
-const fn dtype_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::U8 => "uint8",
-        Dtype::F32 => "float32",
-    }
-}
 
 impl Array {
     /// A dense batch.
@@ -52,14 +48,16 @@ impl Array {
             Ok(Err(_)) => unreachable!("only Python objects are lent here"),
             Err(buffer) => Owner::Pooled(buffer),
         };
-        Self { start, size_bytes, owner, shape, dtype: dtype_name(layout.dtype), kind: "tensor" }
+        let is_interleaved = layout.order == Order::Interleaved;
+        Self { start, size_bytes, owner, shape, dtype: layout.dtype.name(), kind: "tensor", is_interleaved }
     }
 
     /// A picture, rows of pixels.
     pub(crate) fn image(mut image: Image) -> Self {
         let shape = vec![image.height as usize, image.width as usize, image.channels as usize];
         let (start, size_bytes) = (image.pixels.as_mut_ptr(), image.pixels.len());
-        Self { start, size_bytes, owner: Owner::Bytes(image.pixels), shape, dtype: "uint8", kind: "image" }
+        let owner = Owner::Bytes(image.pixels);
+        Self { start, size_bytes, owner, shape, dtype: "uint8", kind: "image", is_interleaved: false }
     }
 
     /// One sample, planes of elements.
@@ -70,14 +68,16 @@ impl Array {
             TensorData::U8(mut data) => (data.as_mut_ptr(), Owner::Bytes(data)),
             TensorData::F32(mut data) => (data.as_mut_ptr().cast(), Owner::Floats(data)),
         };
-        Self { start, size_bytes: layout.size_bytes(), owner, shape, dtype: dtype_name(layout.dtype), kind: "tensor" }
+        let (size_bytes, dtype) = (layout.size_bytes(), layout.dtype.name());
+        Self { start, size_bytes, owner, shape, dtype, kind: "tensor", is_interleaved: false }
     }
 
     /// Labels.
     pub(crate) fn integers(mut values: Vec<i64>) -> Self {
         let (start, count) = (values.as_mut_ptr().cast(), values.len());
         let owner = Owner::Integers(values);
-        Self { start, size_bytes: count * size_of::<i64>(), owner, shape: vec![count], dtype: "int64", kind: "tensor" }
+        let (size_bytes, shape) = (count * size_of::<i64>(), vec![count]);
+        Self { start, size_bytes, owner, shape, dtype: "int64", kind: "tensor", is_interleaved: false }
     }
 }
 

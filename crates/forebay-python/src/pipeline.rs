@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use forebay::{
-    Dtype, Epoch, Erase, Error, Interpolation, Op, Padding, PaddingMode, ResizeTo, Rng, Scratch, Size, Value,
+    Dtype, Epoch, Erase, Error, Interpolation, Op, Order, Output, Padding, PaddingMode, ResizeTo, Rng, Scratch, Size,
+    Value,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -20,6 +21,8 @@ pub(crate) struct Pipeline {
     pub(crate) native: Arc<forebay::Pipeline>,
     /// The user's own callables in it, for the garbage collector.
     calls: Vec<Arc<PyCall>>,
+    /// What it was derived from, which shows those callables to the garbage collector: two may not.
+    base: Option<Py<Pipeline>>,
 }
 
 #[pymethods]
@@ -28,10 +31,20 @@ impl Pipeline {
     fn new(py: Python<'_>, ops: Vec<(String, Bound<'_, PyDict>)>) -> PyResult<Self> {
         let mut calls = Vec::new();
         let ops = ops.iter().map(|(name, arguments)| op(name, arguments, &mut calls)).collect::<PyResult<Vec<_>>>()?;
-        Ok(Self { native: Arc::new(convert(py, forebay::Pipeline::new(ops))?), calls })
+        Ok(Self { native: Arc::new(convert(py, forebay::Pipeline::new(ops))?), calls, base: None })
+    }
+
+    /// The same transforms for batches of another type or order.
+    fn with_output(slf: &Bound<'_, Self>, dtype: Option<&str>, is_interleaved: bool) -> PyResult<Self> {
+        let dtype = dtype.map(self::dtype).transpose()?;
+        let order = if is_interleaved { Order::Interleaved } else { Order::Planar };
+        let native = slf.get().native.with_output(Output { dtype, order });
+        let native = Arc::new(convert(slf.py(), native)?);
+        Ok(Self { native, calls: Vec::new(), base: Some(slf.clone().unbind()) })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.base)?;
         self.calls.iter().try_for_each(|call| call.traverse(&visit))
     }
 
@@ -42,11 +55,7 @@ impl Pipeline {
     #[getter]
     fn layout(&self) -> Option<((u32, u32, u32), &'static str)> {
         let layout = self.native.layout()?;
-        let dtype = match layout.dtype {
-            Dtype::U8 => "uint8",
-            Dtype::F32 => "float32",
-        };
-        Some(((layout.channels, layout.height, layout.width), dtype))
+        Some(((layout.channels, layout.height, layout.width), layout.dtype.name()))
     }
 
     fn __repr__(&self) -> String {
@@ -109,6 +118,13 @@ impl<'py> Arguments<'_, 'py> {
             _ => return Err(self.wrong("padding_mode", "constant, edge, reflect or symmetric")),
         })
     }
+}
+
+fn dtype(name: &str) -> PyResult<Dtype> {
+    let all = [Dtype::U8, Dtype::F32, Dtype::F16, Dtype::BF16];
+    all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| {
+        PyValueError::new_err(format!("dtype: expected uint8, float32, float16 or bfloat16, got {name}"))
+    })
 }
 
 fn op(name: &str, given: &Bound<'_, PyDict>, calls: &mut Vec<Arc<PyCall>>) -> PyResult<Op> {
@@ -181,11 +197,8 @@ fn op(name: &str, given: &Bound<'_, PyDict>, calls: &mut Vec<Arc<PyCall>>) -> Py
         "ToTensor" => Op::ToTensor,
         "ToImage" | "PILToTensor" => Op::ToImage,
         "ToDtype" => Op::ToDtype {
-            dtype: match arguments.get::<String>("dtype")?.as_str() {
-                "uint8" => Dtype::U8,
-                "float32" => Dtype::F32,
-                _ => return Err(arguments.wrong("dtype", "uint8 or float32")),
-            },
+            dtype: dtype(&arguments.get::<String>("dtype")?)
+                .map_err(|_| arguments.wrong("dtype", "uint8 or float32"))?,
             scale: arguments.get("scale")?,
         },
         "Normalize" => Op::Normalize { mean: arguments.get("mean")?, std: arguments.get("std")? },

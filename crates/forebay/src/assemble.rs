@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
-use forebay_decode::{Layout, Tensor, TensorData, Value};
+use forebay_decode::{Layout, Pipeline, Value};
 
 use crate::deliver::Progress;
 
@@ -244,39 +244,24 @@ impl Batch {
     }
 }
 
-/// Puts tensors of one shape side by side; values that are not stay as they are.
-pub(crate) fn stack(values: Vec<Value>, pool: &Arc<BufferPool>) -> Result<Payload> {
+/// Puts tensors of one shape side by side, in the batch's type and order; values that are not stay as they are.
+pub(crate) fn stack(values: Vec<Value>, pipeline: &Pipeline, pool: &Arc<BufferPool>) -> Result<Payload> {
     let layout_of = |value: &Value| match value {
         Value::Tensor(tensor) => Some(tensor.layout()),
         _ => None,
     };
-    let Some(layout) = values.first().and_then(layout_of) else { return Ok(Payload::Values(values)) };
-    if !values.iter().all(|value| layout_of(value) == Some(layout)) {
+    let Some(made) = values.first().and_then(layout_of) else { return Ok(Payload::Values(values)) };
+    if !values.iter().all(|value| layout_of(value) == Some(made)) {
         return Ok(Payload::Values(values));
     }
+    let assembling = |error: Error| error.at_stage(Stage::Assemble);
+    let layout = pipeline.output().layout(made).map_err(assembling)?;
     let mut buffer = pool.take(layout.size_bytes() * values.len())?;
     for (value, slot) in values.iter().zip(buffer.bytes().chunks_exact_mut(layout.size_bytes().max(1))) {
         let Value::Tensor(tensor) = value else { continue };
-        write_tensor(tensor, slot)?;
+        pipeline.place(tensor, slot).map_err(assembling)?;
     }
     Ok(Payload::Dense { buffer, layout })
-}
-
-/// Writes a tensor into its slot.
-pub(crate) fn write_tensor(tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
-    if tensor.layout().size_bytes() != slot.len() {
-        let message = format!("a tensor has another size than its slot (expected {} bytes)", slot.len());
-        return Err(Error::internal(message).at_stage(Stage::Assemble));
-    }
-    match &tensor.data {
-        TensorData::U8(data) => slot.copy_from_slice(data),
-        TensorData::F32(data) => {
-            for (bytes, value) in slot.chunks_exact_mut(4).zip(data) {
-                bytes.copy_from_slice(&value.to_ne_bytes());
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Closes the gaps that skipped samples leave in a dense batch.
@@ -291,6 +276,7 @@ pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_decode::{Dtype, Order, Output, Tensor, TensorData};
 
     #[test]
     fn memory_is_reused_and_slots_do_not_overlap() {
@@ -346,6 +332,27 @@ mod tests {
         let buffer = Arc::new(BufferPool::new(2)).take(64).unwrap();
         // SAFETY: the only reference; the call panics before it makes one.
         unsafe { buffer.slot(1, 64) };
+    }
+
+    #[test]
+    fn tensors_of_one_shape_become_a_batch_of_the_type_asked_for() {
+        let tensor = |values: [f32; 2]| {
+            Value::Tensor(Tensor { channels: 2, height: 1, width: 1, data: TensorData::F32(values.to_vec()) })
+        };
+        let pool = Arc::new(BufferPool::default());
+        let output = |dtype| Output { dtype: Some(dtype), order: Order::Interleaved };
+        let pipeline = |dtype| Pipeline::new(vec![]).unwrap().with_output(output(dtype)).unwrap();
+        let values = || vec![tensor([1.0, -2.0]), tensor([0.5, 65504.0])];
+        let stacked = stack(values(), &pipeline(Dtype::F16), &pool).unwrap();
+        let Payload::Dense { mut buffer, layout } = stacked else { panic!("a dense batch is expected") };
+        assert_eq!((layout.dtype, layout.order), (Dtype::F16, Order::Interleaved));
+        let expected: Vec<u8> = [0x3C00u16, 0xC000, 0x3800, 0x7BFF].into_iter().flat_map(u16::to_ne_bytes).collect();
+        assert_eq!(buffer.bytes(), expected);
+        let error = stack(values(), &pipeline(Dtype::U8), &pool).unwrap_err();
+        assert_eq!((error.kind(), error.stage()), (Kind::Config, Some(Stage::Assemble)));
+        let other = Value::Tensor(Tensor { channels: 1, height: 1, width: 1, data: TensorData::F32(vec![0.0]) });
+        let mixed = stack(vec![tensor([0.0; 2]), other], &pipeline(Dtype::F16), &pool).unwrap();
+        assert!(matches!(mixed, Payload::Values(values) if values.len() == 2));
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use forebay_core::{Result, Rng, Stage};
 use forebay_decode::{Scratch, Timing, Value};
 
-use crate::assemble::write_tensor;
 use crate::item::{Fetched, Filled};
 use crate::recover::{after_trouble, panicked};
 use crate::schedule::Shared;
@@ -63,7 +62,9 @@ fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Op
         let value = pipeline.transform(value, &rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
         let timing = Timing { decode: opened - started, transform: shared.clock.now().saturating_sub(opened) };
         return match (value, slot()) {
-            (Value::Tensor(tensor), Some(slot)) => write_tensor(&tensor, slot).map(|()| (None, timing)),
+            (Value::Tensor(tensor), Some(slot)) => {
+                pipeline.place(&tensor, slot).map(|()| (None, timing)).map_err(|error| error.at_stage(Stage::Assemble))
+            }
             (value, _) => Ok((Some(value), timing)),
         };
     }

@@ -168,7 +168,7 @@ impl Run {
                 }
                 Payload::Dense { buffer, layout }
             }
-            _ => stack(settled.values, &shared.pool)?,
+            _ => stack(settled.values, &shared.source.pipeline, &shared.pool)?,
         };
         reached.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };
         self.reached = reached;

@@ -47,6 +47,7 @@ impl Form {
             Self::Image(_) => "an image",
             Self::Tensor(_, Dtype::U8) => "a uint8 tensor",
             Self::Tensor(_, Dtype::F32) => "a float32 tensor",
+            Self::Tensor(_, Dtype::F16 | Dtype::BF16) => "a tensor of short floats",
             Self::Unknown => "an unknown value",
         }
     }
@@ -241,6 +242,9 @@ impl Op {
             Self::ToDtype { dtype, .. } => {
                 check.expect(!matches!(form, Form::Image(_)), || {
                     "expected a tensor, got an image: put ToImage before it".into()
+                });
+                check.expect(matches!(dtype, Dtype::U8 | Dtype::F32), || {
+                    format!("expected uint8 or float32, got {}: ask the loader for it (dtype=)", dtype.name())
                 });
                 match form {
                     Form::Unknown => form,

@@ -1,6 +1,7 @@
 //! From pictures to tensors, and everything that turns each element by itself: types, scaling, normalising.
 
 use super::Op;
+use crate::narrow::{Brain, Half};
 use crate::{Dtype, Image, Tensor, TensorData};
 
 /// An element on its way.
@@ -68,15 +69,15 @@ impl Pointwise {
             TensorData::F32(data) => Box::new(data.iter().map(|value| Element::F32(*value))),
         };
         let results = elements.enumerate().map(|(at, element)| self.element(at / plane, element));
-        let becomes = match (self, &data) {
-            (Self::Unit | Self::Scaled | Self::Float, _) => Dtype::F32,
-            (Self::Byte { .. }, _) => Dtype::U8,
-            (Self::Normalize { .. }, TensorData::F32(_)) => Dtype::F32,
-            (Self::Normalize { .. }, TensorData::U8(_)) => Dtype::U8,
+        let becomes_bytes = match (self, &data) {
+            (Self::Unit | Self::Scaled | Self::Float, _) => false,
+            (Self::Byte { .. }, _) => true,
+            (Self::Normalize { .. }, data) => matches!(data, TensorData::U8(_)),
         };
-        let data = match becomes {
-            Dtype::U8 => TensorData::U8(results.map(Element::byte).collect()),
-            Dtype::F32 => TensorData::F32(results.map(Element::float).collect()),
+        let data = if becomes_bytes {
+            TensorData::U8(results.map(Element::byte).collect())
+        } else {
+            TensorData::F32(results.map(Element::float).collect())
         };
         Tensor { channels, height, width, data }
     }
@@ -122,6 +123,10 @@ pub(crate) enum Lookup {
     U8(Vec<[u8; 256]>),
     /// They become floats.
     F32(Vec<[f32; 256]>),
+    /// They become floats, and short ones in the batch.
+    F16(Vec<[Half; 256]>),
+    /// The same, of the other kind.
+    BF16(Vec<[Brain; 256]>),
 }
 
 impl Lookup {
@@ -139,6 +144,35 @@ impl Lookup {
             Element::F32(_) => Self::F32(
                 channels.map(|channel| std::array::from_fn(|value| through(channel, value).float())).collect(),
             ),
+        }
+    }
+
+    /// The same in another type; floats stay floats.
+    pub(crate) fn stored_as(&self, dtype: Dtype) -> Self {
+        fn narrow<T>(tables: &[[f32; 256]], one: impl Fn(f32) -> T) -> Vec<[T; 256]> {
+            tables.iter().map(|table| std::array::from_fn(|value| one(table[value]))).collect()
+        }
+        let floats = match (self, dtype) {
+            (Self::U8(tables), Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
+                tables.iter().map(|table| table.map(f32::from)).collect::<Vec<_>>()
+            }
+            (Self::F32(tables), Dtype::F16 | Dtype::BF16) => tables.clone(),
+            _ => return self.clone(),
+        };
+        match dtype {
+            Dtype::F16 => Self::F16(narrow(&floats, Half::of)),
+            Dtype::BF16 => Self::BF16(narrow(&floats, Brain::of)),
+            _ => Self::F32(floats),
+        }
+    }
+
+    /// How many channels it is for.
+    pub(crate) fn channels(&self) -> usize {
+        match self {
+            Self::U8(tables) => tables.len(),
+            Self::F32(tables) => tables.len(),
+            Self::F16(tables) => tables.len(),
+            Self::BF16(tables) => tables.len(),
         }
     }
 }

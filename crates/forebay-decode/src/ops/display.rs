@@ -4,7 +4,6 @@
 use std::fmt;
 
 use super::{Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
-use crate::Dtype;
 
 impl fmt::Display for Interpolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,11 +138,7 @@ impl fmt::Display for Op {
                 write!(f, "p={p:?}, scale={scale:?}, ratio={ratio:?}, value={value}")?;
             }
             Self::ToDtype { dtype, scale } => {
-                let dtype = match dtype {
-                    Dtype::U8 => "uint8",
-                    Dtype::F32 => "float32",
-                };
-                write!(f, "{dtype}, scale={scale}")?;
+                write!(f, "{}, scale={scale}", dtype.name())?;
             }
             Self::Normalize { mean, std } => write!(f, "mean={mean:?}, std={std:?}")?,
             Self::ToTensor | Self::ToImage | Self::Custom(_) => {}

@@ -1,15 +1,18 @@
-//! The end of a pipeline in one pass: flips, conversion to a tensor, scaling and normalising, from interleaved bytes
-//! straight to planes.
+//! The end of a pipeline in one pass: flips, conversion to a tensor, scaling, normalising and the batch's own type, from
+//! interleaved bytes straight to planes or pixels.
 //!
 //! Every change of an element by itself is a function of its byte and channel, so a whole chain of them is a table
 //! of 256 results per channel, made once. Flips commute with it. Erasing is done in place afterwards.
 
 use forebay_core::Rng;
 
-use crate::ops::convert::{Lookup, Pointwise, truncate};
+use super::place;
+use crate::narrow;
+use crate::ops::convert::{Element, Lookup, Pointwise, truncate};
 use crate::ops::{Form, erase};
-use crate::{Image, Op, Tensor, TensorData};
+use crate::{Dtype, Image, Op, Order, Output, Tensor, TensorData};
 use formula::Formula;
+use portable::Stored;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -21,8 +24,12 @@ mod portable;
 pub(super) struct Tail {
     start: usize,
     end: usize,
+    /// What a tensor gets.
     lookup: Lookup,
-    /// The same as arithmetic, where it gives the same floats.
+    /// What a slot gets: the same in the batch's type.
+    stored: Lookup,
+    order: Order,
+    /// The lookup as arithmetic, where it gives the same floats.
     formula: Option<Formula>,
     flips: Vec<Flip>,
     erasings: Vec<(usize, Op)>,
@@ -74,7 +81,14 @@ impl Tail {
         }
         let lookup = Lookup::new(&chain, channels);
         let formula = Formula::new(&chain, &lookup);
-        Some(Self { start, end, lookup, formula, flips, erasings })
+        let (stored, order) = (lookup.clone(), Order::Planar);
+        Some(Self { start, end, lookup, stored, order, formula, flips, erasings })
+    }
+
+    /// The same, with slots of another type and order.
+    pub(super) fn with_output(self, output: Output) -> Self {
+        let stored = output.dtype.map_or_else(|| self.lookup.clone(), |dtype| self.lookup.stored_as(dtype));
+        Self { stored, order: output.order, ..self }
     }
 
     /// The first op it does.
@@ -89,63 +103,62 @@ impl Tail {
 
     /// Whether the picture has the channels that the tables were made for.
     pub(super) fn fits(&self, image: &Image) -> bool {
-        let channels = match &self.lookup {
-            Lookup::U8(tables) => tables.len(),
-            Lookup::F32(tables) => tables.len(),
-        };
+        let channels = self.lookup.channels();
         let elements = image.width as usize * image.height as usize * channels;
         image.channels as usize == channels && image.pixels.len() == elements && elements > 0
     }
 
-    /// Writes the result: all of `slot`, in the machine's byte order.
+    /// Writes the result into its slot: all of it, in the machine's byte order.
     pub(super) fn write(&self, image: &Image, rng: &Rng, slot: &mut [u8]) {
+        self.write_as(&self.stored, self.order, image, rng, slot);
+    }
+
+    /// The result as a tensor of its own, before the batch's type and order.
+    pub(super) fn tensor(&self, image: &Image, rng: &Rng, bytes: &mut Vec<u8>) -> Tensor {
+        let is_bytes = matches!(self.lookup, Lookup::U8(_));
+        bytes.resize(image.pixels.len() * if is_bytes { 1 } else { size_of::<f32>() }, 0);
+        self.write_as(&self.lookup, Order::Planar, image, rng, bytes);
+        let data = if is_bytes {
+            TensorData::U8(bytes.clone())
+        } else {
+            TensorData::F32(bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect())
+        };
+        Tensor { channels: image.channels, height: image.height, width: image.width, data }
+    }
+
+    fn write_as(&self, lookup: &Lookup, order: Order, image: &Image, rng: &Rng, slot: &mut [u8]) {
         let (mut mirrored, mut upside_down) = (false, false);
         for flip in &self.flips {
             let flips = rng.fork(flip.position as u64).chance(flip.p);
             *(if flip.horizontal { &mut mirrored } else { &mut upside_down }) ^= flips;
         }
-        let walk = Walk { mirrored, upside_down };
-        match &self.lookup {
-            Lookup::U8(tables) => portable::planes(image, tables, walk, slot),
-            Lookup::F32(tables) => float_planes(image, tables, self.formula.as_ref(), walk, slot),
-        }
+        let (walk, formula) = (Walk { mirrored, upside_down }, self.formula.as_ref());
+        let dtype = match lookup {
+            Lookup::U8(tables) => spread(image, tables, formula, order, walk, slot),
+            Lookup::F32(tables) => spread(image, tables, formula, order, walk, slot),
+            Lookup::F16(tables) => spread(image, tables, formula, order, walk, slot),
+            Lookup::BF16(tables) => spread(image, tables, formula, order, walk, slot),
+        };
         for (position, op) in &self.erasings {
-            self.erase(op, image, &mut rng.fork(*position as u64), slot);
+            self.erase(op, dtype, order, image, &mut rng.fork(*position as u64), slot);
         }
     }
 
-    /// The result as a tensor of its own.
-    pub(super) fn tensor(&self, image: &Image, rng: &Rng, bytes: &mut Vec<u8>) -> Tensor {
-        let element_bytes = match &self.lookup {
-            Lookup::U8(_) => 1,
-            Lookup::F32(_) => 4,
-        };
-        bytes.resize(image.pixels.len() * element_bytes, 0);
-        self.write(image, rng, bytes);
-        let data = match &self.lookup {
-            Lookup::U8(_) => TensorData::U8(bytes.clone()),
-            Lookup::F32(_) => {
-                let float = |bytes: &[u8]| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                TensorData::F32(bytes.chunks_exact(4).map(float).collect())
-            }
-        };
-        Tensor { channels: image.channels, height: image.height, width: image.width, data }
-    }
-
-    fn erase(&self, op: &Op, image: &Image, rng: &mut Rng, slot: &mut [u8]) {
+    fn erase(&self, op: &Op, dtype: Dtype, order: Order, image: &Image, rng: &mut Rng, slot: &mut [u8]) {
         let Op::RandomErasing { p, scale, ratio, value } = op else { return };
         let patch = if rng.chance(*p) { erase::choose(*scale, *ratio, (image.width, image.height), rng) } else { None };
         let Some(patch) = patch else { return };
-        let width = image.width as usize;
+        let (width, channels) = (image.width as usize, image.channels as usize);
         let plane = width * image.height as usize;
-        let bytes = matches!(self.lookup, Lookup::U8(_));
-        erase::fill(patch, image.channels as usize, value, rng, |channel, y, x, value| {
-            let at = channel * plane + y * width + x;
-            if bytes {
-                slot[at] = truncate(value);
-            } else {
-                slot[at * 4..][..4].copy_from_slice(&value.to_ne_bytes());
-            }
+        let is_bytes = matches!(self.lookup, Lookup::U8(_));
+        erase::fill(patch, channels, value, rng, |channel, y, x, value| {
+            let at = match order {
+                Order::Planar => channel * plane + y * width + x,
+                Order::Interleaved => (y * width + x) * channels + channel,
+            };
+            // What the ops make is the batch's only after it is a tensor's.
+            let element = if is_bytes { Element::U8(truncate(value)) } else { Element::F32(value) };
+            place::element(element, dtype, &mut slot[at * dtype.size_bytes()..][..dtype.size_bytes()]);
         });
     }
 }
@@ -157,12 +170,21 @@ struct Walk {
     upside_down: bool,
 }
 
-/// Three interleaved channels to three planes of floats, with vectors where there are any for it.
-fn float_planes(image: &Image, tables: &[[f32; 256]], formula: Option<&Formula>, walk: Walk, slot: &mut [u8]) {
+/// Interleaved bytes to planes or pixels, with vectors where there are any for it; says of which type.
+fn spread<T: Stored>(
+    image: &Image,
+    tables: &[[T; 256]],
+    formula: Option<&Formula>,
+    order: Order,
+    walk: Walk,
+    slot: &mut [u8],
+) -> Dtype {
     #[cfg(target_arch = "x86_64")]
     if let (Some(formula), true) = (formula, avx2::is_available()) {
-        return avx2::planes(image, formula, tables, walk, slot);
+        avx2::write(image, formula, tables, order, walk, slot);
+        return T::DTYPE;
     }
     let _ = formula;
-    portable::planes(image, tables, walk, slot);
+    portable::write(image, tables, order, walk, slot);
+    T::DTYPE
 }

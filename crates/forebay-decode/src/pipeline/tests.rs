@@ -6,7 +6,8 @@ use forebay_core::{Epoch, Kind, Rng, SampleId};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 
 use super::*;
-use crate::{Custom, Dtype, Erase, Interpolation, Padding, PaddingMode, ResizeTo, Size, Tensor};
+use crate::narrow::{Brain, Half};
+use crate::{Custom, Dtype, Erase, Interpolation, Padding, PaddingMode, ResizeTo, Size, TensorData};
 
 /// A bitmap file of noise; lossless, so that a part of it is exactly a part.
 fn bitmap(width: u32, height: u32, seed: u32) -> Vec<u8> {
@@ -62,6 +63,36 @@ fn long_way(ops: &[Op]) -> Pipeline {
     pipeline
 }
 
+/// Every type and order of a batch.
+fn outputs() -> impl Iterator<Item = Output> {
+    let dtypes = [None, Some(Dtype::U8), Some(Dtype::F32), Some(Dtype::F16), Some(Dtype::BF16)];
+    dtypes.into_iter().flat_map(|dtype| [Order::Planar, Order::Interleaved].map(|order| Output { dtype, order }))
+}
+
+/// What a slot has to hold of a tensor, element by element.
+fn slot_of(tensor: &Tensor, output: Output) -> Vec<u8> {
+    let plane = tensor.width as usize * tensor.height as usize;
+    let channels = tensor.channels as usize;
+    let mut bytes = Vec::new();
+    for at in 0..plane * channels {
+        let from = match output.order {
+            Order::Planar => at,
+            Order::Interleaved => at % channels * plane + at / channels,
+        };
+        let float = match &tensor.data {
+            TensorData::U8(data) => f32::from(data[from]),
+            TensorData::F32(data) => data[from],
+        };
+        match output.dtype.unwrap_or(tensor.layout().dtype) {
+            Dtype::U8 => bytes.push(float as u8),
+            Dtype::F32 => bytes.extend(float.to_ne_bytes()),
+            Dtype::F16 => bytes.extend(Half::of(float).0.to_ne_bytes()),
+            Dtype::BF16 => bytes.extend(Brain::of(float).0.to_ne_bytes()),
+        }
+    }
+    bytes
+}
+
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Image(a), Value::Image(b)) => a == b,
@@ -80,16 +111,24 @@ fn check_short_cuts(ops: &[Op], bytes: &[u8], sample: u64) {
         let (got, _) = short.run(bytes, &rng, &mut scratch).unwrap();
         assert!(same(&got, &expected), "{short} differs from the long way");
     }
-    let Some(layout) = short.layout() else { return };
-    let mut slot = vec![0xAA; layout.size_bytes()];
-    short.run_into(bytes, &rng, &mut scratch, &mut slot).unwrap();
-    let Value::Tensor(tensor) = expected else { panic!("a layout, but no tensor") };
-    assert_eq!(tensor.layout(), layout);
-    let bytes: Vec<u8> = match tensor.data {
-        TensorData::U8(data) => data,
-        TensorData::F32(data) => data.into_iter().flat_map(f32::to_ne_bytes).collect(),
+    let (Some(layout), Value::Tensor(tensor)) = (short.layout(), &expected) else {
+        assert!(short.layout().is_none(), "a layout, but no tensor");
+        return;
     };
-    assert!(slot == bytes, "{short} writes another slot than the long way");
+    assert_eq!(tensor.layout(), layout);
+    for output in outputs() {
+        if output.dtype == Some(Dtype::U8) && layout.dtype != Dtype::U8 {
+            assert!(short.with_output(output).is_err());
+            continue;
+        }
+        let short = short.with_output(output).unwrap();
+        let mut slot = vec![0xAA; short.layout().unwrap().size_bytes()];
+        short.run_into(bytes, &rng, &mut scratch, &mut slot).unwrap();
+        assert!(slot == slot_of(tensor, output), "{short} writes another slot than the long way");
+        slot.fill(0xAA);
+        short.place(tensor, &mut slot).unwrap();
+        assert!(slot == slot_of(tensor, output), "{short} places another tensor than was made");
+    }
 }
 
 fn interpolation() -> impl Strategy<Value = Interpolation> {
@@ -127,6 +166,8 @@ fn tail() -> impl Strategy<Value = Vec<Op>> {
         Just(vec![Op::Grayscale { num_output_channels: 1 }, Op::RandomHorizontalFlip { p: 0.5 }, Op::ToTensor]),
         Just(vec![Op::ToTensor, Op::RandomGrayscale { p: 0.5 }, Op::CenterCrop { size: size(9, 70) }, normalize()]),
         Just(vec![Op::ToTensor, normalize(), Op::ToDtype { dtype: Dtype::U8, scale: true }]),
+        Just([flips.clone(), vec![Op::ToImage, erasing(Erase::Values(vec![300.7]))]].concat()),
+        Just(vec![Op::ToImage, float.clone(), Op::Normalize { mean: vec![0.5], std: vec![1e-5] }]),
         Just(vec![Op::RandomHorizontalFlip { p: 0.5 }]),
     ]
 }
@@ -201,7 +242,8 @@ fn flips_happen_as_often_as_asked() {
 
 #[test]
 fn layout_is_known_when_the_size_is() {
-    let layout = |height, width, channels, dtype| Some(Layout { channels, height, width, dtype });
+    let order = Order::Planar;
+    let layout = |height, width, channels, dtype| Some(Layout { channels, height, width, dtype, order });
     assert_eq!(imagenet().layout(), layout(224, 224, 3, Dtype::F32));
     let of = |ops| Pipeline::new(ops).unwrap().layout();
     assert_eq!(of(vec![Op::ToTensor]), None);
@@ -213,6 +255,60 @@ fn layout_is_known_when_the_size_is() {
     let border =
         Op::Pad { padding: Padding::from_values(&[1, 2]).unwrap(), fill: vec![0.0], padding_mode: PaddingMode::Edge };
     assert_eq!(of(vec![Op::CenterCrop { size: 4.into() }, Op::ToTensor, border]), layout(8, 6, 3, Dtype::F32));
+}
+
+#[test]
+fn layout_is_the_batchs() {
+    let halves = Output { dtype: Some(Dtype::F16), order: Order::Interleaved };
+    let pipeline = imagenet().with_output(halves).unwrap();
+    let made = imagenet().layout().unwrap();
+    assert_eq!(pipeline.layout(), Some(Layout { dtype: Dtype::F16, order: Order::Interleaved, ..made }));
+    assert_eq!(pipeline.layout().unwrap().size_bytes() * 2, made.size_bytes());
+    assert!(pipeline.to_string().ends_with("std=[0.229, 0.224, 0.225]) → float16 → channels_last"), "{pipeline}");
+    // A second output replaces the first.
+    assert_eq!(pipeline.with_output(Output::default()).unwrap().layout(), Some(made));
+    let custom = Op::Custom(Arc::new(Own(|value, _| value)));
+    assert_eq!(Pipeline::new(vec![custom]).unwrap().with_output(halves).unwrap().layout(), None);
+}
+
+#[test]
+fn bytes_are_asked_for_where_there_are_bytes() {
+    let bytes = Output { dtype: Some(Dtype::U8), ..Output::default() };
+    let error = imagenet().with_output(bytes).unwrap_err();
+    assert_eq!(error.kind(), Kind::Config);
+    assert_eq!(error.message(), "dtype: expected transforms that end in uint8 for \"uint8\", got float32");
+    assert!(error.hint().contains("normalise on the GPU"), "{}", error.hint());
+    // What ends in a picture becomes a tensor of bytes; with any other type it stays a picture.
+    let pictures = Pipeline::new(vec![Op::CenterCrop { size: 4.into() }]).unwrap();
+    let tensors = pictures.with_output(bytes).unwrap();
+    assert_eq!(tensors.layout().map(|layout| (layout.dtype, layout.size_bytes())), Some((Dtype::U8, 48)));
+    assert_eq!(tensors.to_string(), "decode → CenterCrop(size=(4, 4)) → ToImage() → uint8");
+    let floats = Output { dtype: Some(Dtype::F32), ..Output::default() };
+    assert_eq!(pictures.with_output(floats).unwrap().layout(), None);
+}
+
+#[test]
+fn short_floats_are_the_batchs_alone() {
+    let error = Pipeline::new(vec![Op::ToTensor, Op::ToDtype { dtype: Dtype::F16, scale: false }]).unwrap_err();
+    assert!(error.message().contains("expected uint8 or float32, got float16: ask the loader for it"), "{error}");
+}
+
+#[test]
+fn tensors_of_another_kind_are_not_placed() {
+    let tensor = |data| Tensor { channels: 1, height: 1, width: 2, data };
+    let crop = Op::CenterCrop { size: size(1, 2) };
+    let grey = Op::Grayscale { num_output_channels: 1 };
+    let fixed = Pipeline::new(vec![crop, grey, Op::ToTensor]).unwrap();
+    let mut slot = [0; 8];
+    fixed.place(&tensor(TensorData::F32(vec![1.0, 2.0])), &mut slot).unwrap();
+    let error = fixed.place(&tensor(TensorData::U8(vec![1, 2])), &mut slot).unwrap_err();
+    assert!(error.message().contains("the pipeline promised"), "{error}");
+    let unknown = Pipeline::new(vec![Op::Custom(Arc::new(Own(|value, _| value)))]).unwrap();
+    let bytes = unknown.with_output(Output { dtype: Some(Dtype::U8), ..Output::default() }).unwrap();
+    let error = bytes.place(&tensor(TensorData::F32(vec![1.0, 2.0])), &mut slot[..2]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Config);
+    let error = bytes.place(&tensor(TensorData::U8(vec![1, 2])), &mut slot).unwrap_err();
+    assert!(error.message().contains("has another size than its slot of 8 bytes"), "{error}");
 }
 
 #[test]

@@ -1,80 +1,180 @@
-//! Three interleaved channels to three planes of floats, 8 pixels at a time with AVX2 and FMA: the same floats as
-//! `portable`, because [`Formula`] was tried on every byte.
+//! Three interleaved channels to planes or pixels of any type, 8 elements at a time with AVX2, FMA and F16C: the same
+//! bits as `portable`, because [`Formula`] was tried on every byte.
 
 use std::arch::x86_64::*;
 
-use super::formula::{Formula, UNIT};
-use super::{Walk, portable};
-use crate::Image;
+use super::formula::{Formula, Scale, UNIT};
+use super::portable::{self, Stored};
+use super::{Walk, narrow};
+use crate::{Dtype, Image, Order};
 
-/// Pixels at a time.
+/// Elements at a time.
 const LANES: usize = 8;
+/// As many pixels have this many bytes, and make three vectors.
+const GROUP: usize = LANES * 3;
 
-/// Whether the processor has what [`planes`] needs.
+/// Whether the processor has what [`write`] needs.
 pub(super) fn is_available() -> bool {
-    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+    narrow::avx2::is_available() && std::arch::is_x86_feature_detected!("fma")
 }
 
-/// Writes three planes; `tables` serve the pixels that do not fill a vector. The processor has AVX2 and FMA.
-pub(super) fn planes(image: &Image, formula: &Formula, tables: &[[f32; 256]], walk: Walk, slot: &mut [u8]) {
+/// Writes three channels; `tables` serve the pixels that do not fill a group. The processor has AVX2, FMA and F16C.
+/// Where the elements are bytes, the formula has to be the one that changes nothing.
+pub(super) fn write<T: Stored>(
+    image: &Image,
+    formula: &Formula,
+    tables: &[[T; 256]],
+    order: Order,
+    walk: Walk,
+    slot: &mut [u8],
+) {
     let (width, height) = (image.width as usize, image.height as usize);
-    let (fast, row_bytes) = (width / LANES * LANES, width * 4);
+    let (fast, row_bytes) = (width / LANES * LANES, width * size_of::<T>());
+    // SAFETY: the caller has seen that the processor has AVX2, FMA and F16C.
+    let vectors = unsafe { [0, 1, 2].map(|number| Vector::new(number, formula, order, walk.mirrored)) };
     for y in 0..height {
         let from = if walk.upside_down { height - 1 - y } else { y };
         let pixels = &image.pixels[from * width * 3..][..width * 3];
-        let (reds, rest) = slot[y * row_bytes..].split_at_mut(height * row_bytes);
-        let (greens, blues) = rest.split_at_mut(height * row_bytes);
-        let out = [&mut reds[..row_bytes], &mut greens[..row_bytes], &mut blues[..row_bytes]];
         // Mirrored, the last pixels come first.
         let (first, last) = if walk.mirrored { pixels.split_at((width - fast) * 3) } else { pixels.split_at(fast * 3) };
-        let (vectors, others) = if walk.mirrored { (last, first) } else { (first, last) };
-        for (channel, out) in out.into_iter().enumerate() {
-            let (out, out_others) = out.split_at_mut(fast * 4);
-            // SAFETY: the caller has seen that the processor has AVX2 and FMA.
-            unsafe { channel_row(vectors, formula, channel, walk.mirrored, out) };
-            portable::row(others, 3, channel, &tables[channel], walk.mirrored, out_others);
+        let (groups, others) = if walk.mirrored { (last, first) } else { (first, last) };
+        match order {
+            Order::Planar => {
+                for (channel, (vector, table)) in vectors.iter().zip(tables).enumerate() {
+                    let out = &mut slot[(channel * height + y) * row_bytes..][..row_bytes];
+                    let (out, out_others) = out.split_at_mut(fast * size_of::<T>());
+                    // SAFETY: as above.
+                    unsafe { plane_row::<T>(groups, vector, walk.mirrored, out) };
+                    portable::plane_row(others, 3, channel, table, walk.mirrored, out_others);
+                }
+            }
+            Order::Interleaved => {
+                let out = &mut slot[y * row_bytes * 3..][..row_bytes * 3];
+                let (out, out_others) = out.split_at_mut(fast * 3 * size_of::<T>());
+                // SAFETY: as above.
+                unsafe { pixel_row::<T>(groups, &vectors, walk.mirrored, out) };
+                portable::pixel_row(others, tables, walk.mirrored, out_others);
+            }
         }
     }
 }
 
-/// One channel of whole vectors of pixels.
-#[target_feature(enable = "avx2,fma")]
-fn channel_row(pixels: &[u8], formula: &Formula, channel: usize, mirrored: bool, out: &mut [u8]) {
-    let (mean, std) = (_mm256_set1_ps(formula.mean[channel]), _mm256_set1_ps(formula.std[channel]));
-    let inverse = _mm256_set1_ps(1.0 / formula.std[channel]);
-    let (most, unit) = (_mm256_set1_ps(255.0), _mm256_set1_ps(UNIT));
-    let (front, back) = shuffles(channel, mirrored);
-    let (count, vector_bytes) = (pixels.len() / (LANES * 3), LANES * 3);
-    for (at, out) in out.chunks_exact_mut(LANES * 4).enumerate() {
-        let from = if mirrored { count - 1 - at } else { at };
-        let pixels = &pixels[from * vector_bytes..][..vector_bytes];
-        let bytes = _mm_or_si128(
-            _mm_shuffle_epi8(load(&pixels[..16]), front),
-            _mm_shuffle_epi8(load(&pixels[vector_bytes - 16..]), back),
-        );
-        let value = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
-        let value = if formula.divides { divide(value, most, unit) } else { _mm256_mul_ps(value, unit) };
-        store(out, divide(_mm256_sub_ps(value, mean), std, inverse));
+/// One channel of whole groups of pixels.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn plane_row<T: Stored>(pixels: &[u8], vector: &Vector, mirrored: bool, out: &mut [u8]) {
+    let groups = pixels.chunks_exact(GROUP);
+    let out = out.chunks_exact_mut(LANES * size_of::<T>());
+    // Two loops: a reversed one inside the other's closure would cost the forward one its vectors.
+    if mirrored {
+        for (group, out) in groups.rev().zip(out) {
+            vector.write::<T>(group, out);
+        }
+    } else {
+        for (group, out) in groups.zip(out) {
+            vector.write::<T>(group, out);
+        }
     }
 }
 
-/// Where the bytes of a channel of 8 pixels are in the first 16 and in the last 16 of their 24 bytes.
-#[target_feature(enable = "avx2")]
-fn shuffles(channel: usize, mirrored: bool) -> (__m128i, __m128i) {
-    let (mut front, mut back) = ([-1i8; 16], [-1i8; 16]);
-    for lane in 0..LANES {
-        let at = (if mirrored { LANES - 1 - lane } else { lane }) * 3 + channel;
-        if at < 16 { front[lane] = at as i8 } else { back[lane] = at as i8 - 8 }
+/// All channels of whole groups of pixels.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pixel_row<T: Stored>(pixels: &[u8], vectors: &[Vector; 3], mirrored: bool, out: &mut [u8]) {
+    let count = pixels.len() / GROUP;
+    for (at, out) in out.chunks_exact_mut(GROUP * size_of::<T>()).enumerate() {
+        let from = if mirrored { count - 1 - at } else { at };
+        let group = &pixels[from * GROUP..][..GROUP];
+        for (vector, out) in vectors.iter().zip(out.chunks_exact_mut(LANES * size_of::<T>())) {
+            vector.write::<T>(group, out);
+        }
     }
-    let vector = |bytes: [i8; 16]| {
-        let word = |from: usize| i64::from_le_bytes(std::array::from_fn(|next| bytes[from + next] as u8));
-        _mm_set_epi64x(word(8), word(0))
-    };
-    (vector(front), vector(back))
+}
+
+/// How one of three vectors is made of a group of pixels: a plane's, or the first, second or third of the pixels'.
+struct Vector {
+    /// Where its bytes are in the first 16 and in the last 16 of the group.
+    front: __m128i,
+    back: __m128i,
+    scale: Scale,
+    mean: __m256,
+    std: __m256,
+    inverse: __m256,
+}
+
+impl Vector {
+    #[target_feature(enable = "avx2")]
+    fn new(number: usize, formula: &Formula, order: Order, mirrored: bool) -> Self {
+        let (mut front, mut back) = ([-1i8; 16], [-1i8; 16]);
+        let mut channels = [0; LANES];
+        for lane in 0..LANES {
+            let (pixel, channel) = match order {
+                Order::Planar => (lane, number),
+                Order::Interleaved => ((number * LANES + lane) / 3, (number * LANES + lane) % 3),
+            };
+            let at = (if mirrored { LANES - 1 - pixel } else { pixel }) * 3 + channel;
+            if at < 16 {
+                front[lane] = at as i8
+            } else {
+                back[lane] = at as i8 - 8
+            }
+            channels[lane] = channel;
+        }
+        let bytes = |bytes: [i8; 16]| {
+            let word = |from: usize| i64::from_le_bytes(std::array::from_fn(|next| bytes[from + next] as u8));
+            _mm_set_epi64x(word(8), word(0))
+        };
+        let floats = |of: &dyn Fn(usize) -> f32| {
+            let [a, b, c, d, e, f, g, h] = channels.map(of);
+            _mm256_setr_ps(a, b, c, d, e, f, g, h)
+        };
+        Self {
+            front: bytes(front),
+            back: bytes(back),
+            scale: formula.scale,
+            mean: floats(&|channel| formula.mean[channel]),
+            std: floats(&|channel| formula.std[channel]),
+            inverse: floats(&|channel| 1.0 / formula.std[channel]),
+        }
+    }
+
+    /// Writes 8 elements.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn write<T: Stored>(&self, group: &[u8], out: &mut [u8]) {
+        let bytes = _mm_or_si128(
+            _mm_shuffle_epi8(load(&group[..16]), self.front),
+            _mm_shuffle_epi8(load(&group[GROUP - 16..GROUP]), self.back),
+        );
+        let out = &mut out[..LANES * size_of::<T>()];
+        match T::DTYPE {
+            // SAFETY: 8 bytes are there; the store needs no alignment.
+            Dtype::U8 => unsafe { _mm_storel_epi64(out.as_mut_ptr().cast(), bytes) },
+            // SAFETY: 32 bytes are there; the store needs no alignment.
+            Dtype::F32 => unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), self.value(bytes)) },
+            // SAFETY: 16 bytes are there; the store needs no alignment.
+            Dtype::F16 => unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::half(self.value(bytes))) },
+            // SAFETY: 16 bytes are there; the store needs no alignment.
+            Dtype::BF16 => unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::brain(self.value(bytes))) },
+        }
+    }
+
+    /// What the formula makes of the lower 8 bytes.
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    fn value(&self, bytes: __m128i) -> __m256 {
+        let (most, unit) = (_mm256_set1_ps(255.0), _mm256_set1_ps(UNIT));
+        let value = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+        let value = match self.scale {
+            Scale::Divided => divide(value, most, unit),
+            Scale::Multiplied => _mm256_mul_ps(value, unit),
+            Scale::None => value,
+        };
+        divide(_mm256_sub_ps(value, self.mean), self.std, self.inverse)
+    }
 }
 
 /// `value / by` by its reciprocal, corrected once: the twin of the formula's.
 #[target_feature(enable = "avx2,fma")]
+#[inline]
 fn divide(value: __m256, by: __m256, reciprocal: __m256) -> __m256 {
     let quotient = _mm256_mul_ps(value, reciprocal);
     let rest = _mm256_fnmadd_ps(quotient, by, value);
@@ -82,17 +182,11 @@ fn divide(value: __m256, by: __m256, reciprocal: __m256) -> __m256 {
 }
 
 #[target_feature(enable = "avx2")]
+#[inline]
 fn load(bytes: &[u8]) -> __m128i {
     let bytes = &bytes[..16];
     // SAFETY: 16 bytes are there; the load needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2")]
-fn store(out: &mut [u8], values: __m256) {
-    let out = &mut out[..LANES * 4];
-    // SAFETY: 32 bytes are there; the store needs no alignment.
-    unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), values) }
 }
 
 #[cfg(test)]
@@ -100,27 +194,48 @@ mod tests {
     use super::*;
     use crate::ops::convert::{Lookup, Pointwise};
 
+    fn check<T: Stored>(image: &Image, formula: &Formula, tables: &[[T; 256]]) {
+        for order in [Order::Planar, Order::Interleaved] {
+            for (mirrored, upside_down) in [(false, false), (true, false), (false, true), (true, true)] {
+                let walk = Walk { mirrored, upside_down };
+                let mut expected = vec![0; image.pixels.len() * size_of::<T>()];
+                let mut got = vec![1; expected.len()];
+                portable::write(image, tables, order, walk, &mut expected);
+                write(image, formula, tables, order, walk, &mut got);
+                let (width, height) = (image.width, image.height);
+                assert!(got == expected, "{width}×{height} {order:?} {walk:?} as {:?} by {formula:?}", T::DTYPE);
+            }
+        }
+    }
+
     #[test]
     fn vectors_equal_the_tables() {
         if !is_available() {
             return;
         }
-        let normalize = Pointwise::Normalize { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] };
-        for first in [Pointwise::Unit, Pointwise::Scaled] {
-            let chain = [first, normalize.clone()];
+        let normalize = |mean: [f32; 3], std: [f32; 3]| Pointwise::Normalize { mean: mean.into(), std: std.into() };
+        let imagenet = || normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+        // Results that are subnormal, and too large, as floats of 16 bits.
+        let extreme = || normalize([0.0, 0.5, -1e6], [3e4, 1e-4, 2.0]);
+        for chain in [
+            vec![],
+            vec![Pointwise::Float],
+            vec![Pointwise::Unit, imagenet()],
+            vec![Pointwise::Scaled, imagenet()],
+            vec![Pointwise::Unit, extreme()],
+        ] {
             let lookup = Lookup::new(&chain, 3);
             let formula = Formula::new(&chain, &lookup).unwrap();
-            let Lookup::F32(tables) = lookup else { panic!("floats are expected") };
-            for (width, height) in [(1, 1), (7, 3), (8, 2), (9, 2), (67, 29)] {
+            for (width, height) in [(1, 1), (7, 3), (8, 2), (9, 2), (16, 1), (67, 29)] {
                 let pixels: Vec<u8> = (0..width * height * 3).map(|at| (at * 89 % 256) as u8).collect();
                 let image = Image { width, height, channels: 3, pixels };
-                for (mirrored, upside_down) in [(false, false), (true, false), (false, true), (true, true)] {
-                    let walk = Walk { mirrored, upside_down };
-                    let mut expected = vec![0; image.pixels.len() * 4];
-                    let mut got = vec![1; image.pixels.len() * 4];
-                    portable::planes(&image, &tables, walk, &mut expected);
-                    planes(&image, &formula, &tables, walk, &mut got);
-                    assert!(got == expected, "{width}×{height} {walk:?}");
+                for dtype in [Dtype::U8, Dtype::F32, Dtype::F16, Dtype::BF16] {
+                    match lookup.stored_as(dtype) {
+                        Lookup::U8(tables) => check(&image, &formula, &tables),
+                        Lookup::F32(tables) => check(&image, &formula, &tables),
+                        Lookup::F16(tables) => check(&image, &formula, &tables),
+                        Lookup::BF16(tables) => check(&image, &formula, &tables),
+                    }
                 }
             }
         }

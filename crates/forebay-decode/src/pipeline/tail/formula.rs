@@ -1,19 +1,31 @@
-//! A chain of conversions as arithmetic for vectors: `x / 255`, or `x` times 1/255, then `(y - mean) / std`.
+//! A chain of conversions as arithmetic for vectors: `x / 255`, `x` times 1/255 or `x`, then `(y - mean) / std`.
 //!
 //! Division is slow, so it is done by a multiplication and a correction that rounds the same in all but rare cases.
 //! Bytes are few: each formula is tried on all of them, and used only if every float is that of the table.
 
+use crate::Dtype;
 use crate::ops::convert::{Lookup, Pointwise};
 
 /// The chain for three channels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Formula {
-    /// Divide by 255; otherwise multiply by 1/255.
-    pub(super) divides: bool,
+    /// What bytes become first.
+    pub(super) scale: Scale,
     /// For each channel.
     pub(super) mean: [f32; 3],
     /// For each channel.
     pub(super) std: [f32; 3],
+}
+
+/// From bytes to floats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Scale {
+    /// Divided by 255.
+    Divided,
+    /// Times 1/255.
+    Multiplied,
+    /// As they are. With nothing after it, bytes may stay bytes.
+    None,
 }
 
 /// 1/255 to the nearest float.
@@ -22,11 +34,12 @@ pub(super) const UNIT: f32 = (1.0 / 255.0) as f32;
 impl Formula {
     /// The formula for a chain; `None` if there is none that gives exactly the floats of the table.
     pub(super) fn new(chain: &[Pointwise], lookup: &Lookup) -> Option<Self> {
-        let Lookup::F32(tables) = lookup else { return None };
-        let (divides, rest) = match chain {
-            [Pointwise::Unit, rest @ ..] => (true, rest),
-            [Pointwise::Scaled, rest @ ..] => (false, rest),
-            _ => return None,
+        let Lookup::F32(tables) = lookup.stored_as(Dtype::F32) else { return None };
+        let (scale, rest) = match chain {
+            [Pointwise::Unit, rest @ ..] => (Scale::Divided, rest),
+            [Pointwise::Scaled, rest @ ..] => (Scale::Multiplied, rest),
+            [Pointwise::Float, rest @ ..] => (Scale::None, rest),
+            rest => (Scale::None, rest),
         };
         let (mean, std) = match rest {
             [] => ([0.0; 3], [1.0; 3]),
@@ -36,7 +49,7 @@ impl Formula {
             }
             _ => return None,
         };
-        let formula = Self { divides, mean, std };
+        let formula = Self { scale, mean, std };
         let holds = |(channel, table): (usize, &[f32; 256])| {
             let value = |byte: u8| formula.value(channel, byte).to_bits();
             (0..=255u8).all(|byte| value(byte) == table[usize::from(byte)].to_bits())
@@ -47,7 +60,11 @@ impl Formula {
     /// What the vectors compute, for one byte.
     fn value(&self, channel: usize, byte: u8) -> f32 {
         let value = f32::from(byte);
-        let unit = if self.divides { divide(value, 255.0, UNIT) } else { value * UNIT };
+        let unit = match self.scale {
+            Scale::Divided => divide(value, 255.0, UNIT),
+            Scale::Multiplied => value * UNIT,
+            Scale::None => value,
+        };
         let std = self.std[channel];
         divide(unit - self.mean[channel], std, 1.0 / std)
     }
@@ -78,6 +95,8 @@ mod tests {
             vec![Pointwise::Unit, imagenet.clone()],
             vec![Pointwise::Scaled, imagenet],
             vec![Pointwise::Unit, half],
+            vec![Pointwise::Float],
+            vec![],
         ] {
             assert!(formula(&chain).is_some(), "{chain:?}");
         }
@@ -85,8 +104,7 @@ mod tests {
 
     #[test]
     fn chains_of_another_kind_keep_the_table() {
-        assert_eq!(formula(&[Pointwise::Float]), None);
-        assert_eq!(formula(&[]), None);
+        assert_eq!(formula(&[Pointwise::Unit, Pointwise::Byte { scale: true }, Pointwise::Float]), None);
         // The reciprocal of this one is no float: the result would be infinite.
         let tiny = Pointwise::Normalize { mean: vec![0.0], std: vec![1e-45] };
         assert_eq!(formula(&[Pointwise::Unit, tiny]), None);

@@ -1,0 +1,124 @@
+//! Floats of 16 bits, rounded to the nearest (ties to even) as torch rounds them; numbers too large become infinite, and
+//! what is not a number stays that.
+//!
+//! The scalar functions are always compiled; `avx2` has their twins.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+
+/// A `float16`, as its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Half(pub(crate) u16);
+
+/// A `bfloat16`, as its bits: the upper half of a `float32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Brain(pub(crate) u16);
+
+impl Half {
+    pub(crate) fn of(value: f32) -> Self {
+        const INFINITE: u32 = f32::INFINITY.to_bits();
+        /// 2^16, and 2^-14: from the one on a half is infinite, below the other it is subnormal.
+        const TOO_LARGE: u32 = 65536f32.to_bits();
+        const SMALLEST_NORMAL: u32 = 0x3880_0000;
+        let magnitude = value.to_bits() & 0x7FFF_FFFF;
+        let rounded = if magnitude > INFINITE {
+            0x7E00 | magnitude >> 13 & 0x3FF // quiet, with what fits of its payload
+        } else if magnitude >= TOO_LARGE {
+            0x7C00
+        } else if magnitude >= SMALLEST_NORMAL {
+            let exponent_moved = magnitude - (112 << 23);
+            (exponent_moved + 0xFFF + (exponent_moved >> 13 & 1)) >> 13
+        } else {
+            // The last bit of one half is 2^-24, which is a subnormal half's: the addition rounds.
+            (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits()
+        };
+        Self((value.to_bits() >> 16 & 0x8000 | rounded) as u16)
+    }
+}
+
+impl Brain {
+    pub(crate) fn of(value: f32) -> Self {
+        let bits = value.to_bits();
+        if value.is_nan() {
+            return Self((bits >> 16 | 0x40) as u16); // quiet: what is cut off may have been all that made it one
+        }
+        Self(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16)
+    }
+}
+
+/// Writes floats as `float16`, two bytes each in the machine's order.
+pub(crate) fn halves(values: &[f32], out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::is_available() {
+        return avx2::halves(values, out);
+    }
+    each(values, out, |value| Half::of(value).0);
+}
+
+/// Writes floats as `bfloat16`, two bytes each in the machine's order.
+pub(crate) fn brains(values: &[f32], out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::is_available() {
+        return avx2::brains(values, out);
+    }
+    each(values, out, |value| Brain::of(value).0);
+}
+
+fn each(values: &[f32], out: &mut [u8], bits: impl Fn(f32) -> u16) {
+    for (value, out) in values.iter().zip(out.as_chunks_mut::<2>().0) {
+        *out = bits(*value).to_ne_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_rounded_to_the_nearest_even() {
+        let tiny = 2f32.powi(-24);
+        for (value, expected) in [
+            (0.0, 0x0000),
+            (-0.0, 0x8000),
+            (1.0, 0x3C00),
+            (-2.0, 0xC000),
+            (65504.0, 0x7BFF),
+            (65519.9, 0x7BFF),
+            (65520.0, 0x7C00), // half way to what is no longer finite
+            (1e30, 0x7C00),
+            (f32::NEG_INFINITY, 0xFC00),
+            (f32::NAN, 0x7E00),
+            (f32::from_bits(0x7F80_0001), 0x7E00), // a signalling one whose payload is lost
+            (1.0 + 2f32.powi(-11), 0x3C00),        // a tie: to even, down
+            (1.0 + 3.0 * 2f32.powi(-11), 0x3C02),  // a tie: to even, up
+            (tiny, 0x0001),
+            (tiny / 2.0, 0x0000), // a tie at zero
+            (tiny * 0.500_1, 0x0001),
+            (tiny * 1.5, 0x0002),
+            (tiny * 1023.6, 0x0400), // rounds up into the normal ones
+            (f32::from_bits(1), 0x0000),
+        ] {
+            assert_eq!(Half::of(value).0, expected, "{value:e}");
+        }
+    }
+
+    #[test]
+    fn brains_are_rounded_to_the_nearest_even() {
+        for (bits, expected) in [
+            (0x0000_0000u32, 0x0000),
+            (0x8000_0000, 0x8000),
+            (0x3F80_0000, 0x3F80),
+            (0x3F80_8000, 0x3F80), // a tie: to even, down
+            (0x3F81_8000, 0x3F82), // a tie: to even, up
+            (0x3F80_8001, 0x3F81),
+            (0x7F7F_FFFF, 0x7F80), // the largest becomes infinite
+            (0x7F80_0000, 0x7F80),
+            (0x7F80_0001, 0x7FC0), // not infinite
+            (0xFFC0_0000, 0xFFC0),
+            (0x0000_8000, 0x0000),
+            (0x0000_8001, 0x0001),
+        ] {
+            assert_eq!(Brain::of(f32::from_bits(bits)).0, expected, "{bits:#x}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Eight floats at a time to 16 bits, with AVX2 and F16C: bit for bit what the scalar functions give.
+
+use std::arch::x86_64::*;
+
+use super::{Brain, Half, each};
+
+const LANES: usize = 8;
+
+/// Whether the processor has what this module needs.
+pub(crate) fn is_available() -> bool {
+    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c")
+}
+
+/// Writes halves. The processor has AVX2 and F16C.
+pub(super) fn halves(values: &[f32], out: &mut [u8]) {
+    // SAFETY: the caller has seen that the processor has AVX2 and F16C.
+    let done = unsafe { slice::<true>(values, out) };
+    each(&values[done..], &mut out[done * 2..], |value| Half::of(value).0);
+}
+
+/// Writes brains. The processor has AVX2 and F16C.
+pub(super) fn brains(values: &[f32], out: &mut [u8]) {
+    // SAFETY: the caller has seen that the processor has AVX2 and F16C.
+    let done = unsafe { slice::<false>(values, out) };
+    each(&values[done..], &mut out[done * 2..], |value| Brain::of(value).0);
+}
+
+/// Whole vectors; says how many values that were.
+#[target_feature(enable = "avx2,f16c")]
+fn slice<const HALF: bool>(values: &[f32], out: &mut [u8]) -> usize {
+    let (values, _) = values.as_chunks::<LANES>();
+    let (out, _) = out.as_chunks_mut::<{ LANES * 2 }>();
+    for (values, out) in values.iter().zip(out) {
+        // SAFETY: eight floats are there; the load needs no alignment.
+        let values = unsafe { _mm256_loadu_ps(values.as_ptr()) };
+        let short = if HALF { half(values) } else { brain(values) };
+        // SAFETY: 16 bytes are there; the store needs no alignment.
+        unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), short) };
+    }
+    values.len() * LANES
+}
+
+/// Eight halves.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(crate) fn half(values: __m256) -> __m128i {
+    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values)
+}
+
+/// Eight brains.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn brain(values: __m256) -> __m128i {
+    let bits = _mm256_castps_si256(values);
+    let upper = _mm256_srli_epi32::<16>(bits);
+    let last = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+    let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
+    let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+    let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+    let short = _mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), quiet, is_nan);
+    // Packs within each half of the register: the two useful quarters then lie apart.
+    let packed = _mm256_packus_epi32(short, short);
+    _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b00_00_10_00>(packed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random bits, so that every kind of float is among them, and the borders of each kind.
+    fn floats() -> Vec<f32> {
+        let borders = [0u32, 1, 0x007F_FFFF, 0x0080_0000, 0x3300_0000, 0x3380_0000, 0x387F_F000, 0x3880_0000]
+            .into_iter()
+            .chain([0x477F_EFFF, 0x477F_F000, 0x4780_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001, 0x7FC0_0000, !0]);
+        let around = borders.flat_map(|bits| (0..7u32).map(move |step| bits.wrapping_add(step).wrapping_sub(3)));
+        let mut state = 88_172_645_463_325_252u64;
+        let random = std::iter::repeat_with(move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as u32
+        });
+        // Half of the random ones within the range of halves: all bits alike would be so one time in eight.
+        let near = |bits: u32| if bits & 1 == 0 { bits } else { bits & 0x807F_FFFF | (96 + (bits >> 24) % 50) << 23 };
+        let all = around.flat_map(|bits| [bits, bits ^ 0x8000_0000]).chain(random.take(1_000_000).map(near));
+        all.map(f32::from_bits).collect()
+    }
+
+    #[test]
+    fn vectors_equal_the_scalars() {
+        if !is_available() {
+            return;
+        }
+        let values = floats();
+        assert!(values.iter().any(|value| value.is_nan()) && values.iter().any(|value| value.is_infinite()));
+        assert!(values.iter().filter(|value| value.is_subnormal()).count() > 100);
+        for length in [0, 1, 7, 8, 9, 15, 17, values.len() - 3, values.len()] {
+            let values = &values[values.len() - length..];
+            let (mut expected, mut got) = (vec![0; length * 2], vec![1; length * 2]);
+            each(values, &mut expected, |value| Half::of(value).0);
+            halves(values, &mut got);
+            assert!(expected == got, "halves of {length}");
+            each(values, &mut expected, |value| Brain::of(value).0);
+            brains(values, &mut got);
+            assert!(expected == got, "brains of {length}");
+        }
+    }
+}
