@@ -7,9 +7,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed;
+use crate::reader::directory::Directory;
 use crate::store::{Allot, Object, Stat, Store};
 
 /// The file system.
@@ -132,20 +133,13 @@ fn stat_of(metadata: &Metadata) -> Stat {
 }
 
 fn list(directory: &Path) -> io::Result<Listing> {
-    let metadata = fs::metadata(directory)?;
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        let is_directory = if kind.is_symlink() {
-            // A link that leads nowhere may still be a sample's name: reading it will say what is wrong.
-            fs::metadata(entry.path()).is_ok_and(|target| target.is_dir())
-        } else {
-            kind.is_dir()
-        };
-        entries.push(Entry { name: entry.file_name(), is_directory });
+    let mut entries = Directory::open(directory)?;
+    let metadata = entries.metadata()?;
+    let mut listing = Listing::new((metadata.dev(), metadata.ino()));
+    while let Some((name, is_directory)) = entries.next()? {
+        listing.push(name, is_directory);
     }
-    Ok(Listing { entries, identity: (metadata.dev(), metadata.ino()) })
+    Ok(listing)
 }
 
 #[cfg(test)]
