@@ -223,6 +223,39 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_listed_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), []).unwrap();
+        for (name, errno) in [("none", libc::ENOENT), ("file", libc::ENOTDIR)] {
+            let error = Local.list(&folder.path().join(name)).unwrap_err();
+            assert_eq!((error.errno(), error.stage()), (Some(errno), Some(Stage::Scan)));
+        }
+        // Removed while it is listed: its samples must not be missing silently.
+        let gone = folder.path().join("gone");
+        fs::create_dir(&gone).unwrap();
+        let mut directory = Directory::open(&gone).unwrap();
+        fs::remove_dir(&gone).unwrap();
+        assert_eq!(directory.next().unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn links_are_directories_where_they_lead_to_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("directory")).unwrap();
+        fs::write(folder.path().join("file"), []).unwrap();
+        for (name, target) in [("d", "directory"), ("f", "file"), ("l", "l"), ("n", "nowhere"), ("dd", "d")] {
+            std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        }
+        let listing = Local.list(folder.path()).unwrap();
+        let mut entries: Vec<_> =
+            listing.iter().map(|entry| (entry.name.to_str().unwrap(), entry.is_directory)).collect();
+        entries.sort();
+        let expected =
+            [("d", true), ("dd", true), ("directory", true), ("f", false), ("file", false), ("l", false), ("n", false)];
+        assert_eq!(entries, expected);
+    }
+
+    #[test]
     fn a_refused_buffer_ends_the_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");

@@ -16,7 +16,11 @@ use listers::Listers;
 
 /// The classes of a folder: the directories below it, sorted.
 pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<Vec<String>> {
-    forebay_format::find_classes(root, &|directory| list(store, directory, Retry::default()))
+    classes_of(store, root, Retry::default())
+}
+
+fn classes_of(store: &Arc<dyn Store>, root: &Path, retry: Retry) -> Result<Vec<String>> {
+    forebay_format::find_classes(root, &|directory| list(store, directory, retry))
 }
 
 /// Scans a folder through a store.
@@ -29,14 +33,17 @@ pub fn scan_folder(
     scan_with(store, root, options, accept, max_threads(&**store), Retry::default())
 }
 
-/// Directories at a time. What is in the page cache takes processors only; a disk or a server that has to be waited for
-/// takes some more.
+/// Directories at a time.
 fn max_threads(store: &dyn Store) -> usize {
-    /// Not less on a machine with few processors. Measured with warm caches: `benchmarks/results/scan.md`.
+    /// Not fewer where there are few processors: a disk has to be waited for. What is in the page cache takes the same
+    /// processor time with one thread as with eight (measured on two processors).
     const MIN_THREADS: usize = 4;
     /// More than this fight for the locks of one file system. Not measured.
     const MAX_THREADS: usize = 16;
-    machine::available_cpus().clamp(MIN_THREADS, MAX_THREADS).min(store.max_calls().unwrap_or(usize::MAX))
+    match store.max_calls() {
+        Some(max_calls) => max_calls.min(MAX_THREADS),
+        None => machine::available_cpus().clamp(MIN_THREADS, MAX_THREADS),
+    }
 }
 
 fn scan_with(
@@ -49,7 +56,7 @@ fn scan_with(
 ) -> Result<FolderIndex> {
     let classes = match &options.classes {
         Some(classes) => classes.clone(),
-        None => find_classes(store, root)?.into_iter().zip(0..).collect(),
+        None => classes_of(store, root, retry)?.into_iter().zip(0..).collect(),
     };
     let mut scan = Scan::new(root, &classes, options, accept);
     let sieve = scan.sieve();
@@ -78,3 +85,6 @@ fn list(store: &Arc<dyn Store>, directory: &Path, retry: Retry) -> Result<Listin
         None => Err(Error::internal("a directory was asked for and not listed")),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Reading in other processes: the contract, and what happens to readers that hang, die or are no longer needed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -220,9 +221,14 @@ fn a_directory_larger_than_the_window_is_listed_whole() {
         std::fs::write(folder.path().join(format!("{number}{long}")), []).unwrap();
     }
     std::os::unix::fs::symlink("/", folder.path().join("link")).unwrap();
-    let listing = Isolated::new(1, LONG).list(folder.path()).unwrap();
-    assert_eq!(listing.len(), 5_001);
-    assert_eq!(listing.iter().filter(|entry| entry.is_directory).count(), 1);
+    let expected: BTreeSet<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    for store in [&Isolated::new(1, LONG) as &dyn Store, &Local] {
+        let listing = store.list(folder.path()).unwrap();
+        assert_eq!(listing.len(), 5_001);
+        assert_eq!(listing.iter().filter(|entry| entry.is_directory).count(), 1);
+        assert!(listing.iter().map(|entry| entry.name.to_owned()).collect::<BTreeSet<_>>() == expected);
+    }
 }
 
 #[test]
