@@ -52,9 +52,9 @@ struct Seen {
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
     if let Some(folder) = &arguments.folder
         && let Ok(listing) = Local.list(folder)
-        && !listing.entries.is_empty()
+        && !listing.is_empty()
     {
-        let entries = listing.entries.len();
+        let entries = listing.len();
         writeln!(
             console.err,
             "error: --folder: expected a new or an empty folder, got {folder:?} with {entries} entries"

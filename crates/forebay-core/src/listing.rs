@@ -1,21 +1,79 @@
 //! What a directory holds: the words between the store that lists it and the format that makes samples of it.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 /// One name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry<'a> {
     /// The last component of its path.
-    pub name: OsString,
+    pub name: &'a OsStr,
     /// A directory, or a link to one. Everything else may be a sample.
     pub is_directory: bool,
 }
 
-/// A directory's entries, and which directory it is under all its names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A directory's entries, in no order, and which directory it is under all its names.
+///
+/// The names lie in one piece of memory: a directory of a million files is two allocations, not a million.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Its entries, in no order.
-    pub entries: Vec<Entry>,
-    /// Device and inode: the same for every path that leads here, so that a loop of links is seen.
-    pub identity: (u64, u64),
+    identity: (u64, u64),
+    names: Vec<u8>,
+    /// Where each name ends, and in the lowest bit whether it is a directory's.
+    ends: Vec<u64>,
+}
+
+impl Listing {
+    /// An empty directory. `identity` is device and inode: the same for every path that leads here, so that a loop of
+    /// links is seen.
+    pub fn new(identity: (u64, u64)) -> Self {
+        Self { identity, ..Self::default() }
+    }
+
+    /// Device and inode.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// Adds an entry.
+    pub fn push(&mut self, name: &OsStr, is_directory: bool) {
+        self.names.extend_from_slice(name.as_bytes());
+        self.ends.push((self.names.len() as u64) << 1 | u64::from(is_directory));
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The entries, in the order they were added.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut start = 0;
+        self.ends.iter().map(move |&end| {
+            let name = &self.names[start..(end >> 1) as usize];
+            start = (end >> 1) as usize;
+            Entry { name: OsStr::from_bytes(name), is_directory: end & 1 == 1 }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_back_what_was_added() {
+        let names = [b"a".as_slice(), b"", b"\xff\n", "\u{fc}.jpg".as_bytes()].map(OsStr::from_bytes);
+        let mut listing = Listing::new((1, 2));
+        assert!(listing.is_empty());
+        names.iter().zip([false, true, true, false]).for_each(|(name, is_directory)| listing.push(name, is_directory));
+        let entries: Vec<_> = listing.iter().map(|entry| (entry.name, entry.is_directory)).collect();
+        assert_eq!(entries, [(names[0], false), (names[1], true), (names[2], true), (names[3], false)]);
+        assert_eq!((listing.len(), listing.identity()), (4, (1, 2)));
+    }
 }

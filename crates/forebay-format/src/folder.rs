@@ -6,11 +6,13 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::index::FolderIndex;
+use crate::scan::Scan;
+use crate::sift::has_ending;
 
 /// The endings that count as images: torchvision's, and GIF.
 pub const IMAGE_EXTENSIONS: &[&str] =
@@ -38,15 +40,12 @@ impl ScanOptions {
 
     /// Whether a file's name has one of the endings, whatever its case.
     pub fn has_extension(&self, name: &OsStr) -> bool {
-        let name = name.as_bytes();
-        self.extensions.iter().any(|ending| {
-            let ending = ending.as_bytes();
-            name.len() >= ending.len() && name[name.len() - ending.len()..].eq_ignore_ascii_case(ending)
-        })
+        self.extensions.iter().any(|ending| has_ending(name.as_bytes(), ending))
     }
 }
 
-/// Scans a folder. `list` gives the entries of a directory; `accept` replaces the test of the ending.
+/// Scans a folder, one directory after the other. `list` gives the entries of a directory; `accept` replaces the test
+/// of the ending. [`Scan`] is for those who list several directories at a time.
 pub fn scan(
     root: &Path,
     options: &ScanOptions,
@@ -57,25 +56,13 @@ pub fn scan(
         Some(classes) => classes.clone(),
         None => find_classes(root, list)?.into_iter().zip(0..).collect(),
     };
-    let (names, indices) = classes.iter().cloned().unzip();
-    let mut scan = Scan { options, list, accept, index: FolderIndex::new(root, names, indices) };
-    let mut empty = Vec::new();
-    for (class, class_index) in &classes {
-        let before = scan.index.len();
-        scan.class(root, class, *class_index)?;
-        if scan.index.len() == before {
-            empty.push(class.as_str());
-        }
+    let mut scan = Scan::new(root, &classes, options, accept);
+    let sieve = scan.sieve();
+    while let Some(errand) = scan.next_errand() {
+        let listed = list(errand.as_ref()).map(|listing| sieve.sift(&listing));
+        scan.give(errand, listed);
     }
-    let mut index = scan.index;
-    if !empty.is_empty() && !options.allow_empty {
-        return Err(no_samples(root, &empty, options));
-    }
-    for class in empty {
-        index.push_note(root.join(class), "has no samples (allow_empty=True)");
-    }
-    index.finish();
-    Ok(index)
+    scan.finish()
 }
 
 /// The directories below a root, sorted: torchvision's classes.
@@ -87,12 +74,13 @@ pub fn find_classes(root: &Path, list: &dyn Fn(&Path) -> Result<Listing>) -> Res
         }
         _ => error,
     })?;
-    for entry in listing.entries.into_iter().filter(|entry| entry.is_directory) {
-        classes.push(entry.name.into_string().map_err(|name| {
+    for entry in listing.iter().filter(|entry| entry.is_directory) {
+        let name = entry.name.to_str().ok_or_else(|| {
             Error::config("has a name that is not UTF-8; a class name has to be")
-                .at_path(&root.join(name))
+                .at_path(&root.join(entry.name))
                 .at_stage(Stage::Scan)
-        })?);
+        })?;
+        classes.push(name.to_owned());
     }
     classes.sort_unstable();
     if classes.is_empty() {
@@ -106,7 +94,7 @@ pub fn find_classes(root: &Path, list: &dyn Fn(&Path) -> Result<Listing>) -> Res
     Ok(classes)
 }
 
-fn no_samples(root: &Path, empty: &[&str], options: &ScanOptions) -> Error {
+pub(crate) fn no_samples(root: &Path, empty: &[String], options: &ScanOptions) -> Error {
     const SHOWN: usize = 5;
     let names = empty.iter().take(SHOWN).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     let more = if empty.len() > SHOWN { format!(" and {} more", empty.len() - SHOWN) } else { String::new() };
@@ -120,69 +108,10 @@ fn no_samples(root: &Path, empty: &[&str], options: &ScanOptions) -> Error {
         .with_hint("if those folders are no classes, move them out; pass allow_empty=True to accept empty classes")
 }
 
-struct Scan<'a, 'b> {
-    options: &'a ScanOptions,
-    list: &'a dyn Fn(&Path) -> Result<Listing>,
-    accept: Option<&'a mut Accept<'b>>,
-    index: FolderIndex,
-}
-
-impl Scan<'_, '_> {
-    /// All samples of one class. Directories are visited in the order of their whole path as text, which is
-    /// not that of a tree walk: "a-b" comes between "a" and "a/c".
-    fn class(&mut self, root: &Path, class: &str, class_index: u32) -> Result<()> {
-        let mut found = Vec::new();
-        self.walk(root, Path::new(class), &mut Vec::new(), &mut found)?;
-        found.sort_unstable_by(|a, b| a.0.as_os_str().as_bytes().cmp(b.0.as_os_str().as_bytes()));
-        for (directory, names) in found {
-            self.index.push_directory(directory, class_index);
-            names.iter().for_each(|name| self.index.push_sample(name));
-        }
-        Ok(())
-    }
-
-    fn walk(
-        &mut self,
-        root: &Path,
-        directory: &Path,
-        above: &mut Vec<(u64, u64)>,
-        found: &mut Vec<(PathBuf, Vec<std::ffi::OsString>)>,
-    ) -> Result<()> {
-        let whole = root.join(directory);
-        let listing = (self.list)(&whole)?;
-        if above.contains(&listing.identity) {
-            self.index.push_note(whole, "is a link to a directory above it; not followed");
-            return Ok(());
-        }
-        above.push(listing.identity);
-        let mut names = Vec::new();
-        for entry in listing.entries {
-            if entry.is_directory {
-                self.walk(root, &directory.join(&entry.name), above, found)?;
-            } else if self.accepts(&whole, &entry.name)? {
-                names.push(entry.name);
-            }
-        }
-        above.pop();
-        if !names.is_empty() {
-            names.sort_unstable();
-            found.push((directory.to_owned(), names));
-        }
-        Ok(())
-    }
-
-    fn accepts(&mut self, directory: &Path, name: &OsStr) -> Result<bool> {
-        match &mut self.accept {
-            Some(accept) => accept(&directory.join(name)),
-            None => Ok(self.options.has_extension(name)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_core::{Entry, SampleId};
+    use forebay_core::SampleId;
     use std::collections::BTreeSet;
 
     /// A tree of paths, listed like a disk would.
@@ -195,9 +124,10 @@ mod tests {
                     Some((parts.next()?.as_os_str().to_owned(), parts.next().is_some()))
                 })
                 .collect();
-            let entries = entries.into_iter().map(|(name, is_directory)| Entry { name, is_directory }).collect();
             let identity = if directory.ends_with("back") { Path::new("r/cat") } else { directory };
-            Ok(Listing { entries, identity: (0, xxhash_rust::xxh3::xxh3_64(identity.as_os_str().as_bytes())) })
+            let mut listing = Listing::new((0, xxhash_rust::xxh3::xxh3_64(identity.as_os_str().as_bytes())));
+            entries.into_iter().for_each(|(name, is_directory)| listing.push(&name, is_directory));
+            Ok(listing)
         }
     }
 
@@ -263,6 +193,34 @@ mod tests {
     }
 
     #[test]
+    fn the_users_own_test_is_asked_in_the_order_of_the_index_and_ends_the_scan_when_it_fails() {
+        let mut asked = Vec::new();
+        let mut accept = |path: &Path| {
+            asked.push(path.to_str().unwrap().to_owned());
+            if path.ends_with("3.jpg") { Err(Error::internal("broken")) } else { Ok(true) }
+        };
+        let error = scan(Path::new("r"), &ScanOptions::images(), &lister(TREE), Some(&mut accept)).unwrap_err();
+        assert_eq!(error.message(), "broken");
+        let expected = ["r/cat/0.jpeg", "r/cat/notes.txt", "r/cat/b/1.jpg", "r/cat/b-c/2.jpg", "r/cat/b/d/3.jpg"];
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn the_first_directory_that_fails_is_the_one_reported() {
+        let broken = |names: &'static [&'static str]| {
+            let list = lister(TREE);
+            let list = move |directory: &Path| match names.iter().find(|name| directory.ends_with(name)) {
+                Some(name) => Err(Error::internal(format!("{name} is broken"))),
+                None => list(directory),
+            };
+            scan(Path::new("r"), &ScanOptions::images(), &list, None).unwrap_err().message().to_owned()
+        };
+        assert_eq!(broken(&["dog", "d"]), "d is broken");
+        assert_eq!(broken(&["d", "b-c"]), "b-c is broken");
+        assert_eq!(broken(&["dog"]), "dog is broken");
+    }
+
+    #[test]
     fn the_fingerprint_sees_every_name_and_label_and_not_the_root() {
         let identity = |tree| scan(Path::new("r"), &ScanOptions::images(), &lister(tree), None).unwrap().identity();
         let base = identity(&["r/cat/1.jpg", "r/dog/1.jpg"]);
@@ -274,15 +232,28 @@ mod tests {
     }
 
     #[test]
+    fn the_fingerprint_is_that_of_all_paths_and_labels_in_one() {
+        let index = scan(Path::new("r"), &ScanOptions::images(), &lister(TREE), None).unwrap();
+        let mut text = Vec::new();
+        for (path, label) in paths(&index) {
+            text.extend_from_slice(path.strip_prefix("r/").unwrap().as_bytes());
+            text.push(0);
+            text.extend_from_slice(&(label as u32).to_le_bytes());
+        }
+        let expected = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&text));
+        assert_eq!((index.identity().fingerprint, index.identity().samples), (expected, 6));
+    }
+
+    #[test]
     fn a_sample_takes_its_name_and_a_few_bytes() {
         let names: Vec<_> = (0..10_000).map(|number| format!("{number:08}.jpg")).collect();
         let list = |directory: &Path| {
-            let files = names.iter().map(|name| Entry { name: name.into(), is_directory: false });
-            let entries = match directory.ends_with("cat") {
-                true => files.collect(),
-                false => vec![Entry { name: "cat".into(), is_directory: true }],
-            };
-            Ok(Listing { entries, identity: (0, directory.components().count() as u64) })
+            let mut listing = Listing::new((0, directory.components().count() as u64));
+            match directory.ends_with("cat") {
+                true => names.iter().for_each(|name| listing.push(OsStr::new(name), false)),
+                false => listing.push(OsStr::new("cat"), true),
+            }
+            Ok(listing)
         };
         let index = scan(Path::new("r"), &ScanOptions::images(), &list, None).unwrap();
         let per_sample = index.memory_bytes() as f64 / index.len() as f64;

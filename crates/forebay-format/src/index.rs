@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use forebay_core::{DatasetIdentity, SampleId};
 use xxhash_rust::xxh3::Xxh3;
@@ -31,6 +32,7 @@ pub struct FolderIndex {
     names: Vec<u8>,
     /// For each sample, where its name ends, counted from its directory's `names_start`.
     name_ends: Vec<u32>,
+    identity: OnceLock<DatasetIdentity>,
 }
 
 #[derive(Debug)]
@@ -48,21 +50,16 @@ impl FolderIndex {
         Self { root: root.to_owned(), classes, class_indices, ..Self::default() }
     }
 
-    pub(crate) fn push_directory(&mut self, path: PathBuf, class_index: u32) {
+    /// Adds a directory and its samples: their names, one after the other, and where each ends.
+    pub(crate) fn push_directory(&mut self, path: PathBuf, class_index: u32, names: &[u8], ends: &[u32]) {
         let (first_sample, names_start) = (self.name_ends.len() as u64, self.names.len() as u64);
         self.directories.push(Directory { path, class_index, first_sample, names_start });
+        self.names.extend_from_slice(names);
+        self.name_ends.extend_from_slice(ends);
     }
 
-    /// Adds a sample to the directory pushed last.
-    pub(crate) fn push_sample(&mut self, name: &OsStr) {
-        let start = self.directories.last().expect("a sample follows its directory").names_start;
-        self.names.extend_from_slice(name.as_bytes());
-        let end = u32::try_from(self.names.len() as u64 - start).expect("the names in one directory stay below 4 GiB");
-        self.name_ends.push(end);
-    }
-
-    pub(crate) fn push_note(&mut self, path: PathBuf, message: impl Into<String>) {
-        self.notes.push(Note { path, message: message.into() });
+    pub(crate) fn push_note(&mut self, note: Note) {
+        self.notes.push(note);
     }
 
     pub(crate) fn finish(&mut self) {
@@ -140,17 +137,29 @@ impl FolderIndex {
 
     /// What a resume state is bound to: every relative path and label, in order; not the root, which may move.
     pub fn identity(&self) -> DatasetIdentity {
-        let mut hash = Xxh3::new();
+        self.identity.get_or_init(|| self.hash()).clone()
+    }
+
+    fn hash(&self) -> DatasetIdentity {
+        /// A hash is fed some thousand bytes at a time: a sample's parts alone would take it longer than all the rest.
+        const ENOUGH_BYTES: usize = 16 << 10;
+        let (mut hash, mut bytes) = (Xxh3::new(), Vec::with_capacity(2 * ENOUGH_BYTES));
         for (position, directory) in self.directories.iter().enumerate() {
             let end = self.directories.get(position + 1).map_or(self.len(), |next| next.first_sample);
+            let label = directory.class_index.to_le_bytes();
             for sample in directory.first_sample..end {
-                hash.update(directory.path.as_os_str().as_bytes());
-                hash.update(b"/");
-                hash.update(self.name_of(directory, sample).as_bytes());
-                hash.update(&[0]);
-                hash.update(&directory.class_index.to_le_bytes());
+                bytes.extend_from_slice(directory.path.as_os_str().as_bytes());
+                bytes.push(b'/');
+                bytes.extend_from_slice(self.name_of(directory, sample).as_bytes());
+                bytes.push(0);
+                bytes.extend_from_slice(&label);
+                if bytes.len() >= ENOUGH_BYTES {
+                    hash.update(&bytes);
+                    bytes.clear();
+                }
             }
         }
+        hash.update(&bytes);
         DatasetIdentity {
             samples: self.len(),
             classes: self.classes.len() as u64,

@@ -4,6 +4,10 @@
 
 mod folder;
 mod index;
+mod scan;
+mod sift;
 
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
+pub use scan::{Errand, Scan};
+pub use sift::{Sieve, Sifted};

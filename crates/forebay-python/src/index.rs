@@ -81,10 +81,9 @@ impl Index {
     }
 }
 
-/// What lists a folder before there are settings. A scan asks one thing at a time; single samples may be asked for by
-/// several threads.
+/// What lists a folder before there are settings: so many directories at a time where readers list them.
 fn scanning_store(py: Python<'_>, root: &Path) -> PyResult<Arc<dyn Store>> {
-    const MAX_READERS: usize = 4;
+    const MAX_READERS: usize = 8;
     let store = py.detach(|| store_for(root, &Config { io_threads: MAX_READERS, ..Config::default() }));
     convert(py, store)
 }

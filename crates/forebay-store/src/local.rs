@@ -7,9 +7,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed;
+use crate::reader::directory::Directory;
 use crate::store::{Allot, Object, Stat, Store};
 
 /// The file system.
@@ -132,20 +133,13 @@ fn stat_of(metadata: &Metadata) -> Stat {
 }
 
 fn list(directory: &Path) -> io::Result<Listing> {
-    let metadata = fs::metadata(directory)?;
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        let is_directory = if kind.is_symlink() {
-            // A link that leads nowhere may still be a sample's name: reading it will say what is wrong.
-            fs::metadata(entry.path()).is_ok_and(|target| target.is_dir())
-        } else {
-            kind.is_dir()
-        };
-        entries.push(Entry { name: entry.file_name(), is_directory });
+    let mut entries = Directory::open(directory)?;
+    let metadata = entries.metadata()?;
+    let mut listing = Listing::new((metadata.dev(), metadata.ino()));
+    while let Some((name, is_directory)) = entries.next()? {
+        listing.push(name, is_directory);
     }
-    Ok(Listing { entries, identity: (metadata.dev(), metadata.ino()) })
+    Ok(listing)
 }
 
 #[cfg(test)]
@@ -226,6 +220,39 @@ mod tests {
         let error = read.unwrap_err();
         assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true));
         assert_eq!(error.message(), "ended early (expected 5 bytes, got 3)");
+    }
+
+    #[test]
+    fn what_cannot_be_listed_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), []).unwrap();
+        for (name, errno) in [("none", libc::ENOENT), ("file", libc::ENOTDIR)] {
+            let error = Local.list(&folder.path().join(name)).unwrap_err();
+            assert_eq!((error.errno(), error.stage()), (Some(errno), Some(Stage::Scan)));
+        }
+        // Removed while it is listed: its samples must not be missing silently.
+        let gone = folder.path().join("gone");
+        fs::create_dir(&gone).unwrap();
+        let mut directory = Directory::open(&gone).unwrap();
+        fs::remove_dir(&gone).unwrap();
+        assert_eq!(directory.next().unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn links_are_directories_where_they_lead_to_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("directory")).unwrap();
+        fs::write(folder.path().join("file"), []).unwrap();
+        for (name, target) in [("d", "directory"), ("f", "file"), ("l", "l"), ("n", "nowhere"), ("dd", "d")] {
+            std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        }
+        let listing = Local.list(folder.path()).unwrap();
+        let mut entries: Vec<_> =
+            listing.iter().map(|entry| (entry.name.to_str().unwrap(), entry.is_directory)).collect();
+        entries.sort();
+        let expected =
+            [("d", true), ("dd", true), ("directory", true), ("f", false), ("file", false), ("l", false), ("n", false)];
+        assert_eq!(entries, expected);
     }
 
     #[test]

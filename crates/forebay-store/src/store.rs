@@ -96,6 +96,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn keeps_deadlines(&self) -> bool {
         false
     }
+    /// How many calls it answers at a time; further ones wait. `None` where there is no limit.
+    fn max_calls(&self) -> Option<usize> {
+        None
+    }
     /// The reader processes it has; `None` where it reads in the calling thread.
     fn readers(&self) -> Option<Readers> {
         None

@@ -37,6 +37,7 @@ mod overdue;
 mod provenance;
 mod recover;
 mod report;
+mod scan;
 mod schedule;
 mod signal;
 mod source;
@@ -53,7 +54,8 @@ pub use loader::{Explained, Loader};
 pub use report::Report;
 pub use watch::Watch;
 
-pub use source::{Dataset, Open, Selection, Source, Storage, find_classes, scan_folder, store_for};
+pub use scan::{find_classes, scan_folder};
+pub use source::{Dataset, Open, Selection, Source, Storage, store_for};
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{

@@ -2,18 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay_core::{
-    Config, DatasetIdentity, Epoch, Error, Isolate, Listing, Result, Retry, Rng, SampleId, Stage, hash_words,
-};
+use forebay_core::{Config, DatasetIdentity, Epoch, Error, Isolate, Result, Retry, Rng, SampleId, hash_words};
 use forebay_decode::{Pipeline, Scratch, Value};
-use forebay_format::{Accept, FolderIndex, ScanOptions};
-use forebay_store::{Isolated, Local, Mount, Readers, Store, late, machine};
+use forebay_format::{FolderIndex, ScanOptions};
+use forebay_store::{Isolated, Local, Mount, Readers, Store, machine};
 
 use crate::defaults::Defaults;
+use crate::scan::scan_folder;
 
 /// Samples with a path and a label.
 pub trait Dataset: Send + Sync {
@@ -187,92 +184,4 @@ pub struct Storage {
     pub mount: Option<Mount>,
     /// The reader processes; `None` when this process reads by itself.
     pub readers: Option<Readers>,
-}
-
-/// The classes of a folder: the directories below it, sorted.
-pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<Vec<String>> {
-    forebay_format::find_classes(root, &|directory| list(store, directory))
-}
-
-/// Scans a folder through a store.
-pub fn scan_folder(
-    store: &Arc<dyn Store>,
-    root: &Path,
-    options: &ScanOptions,
-    accept: Option<&mut Accept<'_>>,
-) -> Result<FolderIndex> {
-    forebay_format::scan(root, options, &|directory| list(store, directory), accept)
-}
-
-/// Lists a directory, again after a pause where that may help: one hiccup must not end a scan of a million files.
-fn list(store: &Arc<dyn Store>, directory: &Path) -> Result<Listing> {
-    let retry = Retry::default();
-    let started = Instant::now();
-    let mut attempts = 1;
-    loop {
-        let error = match list_in_time(store, directory, retry.deadline.saturating_sub(started.elapsed())) {
-            Ok(listing) => return Ok(listing),
-            Err(error) => error,
-        };
-        let Some(pause) = retry.pause(&error, attempts, started.elapsed(), u64::from(attempts)) else {
-            return Err(error.after(attempts, started.elapsed()));
-        };
-        std::thread::sleep(pause);
-        attempts += 1;
-    }
-}
-
-/// Lists a directory in a thread that can be left alone, where the store itself keeps no deadlines.
-fn list_in_time(store: &Arc<dyn Store>, directory: &Path, within: Duration) -> Result<Listing> {
-    if store.keeps_deadlines() {
-        return store.list(directory);
-    }
-    let (doing, done) = std::sync::mpsc::channel::<()>();
-    let (lister, path) = (Arc::clone(store), directory.to_owned());
-    let work = move || {
-        let _doing = doing; // closed when it is done, also by a panic
-        lister.list(&path)
-    };
-    let thread = Builder::new().name("forebay-scan".to_owned()).spawn(work);
-    let thread = thread.map_err(|error| Error::io("given a thread", error).at_path(directory))?;
-    if let Err(RecvTimeoutError::Timeout) = done.recv_timeout(within) {
-        return Err(late(directory, within).at_path(directory).at_stage(Stage::Scan));
-    }
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_core::Kind;
-    use forebay_store::{Allot, Object, Stat};
-
-    /// A directory that is never listed.
-    #[derive(Debug)]
-    struct Silent(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
-
-    impl Store for Silent {
-        fn read(&self, _: &Path, _: Duration, _: &mut Allot<'_>) -> Result<Object> {
-            unreachable!("nothing is read here")
-        }
-
-        fn stat(&self, _: &Path) -> Result<Stat> {
-            unreachable!("nothing is examined here")
-        }
-
-        fn list(&self, _: &Path) -> Result<Listing> {
-            let released = self.0.lock().unwrap().recv();
-            Err(Error::internal(format!("released: {released:?}")))
-        }
-    }
-
-    #[test]
-    fn a_directory_that_does_not_answer_is_named() {
-        let (release, wait) = std::sync::mpsc::channel();
-        let store: Arc<dyn Store> = Arc::new(Silent(std::sync::Mutex::new(wait)));
-        let error = list_in_time(&store, Path::new("/proc/x"), Duration::from_millis(20)).unwrap_err();
-        assert_eq!((error.kind(), error.stage()), (Kind::Timeout, Some(Stage::Scan)));
-        assert!(error.to_string().contains("\"/proc/x\" did not answer within 0.0 s (proc from proc on"), "{error}");
-        drop(release);
-    }
 }

@@ -9,7 +9,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is what touches the disk")]
 
 use std::ffi::{OsStr, c_int, c_long, c_ulong, c_void};
-use std::fs::{self, File, Metadata, OpenOptions, ReadDir};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
+mod directory;
 mod protocol;
 
+use directory::Directory;
 use protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, WINDOW_BYTES};
 
 unsafe extern "C" {
@@ -119,7 +121,7 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
 enum Opened {
     Nothing,
     File { file: File, about: Answer, offset: u64 },
-    Directory { entries: ReadDir, about: Answer, waiting: Option<(std::ffi::OsString, bool)> },
+    Directory { entries: Directory, about: Answer, waiting: Option<(std::ffi::OsString, bool)> },
 }
 
 /// The answer to a failed system call.
@@ -151,8 +153,8 @@ fn read(opened: &mut Opened, path: &Path, window: &mut [u8]) -> Result<Answer, A
 }
 
 fn list(opened: &mut Opened, path: &Path, window: &mut [u8]) -> Result<Answer, Answer> {
-    let about = about(&fs::metadata(path).map_err(not(Status::NotListed))?);
-    let entries = fs::read_dir(path).map_err(not(Status::NotListed))?;
+    let entries = Directory::open(path).map_err(not(Status::NotListed))?;
+    let about = about(&entries.metadata().map_err(not(Status::NotListed))?);
     *opened = Opened::Directory { entries, about, waiting: None };
     opened.more(window)
 }
@@ -176,16 +178,18 @@ impl Opened {
             }
             Self::Directory { entries, about, waiting } => {
                 let mut used = 0;
+                if let Some((name, is_directory)) = waiting.take() {
+                    let taken = protocol::put_entry(window, name.as_bytes(), is_directory);
+                    used = taken.ok_or(Answer { status: Status::NotUnderstood, ..Answer::default() })?;
+                }
                 let is_last = loop {
-                    let next = match waiting.take() {
-                        Some(entry) => Some(entry),
-                        None => next_entry(entries).map_err(not(Status::NotListed))?,
+                    let Some((name, is_directory)) = entries.next().map_err(not(Status::NotListed))? else {
+                        break true;
                     };
-                    let Some((name, is_directory)) = next else { break true };
                     match protocol::put_entry(&mut window[used..], name.as_bytes(), is_directory) {
                         Some(taken) => used += taken,
                         None => {
-                            *waiting = Some((name, is_directory));
+                            *waiting = Some((name.to_owned(), is_directory));
                             break false;
                         }
                     }
@@ -209,16 +213,4 @@ fn fill(file: &File, piece: &mut [u8], begin: u64) -> Result<usize, Answer> {
         }
     }
     Ok(have)
-}
-
-fn next_entry(entries: &mut ReadDir) -> io::Result<Option<(std::ffi::OsString, bool)>> {
-    let Some(entry) = entries.next().transpose()? else { return Ok(None) };
-    let kind = entry.file_type()?;
-    let is_directory = if kind.is_symlink() {
-        // A link that leads nowhere may still be a sample's name: reading it will say what is wrong.
-        fs::metadata(entry.path()).is_ok_and(|target| target.is_dir())
-    } else {
-        kind.is_dir()
-    };
-    Ok(Some((entry.file_name(), is_directory)))
 }

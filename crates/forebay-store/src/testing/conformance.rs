@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_core::{Error, Kind};
+use forebay_core::{Entry, Error, Kind};
 
 use crate::store::Store;
 
@@ -65,13 +65,15 @@ fn directories_are_not_objects(store: &dyn Store, root: &Path) {
 
 fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
     let names = |directory: &Path| {
-        let mut entries = store.list(directory).unwrap().entries;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        entries.into_iter().map(|entry| (entry.name.into_string().unwrap(), entry.is_directory)).collect::<Vec<_>>()
+        let listing = store.list(directory).unwrap();
+        let name = |entry: Entry<'_>| (entry.name.to_str().unwrap().to_owned(), entry.is_directory);
+        let mut names: Vec<_> = listing.iter().map(name).collect();
+        names.sort();
+        names
     };
     assert_eq!(names(root), [("cat".to_owned(), true), ("dog".to_owned(), true)]);
     assert_eq!(names(&root.join("cat")), [("1.jpg".to_owned(), false), ("deep".to_owned(), true)]);
-    let identity = |path: &str| store.list(&root.join(path)).unwrap().identity;
+    let identity = |path: &str| store.list(&root.join(path)).unwrap().identity();
     assert_ne!(identity("cat"), identity("dog"));
     assert_ne!(identity("cat"), identity("cat/deep"));
 }

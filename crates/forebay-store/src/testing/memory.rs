@@ -1,10 +1,10 @@
 //! A store in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::store::{Allot, Object, Stat, Store};
 
@@ -53,16 +53,15 @@ impl Store for Memory {
             let error = Error::io("listed", std::io::Error::from_raw_os_error(libc::ENOENT));
             return Err(error.at_path(directory).at_stage(Stage::Scan));
         }
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries = BTreeSet::new();
         for key in self.0.keys().filter_map(|key| key.strip_prefix(directory).ok()) {
             let mut parts = key.components();
             let Some(first) = parts.next() else { continue };
-            let entry = Entry { name: first.as_os_str().to_owned(), is_directory: parts.next().is_some() };
-            if !entries.contains(&entry) {
-                entries.push(entry);
-            }
+            entries.insert((first.as_os_str(), parts.next().is_some()));
         }
         let identity = self.0.keys().position(|key| key.starts_with(directory)).unwrap_or(0) as u64;
-        Ok(Listing { entries, identity: (directory.components().count() as u64, identity) })
+        let mut listing = Listing::new((directory.components().count() as u64, identity));
+        entries.into_iter().for_each(|(name, is_directory)| listing.push(name, is_directory));
+        Ok(listing)
     }
 }

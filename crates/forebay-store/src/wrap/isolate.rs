@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_core::{Entry, Error, Kind, Listing, Result, Stage};
+use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed_elsewhere;
 use crate::local::{Local, not_regular, open_failed, resize, whole};
@@ -259,12 +259,11 @@ impl Store for Isolated {
         }
         let list = self.call(directory, self.deadline, |call| {
             let mut answer = call.begin(Request::List)?;
-            let mut listing = Listing { entries: Vec::new(), identity: (answer.device, answer.inode) };
+            let mut listing = Listing::new((answer.device, answer.inode));
             loop {
                 let mut rest = call.piece(&answer)?;
                 while let Some((name, is_directory, following)) = take_entry(rest) {
-                    let name = std::ffi::OsStr::from_bytes(name).to_owned();
-                    listing.entries.push(Entry { name, is_directory });
+                    listing.push(std::ffi::OsStr::from_bytes(name), is_directory);
                     rest = following;
                 }
                 if answer.is_last {
@@ -285,6 +284,10 @@ impl Store for Isolated {
 
     fn keeps_deadlines(&self) -> bool {
         true
+    }
+
+    fn max_calls(&self) -> Option<usize> {
+        Some(self.pool.max_readers())
     }
 
     fn readers(&self) -> Option<Readers> {

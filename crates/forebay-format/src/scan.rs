@@ -1,0 +1,255 @@
+//! The course of a scan: which directories are to be listed, and what becomes of what was listed. It lists nothing and
+//! starts no thread; whoever drives it may list several directories at a time, and finish them in any order. The index
+//! is the same, and so is the error if there is one: that of the first directory, by class and path, that has one.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{Error, Result};
+
+use crate::folder::{Accept, ScanOptions, no_samples};
+use crate::index::{FolderIndex, Note};
+use crate::sift::{Sieve, Sifted};
+
+/// A scan in progress.
+pub struct Scan<'a, 'b> {
+    options: &'a ScanOptions,
+    accept: Option<&'a mut Accept<'b>>,
+    /// Has the classes that are complete, and whose predecessors are.
+    index: FolderIndex,
+    /// The others; `classes[0]` is that of number `first`.
+    classes: VecDeque<Class>,
+    first: usize,
+    empty: Vec<usize>,
+    queue: BinaryHeap<Reverse<Errand>>,
+    failed: Option<(Place, Error)>,
+}
+
+/// A directory to list.
+#[derive(Debug)]
+pub struct Errand {
+    place: Place,
+    path: PathBuf,
+    above: Option<Arc<Above>>,
+}
+
+/// The directory, below the root as the root was given.
+impl AsRef<Path> for Errand {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Where a directory comes in the order of a scan: by class, then by the bytes of its path below the root. That is
+/// torchvision's order and not that of a tree walk: "a-b" comes between "a" and "a/c".
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    class: usize,
+    directory: OsString,
+}
+
+impl PartialEq for Errand {
+    fn eq(&self, other: &Self) -> bool {
+        self.place == other.place
+    }
+}
+
+impl Eq for Errand {}
+
+impl PartialOrd for Errand {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Errand {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place.cmp(&other.place)
+    }
+}
+
+/// The directories above one, up to its class: a link to one of them would lead round for ever.
+#[derive(Debug)]
+struct Above {
+    identity: (u64, u64),
+    above: Option<Arc<Self>>,
+}
+
+/// What is known of a class.
+#[derive(Default)]
+struct Class {
+    /// Directories that are to be listed and were not yet.
+    missing: usize,
+    found: Vec<(OsString, Sifted)>,
+    notes: Vec<(OsString, Note)>,
+}
+
+impl<'a, 'b> Scan<'a, 'b> {
+    /// A scan of these classes below `root`. `accept` replaces the test of the ending; it is called by `give`, sample
+    /// by sample in the order of the index.
+    pub fn new(
+        root: &Path,
+        classes: &[(String, u32)],
+        options: &'a ScanOptions,
+        accept: Option<&'a mut Accept<'b>>,
+    ) -> Self {
+        let (names, indices) = classes.iter().cloned().unzip();
+        let errand = |(class, (name, _)): (usize, &(String, u32))| {
+            Reverse(Errand { place: Place { class, directory: name.into() }, path: root.join(name), above: None })
+        };
+        Self {
+            options,
+            accept,
+            index: FolderIndex::new(root, names, indices),
+            classes: classes.iter().map(|_| Class { missing: 1, ..Class::default() }).collect(),
+            first: 0,
+            empty: Vec::new(),
+            queue: classes.iter().enumerate().map(errand).collect(),
+            failed: None,
+        }
+    }
+
+    /// What chooses samples among a directory's entries, for whoever lists it.
+    pub fn sieve(&self) -> Sieve {
+        Sieve::new(self.accept.is_none().then(|| self.options.extensions.clone()))
+    }
+
+    /// The next directory to list. `None` when there is none now: what is given may bring others.
+    pub fn next_errand(&mut self) -> Option<Errand> {
+        self.queue.pop().map(|Reverse(errand)| errand)
+    }
+
+    /// Takes what was found in a directory, or why nothing was.
+    pub fn give(&mut self, errand: Errand, listed: Result<Sifted>) {
+        match listed {
+            Ok(sifted) => self.found(errand, sifted),
+            Err(error) => self.fail(errand.place, error),
+        }
+    }
+
+    /// Whether it will end with an error: only what [`Scan::needs`] has to be listed then.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Whether the result depends on this directory.
+    pub fn needs(&self, errand: &Errand) -> bool {
+        self.comes_before_failure(&errand.place)
+    }
+
+    /// What comes before the first failure is still listed: it may have an earlier one.
+    fn fail(&mut self, place: Place, error: Error) {
+        if self.comes_before_failure(&place) {
+            self.queue.retain(|Reverse(errand)| errand.place < place);
+            self.failed = Some((place, error));
+        }
+    }
+
+    fn comes_before_failure(&self, place: &Place) -> bool {
+        self.failed.as_ref().is_none_or(|(failed, _)| place < failed)
+    }
+
+    fn found(&mut self, errand: Errand, mut sifted: Sifted) {
+        let Errand { place, path, above } = errand;
+        let class = &mut self.classes[place.class - self.first];
+        class.missing -= 1;
+        if leads_back(above.as_deref(), sifted.identity) {
+            let message = "is a link to a directory above it; not followed".to_owned();
+            class.notes.push((place.directory, Note { path, message }));
+        } else {
+            let names = std::mem::take(&mut sifted.directories);
+            if !names.is_empty() {
+                class.missing += names.len();
+                let above = Some(Arc::new(Above { identity: sifted.identity, above }));
+                for name in names {
+                    let directory = Path::new(&place.directory).join(&name).into_os_string();
+                    let place = Place { class: place.class, directory };
+                    if self.comes_before_failure(&place) {
+                        let path = path.join(name);
+                        self.queue.push(Reverse(Errand { place, path, above: above.clone() }));
+                    }
+                }
+            }
+            if !sifted.ends.is_empty() {
+                self.classes[place.class - self.first].found.push((place.directory, sifted));
+            }
+        }
+        self.assemble();
+    }
+
+    /// Moves classes into the index, in order, as far as they are complete.
+    fn assemble(&mut self) {
+        while self.failed.is_none() && self.classes.front().is_some_and(|class| class.missing == 0) {
+            let Some(class) = self.classes.pop_front() else { return };
+            let number = self.first;
+            self.first += 1;
+            if let Err(error) = self.add(number, class) {
+                self.queue.clear();
+                self.failed = Some((Place { class: number, directory: OsString::new() }, error));
+            }
+        }
+    }
+
+    fn add(&mut self, number: usize, mut class: Class) -> Result<()> {
+        let before = self.index.len();
+        let class_index = self.index.class_indices()[number];
+        class.notes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        class.notes.into_iter().for_each(|(_, note)| self.index.push_note(note));
+        class.found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (directory, mut sifted) in class.found {
+            if let Some(accept) = &mut self.accept {
+                sifted = accepted(*accept, &self.index.root().join(&directory), &sifted)?;
+            }
+            if !sifted.ends.is_empty() {
+                self.index.push_directory(directory.into(), class_index, &sifted.names, &sifted.ends);
+            }
+        }
+        if self.index.len() == before {
+            self.empty.push(number);
+        }
+        Ok(())
+    }
+
+    /// The index, once every directory was given.
+    pub fn finish(mut self) -> Result<FolderIndex> {
+        if let Some((_, error)) = self.failed {
+            return Err(error);
+        }
+        if !self.classes.is_empty() {
+            return Err(Error::internal("a scan ended before every directory was listed"));
+        }
+        let empty: Vec<_> = self.empty.iter().map(|&number| self.index.classes()[number].clone()).collect();
+        if !empty.is_empty() && !self.options.allow_empty {
+            return Err(no_samples(self.index.root(), &empty, self.options));
+        }
+        for class in empty {
+            let path = self.index.root().join(class);
+            self.index.push_note(Note { path, message: "has no samples (allow_empty=True)".to_owned() });
+        }
+        self.index.finish();
+        Ok(self.index)
+    }
+}
+
+fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {
+    while let Some(directory) = above {
+        if directory.identity == identity {
+            return true;
+        }
+        above = directory.above.as_deref();
+    }
+    false
+}
+
+fn accepted(accept: &mut Accept<'_>, directory: &Path, sifted: &Sifted) -> Result<Sifted> {
+    let mut accepted = Sifted::default();
+    for name in sifted.names() {
+        if accept(&directory.join(name))? {
+            accepted.push(name);
+        }
+    }
+    Ok(accepted)
+}

@@ -1,0 +1,143 @@
+//! One directory's entries become sorted samples. Made of nothing but a listing, so that any thread can do it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use forebay_core::Listing;
+
+/// Says which files may be samples.
+#[derive(Clone, Debug)]
+pub struct Sieve {
+    /// Endings in lower case; `None` lets every file through.
+    endings: Option<Vec<String>>,
+}
+
+/// What a directory holds, sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sifted {
+    pub(crate) identity: (u64, u64),
+    /// The names of its samples, one after the other.
+    pub(crate) names: Vec<u8>,
+    /// Where each name ends.
+    pub(crate) ends: Vec<u32>,
+    pub(crate) directories: Vec<OsString>,
+}
+
+impl Sifted {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &OsStr> {
+        let mut start = 0;
+        self.ends.iter().map(move |&end| {
+            let name = &self.names[start..end as usize];
+            start = end as usize;
+            OsStr::from_bytes(name)
+        })
+    }
+
+    pub(crate) fn push(&mut self, name: &OsStr) {
+        self.names.extend_from_slice(name.as_bytes());
+        self.ends.push(u32::try_from(self.names.len()).expect("the names in one directory stay below 4 GiB"));
+    }
+}
+
+impl Sieve {
+    pub(crate) fn new(endings: Option<Vec<String>>) -> Self {
+        Self { endings }
+    }
+
+    /// Chooses and sorts.
+    pub fn sift(&self, listing: &Listing) -> Sifted {
+        let mut sifted = Sifted { identity: listing.identity(), ..Sifted::default() };
+        let mut names = Vec::with_capacity(listing.len());
+        // Neighbours mostly end alike: the ending that fitted last is tried first.
+        let mut last = 0;
+        for entry in listing.iter() {
+            if entry.is_directory {
+                sifted.directories.push(entry.name.to_owned());
+            } else if self.endings.as_ref().is_none_or(|endings| fits(endings, entry.name.as_bytes(), &mut last)) {
+                names.push(entry.name.as_bytes());
+            }
+        }
+        sifted.directories.sort_unstable();
+        sifted.names.reserve_exact(names.iter().map(|name| name.len()).sum());
+        sifted.ends.reserve_exact(names.len());
+        for name in sorted(&names) {
+            sifted.push(OsStr::from_bytes(name));
+        }
+        sifted
+    }
+}
+
+fn fits(endings: &[String], name: &[u8], last: &mut usize) -> bool {
+    if endings.get(*last).is_some_and(|ending| has_ending(name, ending)) {
+        return true;
+    }
+    match endings.iter().position(|ending| has_ending(name, ending)) {
+        Some(position) => {
+            *last = position;
+            true
+        }
+        None => false,
+    }
+}
+
+/// Whether a name ends like this, whatever its case.
+pub(crate) fn has_ending(name: &[u8], ending: &str) -> bool {
+    name.len() >= ending.len() && name[name.len() - ending.len()..].eq_ignore_ascii_case(ending.as_bytes())
+}
+
+/// Sorts by bytes. Most comparisons look at one number: the eight bytes after what all names begin with.
+fn sorted<'a>(names: &[&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
+    let mut shared = names.first().map_or(0, |name| name.len());
+    for pair in names.windows(2) {
+        shared = pair[0][..shared.min(pair[0].len())].iter().zip(pair[1]).take_while(|(a, b)| a == b).count();
+    }
+    let key = |name: &[u8]| {
+        let mut key = [0; 8];
+        let rest = &name[shared..];
+        let count = rest.len().min(8);
+        key[..count].copy_from_slice(&rest[..count]);
+        u64::from_be_bytes(key)
+    };
+    let mut keyed: Vec<_> = names.iter().map(|&name| (key(name), name)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_core::hash_words;
+
+    #[test]
+    fn names_are_sorted_as_bytes_whatever_they_begin_with() {
+        for shared in ["", "n01440764_", "a"] {
+            let mut names: Vec<Vec<u8>> = (0..300_u64)
+                .map(|number| {
+                    let length = hash_words(&[number, 1]) as usize % 12;
+                    let tail = (0..length).map(|at| 1 + (hash_words(&[number, 2, at as u64]) % 3) as u8 * 127);
+                    shared.bytes().chain(tail).collect()
+                })
+                .collect();
+            let listed: Vec<_> = names.iter().map(Vec::as_slice).collect();
+            let got: Vec<_> = sorted(&listed).map(<[u8]>::to_vec).collect();
+            names.sort();
+            assert_eq!(got, names, "{shared:?}");
+        }
+    }
+
+    #[test]
+    fn endings_fit_in_any_mixture() {
+        let sieve = Sieve::new(Some(vec![".jpg".into(), ".png".into()]));
+        let mut listing = Listing::new((0, 0));
+        for name in ["c.PNG", "b.jpg", "jpg", ".jpg", "a.jpeg", "a.png", "d.txt", "e.Jpg"] {
+            listing.push(OsStr::new(name), false);
+        }
+        listing.push(OsStr::new("z.jpg"), true);
+        listing.push(OsStr::new("y"), true);
+        let sifted = sieve.sift(&listing);
+        assert_eq!(sifted.names().collect::<Vec<_>>(), [".jpg", "a.png", "b.jpg", "c.PNG", "e.Jpg"]);
+        assert_eq!(sifted.directories, ["y", "z.jpg"]);
+        assert_eq!(Sieve::new(None).sift(&listing).ends.len(), 8);
+        assert_eq!(Sieve::new(Some(Vec::new())).sift(&listing).ends.len(), 0);
+    }
+}
