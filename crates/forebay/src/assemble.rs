@@ -339,7 +339,7 @@ mod tests {
         let tensor = |values: [f32; 2]| {
             Value::Tensor(Tensor { channels: 2, height: 1, width: 1, data: TensorData::F32(values.to_vec()) })
         };
-        let pool = Arc::new(BufferPool::default());
+        let pool = Arc::new(BufferPool::new(2));
         let output = |dtype| Output { dtype: Some(dtype), order: Order::Interleaved };
         let pipeline = |dtype| Pipeline::new(vec![]).unwrap().with_output(output(dtype)).unwrap();
         let values = || vec![tensor([1.0, -2.0]), tensor([0.5, 65504.0])];
