@@ -3,7 +3,11 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench docs clean
+=======
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs lint bench bench-formats docs clean
+>>>>>>> dtype
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -76,6 +80,10 @@ lint: native python ## formatting, clippy, the layers, ruff, mypy
 bench: develop ## images/s against torch and against the bare kernels, into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example kernel
 	$(BIN)/python benchmarks/bench.py
+
+bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benchmarks/results/
+	@cargo build --quiet --release --package forebay --example decode
+	$(BIN)/python benchmarks/formats.py
 
 docs: native ## the Rust documentation, in target/doc
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps

@@ -61,10 +61,10 @@ def test_too_many_that_do_not_come_back_end_the_run(
 ) -> None:
     loader = load(dataset, isolate, max_lost_threads=2, io_threads=2)
     fault_fs.rule("cat/*", "open", hang=True)
-    with pytest.raises(ExhaustedError, match=f"[34] {what} are stuck in the kernel") as raised:
+    with pytest.raises(ExhaustedError, match=f"was given up: [3-6] {what} are stuck in the kernel") as raised:
         delivered(loader)
     listed = [line for line in str(raised.value).splitlines() if line.startswith('  "')]
-    assert len(listed) in (3, 4) and "max_lost_threads" in raised.value.hint
+    assert 3 <= len(listed) <= 6 and "max_lost_threads" in raised.value.hint
     for line in listed:
         assert f"{fault_fs.root}/cat/" in line and f'on "{fault_fs.root}" (fuse' in line and " for " in line
 

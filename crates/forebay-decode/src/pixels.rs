@@ -71,6 +71,10 @@ impl Palette {
     /// Paints a row of packed indices. Bits beyond the last pixel are padding.
     pub(crate) fn paint(&self, packed: &[u8], bits: u32, rgb: &mut [u8]) {
         let rgb = rgb_mut(rgb);
+        if bits == 8 {
+            // By far the most common, and nothing to unpack.
+            return rgb.iter_mut().zip(packed).for_each(|(pixel, index)| *pixel = self.get(*index));
+        }
         unpack(packed, bits, |position, index| {
             if let Some(pixel) = rgb.get_mut(position) {
                 *pixel = self.get(index);

@@ -101,6 +101,7 @@ fn convert(raw: &[u8], colour: ColorType, depth: BitDepth, palette: &Palette, rg
     use ColorType::{Grayscale, GrayscaleAlpha, Indexed, Rgb, Rgba};
     let wide = depth == BitDepth::Sixteen;
     match (colour, wide) {
+        (Grayscale, false) if depth == BitDepth::Eight => each::<1>(raw, rgb, |[grey]| [grey; 3]),
         (Grayscale | Indexed, false) => palette.paint(raw, u32::from(depth as u8), rgb),
         (Grayscale | Indexed, true) => each::<2>(raw, rgb, |[high, low]| [if high == 0 { low } else { 255 }; 3]),
         (GrayscaleAlpha, false) => each::<2>(raw, rgb, |[grey, _]| [grey; 3]),

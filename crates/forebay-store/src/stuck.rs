@@ -28,7 +28,7 @@ pub fn late(path: &Path, within: Duration) -> Error {
 
 /// More reads are stuck than may be; `what` runs them. Concerns every sample.
 pub fn too_many_stuck(what: &str, stuck: &[Stuck]) -> Error {
-    let mut message = format!("{} {what} are stuck in the kernel", stuck.len());
+    let mut message = format!("was given up: {} {what} are stuck in the kernel", stuck.len());
     for Stuck { path, mount, elapsed } in stuck {
         let mount = mount.as_ref().map_or("an unknown mount".to_owned(), Mount::to_string);
         message += &format!("\n  {path:?} on {mount} for {:.1} s", elapsed.as_secs_f64());

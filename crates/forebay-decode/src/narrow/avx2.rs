@@ -50,16 +50,25 @@ pub(crate) fn half(values: __m256) -> __m128i {
 /// Eight brains.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(crate) fn brain(values: __m256) -> __m128i {
+fn brain(values: __m256) -> __m128i {
     let bits = _mm256_castps_si256(values);
-    let upper = _mm256_srli_epi32::<16>(bits);
-    let last = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-    let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
-    let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+    // Quiet, and small enough that rounding does not carry into the sign: its lower half is lost anyway.
+    let quiet = _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi32(!0xFFFF)), _mm256_set1_epi32(0x40_0000));
     let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
-    let short = _mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), quiet, is_nan);
-    // Packs within each half of the register: the two useful quarters then lie apart.
-    let packed = _mm256_packus_epi32(short, short);
+    let bits = _mm256_blendv_epi8(bits, quiet, is_nan);
+    brain_of_number(_mm256_castsi256_ps(bits))
+}
+
+/// Eight brains of floats none of which is not a number, unless the lower half of it is 0.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn brain_of_number(values: __m256) -> __m128i {
+    let bits = _mm256_castps_si256(values);
+    let last = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+    let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(last, _mm256_set1_epi32(0x7FFF)));
+    // The upper halves of four numbers to the lower quarter of each half of the register, and those together.
+    let upper = _mm_set_epi64x(-1, 0x0F0E_0B0A_0706_0302);
+    let packed = _mm256_shuffle_epi8(rounded, _mm256_broadcastsi128_si256(upper));
     _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b00_00_10_00>(packed))
 }
 

@@ -153,7 +153,10 @@ impl Vector {
             // SAFETY: 16 bytes are there; the store needs no alignment.
             Dtype::F16 => unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::half(self.value(bytes))) },
             // SAFETY: 16 bytes are there; the store needs no alignment.
-            Dtype::BF16 => unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::brain(self.value(bytes))) },
+            Dtype::BF16 => unsafe {
+                // A formula gives numbers only.
+                _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::brain_of_number(self.value(bytes)));
+            },
         }
     }
 

@@ -6,7 +6,7 @@
 use crate::Dtype;
 use crate::ops::convert::{Lookup, Pointwise};
 
-/// The chain for three channels.
+/// The chain for three channels. What it gives is always a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Formula {
     /// What bytes become first.
@@ -51,8 +51,8 @@ impl Formula {
         };
         let formula = Self { scale, mean, std };
         let holds = |(channel, table): (usize, &[f32; 256])| {
-            let value = |byte: u8| formula.value(channel, byte).to_bits();
-            (0..=255u8).all(|byte| value(byte) == table[usize::from(byte)].to_bits())
+            let (value, expected) = (|byte| formula.value(channel, byte), |byte| table[usize::from(byte)]);
+            (0..=255u8).all(|byte| !value(byte).is_nan() && value(byte).to_bits() == expected(byte).to_bits())
         };
         (tables.len() == 3 && tables.iter().enumerate().all(holds)).then_some(formula)
     }

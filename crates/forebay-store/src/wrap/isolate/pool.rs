@@ -289,8 +289,7 @@ mod tests {
         pool.state().lost.push(lost);
         let error = pool.take(Instant::now()).unwrap_err();
         assert_eq!((error.kind(), error.is_transient(), error.is_sample_local()), (Kind::Exhausted, false, false));
-        let expected =
-            "1 reader processes are stuck in the kernel\n  \"/proc/x.jpg\" on \"/proc\" (proc from proc) for 0.0 s";
+        let expected = "was given up: 1 reader processes are stuck in the kernel\n  \"/proc/x.jpg\" on \"/proc\" (proc from proc) for 0.0 s";
         assert_eq!(error.to_string(), expected);
         assert_eq!((pool.readers().lost, pool.readers().alive), (1, 0));
         pool.state().lost[0].child.kill().unwrap();
