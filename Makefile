@@ -3,11 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench docs clean
-=======
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs lint bench bench-formats docs clean
->>>>>>> dtype
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench \
+    bench-formats bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
