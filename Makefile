@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs lint bench docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs lint bench bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -72,6 +72,10 @@ lint: native python ## formatting, clippy, the layers, ruff, mypy
 bench: develop ## images/s against torch and against the bare kernels, into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example kernel
 	$(BIN)/python benchmarks/bench.py
+
+bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
+	@cargo build --quiet --release --package forebay --example walk
+	$(BIN)/python benchmarks/scan.py $(SCAN)
 
 docs: native ## the Rust documentation, in target/doc
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps
