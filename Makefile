@@ -82,6 +82,10 @@ bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benc
 	@cargo build --quiet --release --package forebay --example decode
 	$(BIN)/python benchmarks/formats.py
 
+bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
+	@cargo build --quiet --release --package forebay --example walk
+	$(BIN)/python benchmarks/scan.py $(SCAN)
+
 docs: native ## the Rust documentation, in target/doc
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps
 

@@ -54,6 +54,11 @@ impl Index {
         self.folder.notes().iter().map(|note| (note.path.clone().into_os_string(), note.message.clone())).collect()
     }
 
+    #[getter]
+    fn memory_bytes(&self) -> usize {
+        self.folder.memory_bytes()
+    }
+
     fn __len__(&self) -> usize {
         self.dataset.len() as usize
     }
