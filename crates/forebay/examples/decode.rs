@@ -45,9 +45,8 @@ fn decode(decoders: &mut Decoders, file: &[u8], image: &mut Image) -> Result<()>
 }
 
 fn read(folder: &Path) -> Result<Vec<Vec<u8>>> {
-    let names = Local.list(folder)?.entries.into_iter().map(|entry| entry.name);
-    let one = |name| Local.read(&folder.join(name), Duration::MAX, &mut |_| Ok(Vec::new()));
-    names.map(|name| one(name).map(|object| object.bytes.to_vec())).collect()
+    let one = |path| Local.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).map(|object| object.bytes.to_vec());
+    Local.list(folder)?.iter().map(|entry| one(folder.join(entry.name))).collect()
 }
 
 fn processor_seconds() -> f64 {
