@@ -5,7 +5,7 @@
 //! do.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay::{Error, Local, Result, Store};
@@ -45,7 +45,8 @@ fn decode(decoders: &mut Decoders, file: &[u8], image: &mut Image) -> Result<()>
 }
 
 fn read(folder: &Path) -> Result<Vec<Vec<u8>>> {
-    let one = |path| Local.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).map(|object| object.bytes.to_vec());
+    let one =
+        |path: PathBuf| Local.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).map(|object| object.bytes.to_vec());
     Local.list(folder)?.iter().map(|entry| one(folder.join(entry.name))).collect()
 }
 

@@ -30,6 +30,7 @@ pub(crate) struct Progress {
 
 /// What [`Run::poll`] found.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one of them for each batch")]
 pub enum Next {
     /// The next batch in planned order.
     Batch(Batch),
