@@ -124,9 +124,10 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         "",
         f"Measured {datetime.date.today()} by `make bench-scan`. {bench.machine()}. {bench.versions()}.",
         "",
-        f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; {arguments.rounds} "
-        f"rounds. Each run is a process of its own; medians, and the range in brackets. The parallel walk has "
-        f"{arguments.threads} threads, as forebay has here. Imports are not counted, nor is what reader processes take.",
+        f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; "
+        f"{arguments.rounds} rounds. Each run is a process of its own; medians, and the range in brackets. The "
+        f"parallel walk has {arguments.threads} threads, as forebay has here. Imports are not counted, nor is what "
+        "reader processes take. Memory is what the process grows by.",
         "",
         "| what | seconds | forebay takes | processor seconds | peak memory | kept memory |",
         "|---|---|---|---|---|---|",
@@ -148,16 +149,16 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         lines += [
             "",
             f"forebay's index takes {index / arguments.files:.1f} bytes a sample as it counts itself, and "
-            f"{kept * 1024 / arguments.files:.1f} as the process grows: the file's name, four bytes, and each directory "
-            "once. torchvision's has a tuple and a string for each sample.",
+            f"{kept * 1024 / arguments.files:.1f} as the process grows: the file's name, four bytes, and each "
+            "directory once. torchvision's has a tuple and a string for each sample.",
         ]
     return "\n".join([*lines, ""])
 
 
 def filesystem(folder: Path) -> str:
     """What the folder lies on."""
-    told = subprocess.run(["stat", "-f", "-c", "%T", str(folder)], stdout=subprocess.PIPE, text=True, check=True)
-    return told.stdout.strip()
+    told = subprocess.run(["df", "--output=fstype", str(folder)], stdout=subprocess.PIPE, text=True, check=True)
+    return told.stdout.splitlines()[-1]
 
 
 def parse() -> argparse.Namespace:

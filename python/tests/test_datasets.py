@@ -85,6 +85,27 @@ def test_is_valid_file_replaces_the_endings(odd_tree: Path) -> None:
     assert_equal(*both(odd_tree, is_valid_file=lambda path: not path.endswith(".JPG") and "top" not in path))
 
 
+def test_is_valid_file_is_asked_in_torchvisions_order(odd_tree: Path) -> None:
+    asked: list[list[str]] = []
+    for kind in (fb.ImageFolder, torchvision.datasets.ImageFolder):
+        paths: list[str] = []
+        kind(odd_tree, is_valid_file=lambda path, paths=paths: not paths.append(path))
+        asked.append(paths)
+    # Files of the root's own folder are nobody's: torchvision does not ask about them either.
+    assert len(asked[0]) > 20 and asked[0] == asked[1]
+
+
+def test_names_that_are_not_utf_8_are_found_like_torchvisions(tmp_path: Path) -> None:
+    for number in range(300):
+        directory = tmp_path / f"class {number % 3}" / f"{number % 7}"
+        directory.mkdir(parents=True, exist_ok=True)
+        name = bytes([65 + number % 26, 128 + number % 100]) + f"{number * 31 % 300}.jpg".encode()
+        open(os.fsencode(directory) + b"/" + name, "wb").close()
+    ours, theirs = both(tmp_path)
+    assert len(ours) == 300
+    assert_equal(ours, theirs)
+
+
 def test_an_exception_of_is_valid_file_is_the_users_own(odd_tree: Path) -> None:
     def refuse(path: str) -> bool:
         raise ZeroDivisionError("mine")

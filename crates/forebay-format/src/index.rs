@@ -38,7 +38,7 @@ pub struct FolderIndex {
 #[derive(Debug)]
 struct Directory {
     /// Relative to the root.
-    path: PathBuf,
+    path: Box<Path>,
     class_index: u32,
     first_sample: u64,
     names_start: u64,
@@ -51,9 +51,9 @@ impl FolderIndex {
     }
 
     /// Adds a directory and its samples: their names, one after the other, and where each ends.
-    pub(crate) fn push_directory(&mut self, path: PathBuf, class_index: u32, names: &[u8], ends: &[u32]) {
+    pub(crate) fn push_directory(&mut self, path: &Path, class_index: u32, names: &[u8], ends: &[u32]) {
         let (first_sample, names_start) = (self.name_ends.len() as u64, self.names.len() as u64);
-        self.directories.push(Directory { path, class_index, first_sample, names_start });
+        self.directories.push(Directory { path: path.into(), class_index, first_sample, names_start });
         self.names.extend_from_slice(names);
         self.name_ends.extend_from_slice(ends);
     }
@@ -170,7 +170,7 @@ impl FolderIndex {
     /// Bytes that the index takes.
     pub fn memory_bytes(&self) -> usize {
         let directories: usize =
-            self.directories.iter().map(|directory| size_of::<Directory>() + directory.path.capacity()).sum();
+            self.directories.iter().map(|directory| size_of::<Directory>() + directory.path.as_os_str().len()).sum();
         self.names.capacity() + self.name_ends.capacity() * size_of::<u32>() + directories
     }
 }

@@ -204,7 +204,7 @@ impl<'a, 'b> Scan<'a, 'b> {
                 sifted = accepted(*accept, &self.index.root().join(&directory), &sifted)?;
             }
             if !sifted.ends.is_empty() {
-                self.index.push_directory(directory.into(), class_index, &sifted.names, &sifted.ends);
+                self.index.push_directory(directory.as_ref(), class_index, &sifted.names, &sifted.ends);
             }
         }
         if self.index.len() == before {
