@@ -17,11 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 import bench
+import numpy as np
 import photos
+from PIL import Image
 
 HERE = Path(__file__).resolve().parent
 CONTENDERS = ("forebay", "Pillow", "torchvision")
@@ -130,8 +129,8 @@ def page(arguments: argparse.Namespace, results: dict[tuple[str, str], list[dict
         "",
         f"Measured {datetime.date.today()} by `make bench-formats`. {bench.machine()}. {bench.versions()}.",
         "",
-        f"{FILES} files of each kind, written by Pillow with its defaults (WebP: quality 85, or lossless), from memory to "
-        "RGB in one thread. Microseconds of processor time an image; each run is a process of its own; medians of "
+        f"{FILES} files of each kind, written by Pillow with its defaults (WebP: quality 85, or lossless), from memory "
+        "to RGB in one thread. Microseconds of processor time an image; each run is a process of its own; medians of "
         f"{arguments.rounds} rounds.",
         "",
         "| files | forebay | Pillow | torchvision | forebay is | pixels as Pillow's |",

@@ -10,6 +10,7 @@ import torch
 
 import folders
 import forebay as fb
+from forebay import _torch
 from forebay import transforms as T
 from forebay.errors import ConfigError
 
@@ -184,6 +185,23 @@ def test_memory_is_budgeted_for_what_is_written(folder: Path) -> None:
     fb.DataLoader(dataset, batch_size=7, dtype="float16", memory_budget=7 * 3 * 24 * 24 * 2)
     with pytest.raises(ConfigError, match="memory_budget"):
         fb.DataLoader(dataset, batch_size=7, memory_budget=7 * 3 * 24 * 24 * 2)
+
+
+def test_lent_memory_is_written_in_the_same_form(folder: Path) -> None:
+    """As for `pin_memory` and `device`, whose batches are views of memory that torch owns."""
+    default = batches(folder, TRANSFORMS["training"])[0]
+    dataset = fb.ImageFolder(folder, transform=T.Compose(TRANSFORMS["training"]))
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": True, "seed": 3, "dtype": "bfloat16"}
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        with fb.DataLoader(dataset, memory_format=memory_format, **options) as loader:
+            _torch.lend(loader._engine)
+            run = loader._engine.begin()
+            batch = run.next(60.0)
+            assert batch and batch.images is not None and batch.images.lender is not None
+            images = _torch.tensor(batch.images)
+            assert images.data_ptr() == batch.images.lender.data_ptr()
+            assert images.is_contiguous(memory_format=memory_format) and torch.equal(images, default.bfloat16())
+            run.close()
 
 
 def test_resume_does_not_depend_on_the_type(folder: Path) -> None:

@@ -1,4 +1,5 @@
-//! WebP, by libwebp. Of an animation the first frame, on a black canvas, as Pillow without its alpha channel.
+//! WebP, by libwebp: whole pictures, or only the rows and columns around a wanted region. Of an animation the first
+//! frame, on a black canvas, as Pillow without its alpha channel.
 
 use std::ffi::c_int;
 
@@ -97,24 +98,44 @@ impl Decoder for WebP {
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
-        header.region(wanted)?;
+        let wanted = header.region(wanted)?;
         let frame = first_frame(bytes)?;
         if frame.canvas != (header.width, header.height) {
             return Err(Error::internal("the header given belongs to another WebP"));
         }
-        prepare(out, header.width, header.height);
-        let stride = header.width as usize * 3;
-        if (frame.width, frame.height) != (header.width as usize, header.height as usize) {
-            out.pixels.fill(0);
+        if (frame.width, frame.height) == (header.width as usize, header.height as usize) {
+            let region = with_margin(wanted, header);
+            prepare(out, region.width, region.height);
+            let part = (region != header.whole()).then_some(region);
+            decode_frame(&frame, part, &mut out.pixels, region.width as usize * 3)?;
+            return Ok(region);
         }
-        let pixels = &mut out.pixels[frame.y * stride + frame.x * 3..];
-        decode_frame(&frame, pixels, stride)?;
+        prepare(out, header.width, header.height);
+        out.pixels.fill(0);
+        let stride = header.width as usize * 3;
+        decode_frame(&frame, None, &mut out.pixels[frame.y * stride + frame.x * 3..], stride)?;
         Ok(header.whole())
     }
 }
 
-fn decode_frame(frame: &Frame<'_>, pixels: &mut [u8], stride: usize) -> Result<()> {
-    assert!(pixels.len() >= stride * (frame.height - 1) + frame.width * 3, "room for the frame");
+/// What has to be decoded for the pixels of `wanted` to be those of the whole picture: colours of lossy pictures are
+/// there for every other pixel and row, and those at the edge of what is decoded are made without their neighbours.
+fn with_margin(wanted: Region, header: &Header) -> Region {
+    const MARGIN: u32 = 2;
+    let span = |start: u32, length: u32, end: u32| {
+        let first = (start & !1).saturating_sub(MARGIN);
+        (first, (start + length + MARGIN).next_multiple_of(2).min(end) - first)
+    };
+    let (x, width) = span(wanted.x, wanted.width, header.width);
+    let (y, height) = span(wanted.y, wanted.height, header.height);
+    Region { x, y, width, height }
+}
+
+/// Decodes a frame, or a region of it. Rows below the region are not looked at.
+fn decode_frame(frame: &Frame<'_>, region: Option<Region>, pixels: &mut [u8], stride: usize) -> Result<()> {
+    let (width, height) =
+        region.map_or((frame.width, frame.height), |region| (region.width as usize, region.height as usize));
+    assert!(pixels.len() >= stride * (height - 1) + width * 3, "room for the frame");
     // SAFETY: a C struct of integers, pointers and unions of them, for which all zero is valid;
     // WebPInitDecoderConfigInternal fills it.
     let mut config: sys::WebPDecoderConfig = unsafe { std::mem::zeroed() };
@@ -125,8 +146,15 @@ fn decode_frame(frame: &Frame<'_>, pixels: &mut [u8], stride: usize) -> Result<(
     }
     config.output.colorspace = sys::WEBP_CSP_MODE::MODE_RGB;
     config.output.is_external_memory = 1;
-    config.output.width = frame.width as c_int;
-    config.output.height = frame.height as c_int;
+    config.output.width = width as c_int;
+    config.output.height = height as c_int;
+    if let Some(region) = region {
+        config.options.use_cropping = 1;
+        config.options.crop_left = region.x as c_int;
+        config.options.crop_top = region.y as c_int;
+        config.options.crop_width = region.width as c_int;
+        config.options.crop_height = region.height as c_int;
+    }
     config.output.u.RGBA =
         sys::WebPRGBABuffer { rgba: pixels.as_mut_ptr(), stride: stride as c_int, size: pixels.len() };
     // SAFETY: the frame's bytes are readable; the output is `pixels`, whose length libwebp is told and checks.

@@ -171,6 +171,13 @@ def pngs() -> None:
     keep("png-animated.png", pillow(frames[0], "PNG", save_all=True, append_images=frames[1:]))
 
 
+def large_webps() -> None:
+    """Large enough that a region of them is far from the edges; drawn from a picture that is there already."""
+    large = Image.open(HERE / "large-420.jpg").convert("RGB")
+    keep("large-lossy.webp", pillow(large, "WEBP", quality=70), False)
+    keep("large-lossless.webp", pillow(large.crop((0, 0, 161, 131)), "WEBP", lossless=True), False)
+
+
 def webps() -> None:
     rgb = photo(37, 29)
     alpha = np.dstack([rgb, photo(37, 29)[..., :1]])
@@ -439,7 +446,7 @@ if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     for old in HERE.iterdir():
         old.unlink()
-    for make in (jpegs, pngs, webps, gifs, bmps, tiffs, pnms):
+    for make in (jpegs, pngs, webps, large_webps, gifs, bmps, tiffs, pnms):
         make()
     total = sum(path.stat().st_size for path in HERE.iterdir())
     print(f"{len(list(HERE.iterdir()))} files, {total} bytes")

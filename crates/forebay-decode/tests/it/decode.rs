@@ -185,14 +185,16 @@ fn padding_before_the_end_marker_is_no_damage_and_more_of_it_is() {
 #[test]
 fn a_region_does_not_hide_that_the_end_is_missing() {
     let mut decoders = Decoders::default();
-    let bytes = &golden()["large-420.jpg"];
-    let header = decoders.header(bytes).unwrap();
-    let top = Some(Region { x: 10, y: 3, width: 40, height: 20 });
-    let mut out = Image::default();
-    assert!(decoders.decode(bytes, &header, top, &mut out).is_ok());
-    for percent in [60, 90, 99] {
-        let cut = &bytes[..bytes.len() * percent / 100];
-        assert_eq!(decoders.decode(cut, &header, top, &mut out).unwrap_err().kind(), Kind::Corrupt);
+    for name in ["large-420.jpg", "large-lossy.webp", "large-lossless.webp"] {
+        let bytes = &golden()[name];
+        let header = decoders.header(bytes).unwrap();
+        let top = Some(Region { x: 10, y: 3, width: 40, height: 20 });
+        let mut out = Image::default();
+        assert!(decoders.decode(bytes, &header, top, &mut out).is_ok());
+        for percent in [60, 90, 99] {
+            let cut = &bytes[..bytes.len() * percent / 100];
+            assert_eq!(decoders.decode(cut, &header, top, &mut out).unwrap_err().kind(), Kind::Corrupt, "{name}");
+        }
     }
 }
 
@@ -214,7 +216,7 @@ fn every_region_of_every_kind_equals_the_crop_of_the_whole() {
         let header = decoders.header(&bytes).unwrap();
         let whole = decode(&mut decoders, &bytes).unwrap();
         let mut random = Random(7);
-        let tries = if name.ends_with(".jpg") { 300 } else { 5 };
+        let tries = if name.ends_with(".jpg") || name.ends_with(".webp") { 300 } else { 5 };
         for _ in 0..tries {
             let (x, y) = (random.below(header.width), random.below(header.height));
             let (width, height) = (1 + random.below(header.width - x), 1 + random.below(header.height - y));
@@ -224,14 +226,16 @@ fn every_region_of_every_kind_equals_the_crop_of_the_whole() {
 }
 
 #[test]
-fn a_region_of_a_jpeg_is_not_the_whole_of_it() {
+fn a_region_of_a_jpeg_or_webp_is_not_the_whole_of_it() {
     let mut decoders = Decoders::default();
-    let bytes = &golden()["large-420.jpg"];
-    let header = decoders.header(bytes).unwrap();
-    let mut out = Image::default();
-    let wanted = Region { x: 100, y: 80, width: 30, height: 20 };
-    let got = decoders.decode(bytes, &header, Some(wanted), &mut out).unwrap();
-    assert!(got.width <= 30 + 2 * 20 && got.height == 20, "{got:?}");
+    for (name, rows) in [("large-420.jpg", 20), ("large-lossy.webp", 24), ("large-lossless.webp", 24)] {
+        let bytes = &golden()[name];
+        let header = decoders.header(bytes).unwrap();
+        let mut out = Image::default();
+        let wanted = Region { x: 100, y: 80, width: 30, height: 20 };
+        let got = decoders.decode(bytes, &header, Some(wanted), &mut out).unwrap();
+        assert!(got.width <= 30 + 2 * 20 && got.height == rows, "{name}: {got:?}");
+    }
 }
 
 #[test]
