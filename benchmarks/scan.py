@@ -166,7 +166,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="how long it takes to know a folder")
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--each", type=int, default=1000, help="files of a class")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=min(max(len(os.sched_getaffinity(0)), 4), 16))
     parser.add_argument("--data", type=Path, default=HERE / "data", help="where the tree is made, and removed again")
     parser.add_argument("--contenders", nargs="+", choices=list(NAMES), default=list(NAMES))
