@@ -89,11 +89,12 @@ def test_pinned_memory_is_not_written_to_while_it_is_copied(dataset: fb.ImageFol
 
 
 @needs_gpu
-def test_batches_come_on_the_device(dataset: fb.ImageFolder) -> None:
-    plain = fb.DataLoader(dataset, BATCH, shuffle=True, seed=3, with_ids=True)
-    loader = fb.DataLoader(dataset, BATCH, shuffle=True, seed=3, with_ids=True, device="cuda")
+@pytest.mark.parametrize("form", [{}, {"dtype": "bfloat16", "memory_format": "channels_last"}])
+def test_batches_come_on_the_device(dataset: fb.ImageFolder, form: dict[str, Any]) -> None:
+    plain = fb.DataLoader(dataset, BATCH, shuffle=True, seed=3, with_ids=True, **form)
+    loader = fb.DataLoader(dataset, BATCH, shuffle=True, seed=3, with_ids=True, device="cuda", **form)
     for batch, expected in zip(epochs(loader, 3), epochs(plain, 3), strict=True):
-        assert all(part.is_cuda for part in batch)
+        assert all(part.is_cuda for part in batch) and batch[0].stride() == expected[0].stride()
         assert all(torch.equal(part.cpu(), other) for part, other in zip(batch, expected, strict=True))
 
 
