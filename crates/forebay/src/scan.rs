@@ -66,7 +66,7 @@ fn scan_with(
         while listers.waiting() < 16 * max_threads
             && let Some(errand) = scan.next_errand()
         {
-            listers.ask(errand)?;
+            listers.ask(errand);
         }
         let Some((errand, listed)) = listers.next()? else { return scan.finish() };
         scan.give(errand, listed);
@@ -79,7 +79,7 @@ fn scan_with(
 /// Lists one directory.
 fn list(store: &Arc<dyn Store>, directory: &Path, retry: Retry) -> Result<Listing> {
     let mut listers = Listers::new(store, 1, retry, |listing| listing);
-    listers.ask(PathBuf::from(directory))?;
+    listers.ask(PathBuf::from(directory));
     match listers.next()? {
         Some((_, listed)) => listed,
         None => Err(Error::internal("a directory was asked for and not listed")),

@@ -93,11 +93,10 @@ where
     }
 
     /// Asks for a directory.
-    pub(super) fn ask(&mut self, job: J) -> Result<()> {
+    pub(super) fn ask(&mut self, job: J) {
         self.shared.desk().waiting.push_back(job);
         self.open += 1;
         self.shared.asked.notify_one();
-        self.start_threads()
     }
 
     /// The next one that is listed, or could not be; `None` when there is none left.
@@ -105,6 +104,8 @@ where
         if self.open == 0 {
             return Ok(None);
         }
+        // Here and nowhere else: whatever has become of the threads, what is waited for below has one.
+        self.start_threads()?;
         let mut desk = self.shared.desk();
         loop {
             if let Some((job, done)) = desk.done.pop_front() {
@@ -112,9 +113,7 @@ where
                 return Ok(Some((job, done.unwrap_or_else(|panic| resume_unwind(panic)))));
             }
             if let Some((job, error)) = self.shared.overdue(&mut desk) {
-                drop(desk);
                 (self.open, self.lost) = (self.open - 1, self.lost + 1);
-                self.start_threads()?;
                 return Ok(Some((job, Err(error))));
             }
             // What a thread begins with meanwhile is not overdue before that.
