@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,3 +199,13 @@ def control() -> Iterator[None]:
         yield
     finally:
         libc.umount2(os.fsencode(CONNECTIONS), MNT_DETACH)
+
+
+@contextmanager
+def stalls() -> Iterator[list[str]]:
+    """What is said about long waits inside."""
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield messages
+    messages += [str(warning.message) for warning in said if "no batch for" in str(warning.message)]

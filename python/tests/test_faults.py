@@ -9,9 +9,7 @@ import shutil
 import subprocess
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import pytest
 import children
 import faultfs
 import forebay as fb
-from faultfs import FaultFs
+from faultfs import FaultFs, stalls
 from forebay import transforms as T
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -84,16 +82,6 @@ def balanced(loader: fb.DataLoader) -> dict[str, int]:
     books = loader._engine.books()[-1]
     assert books["planned"] == COUNT == books["delivered"] + books["replaced"] + books["skipped"]
     return books
-
-
-@contextmanager
-def stalls() -> Iterator[list[str]]:
-    """What is said about long waits inside."""
-    messages: list[str] = []
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        yield messages
-    messages += [str(warning.message) for warning in said if warning.category is RuntimeWarning]
 
 
 def opens(fs: FaultFs, path: str = VICTIM) -> int:
@@ -682,7 +670,7 @@ def test_no_mount_outlives_its_owner(folder: Path) -> None:
     program = """
         import sys, threading, time
         from pathlib import Path
-        from faultfs import FaultFs
+        from faultfs import FaultFs, stalls
         fs = FaultFs(Path(sys.argv[1]))
         fs.rule("cat/0010.jpg", "open", hang=True)
         threading.Thread(target=open, args=(fs.root / "cat/0010.jpg",), daemon=True).start()

@@ -5,7 +5,6 @@ import logging
 import re
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,23 +15,13 @@ import pytest
 import children
 import faultfs
 import forebay as fb
-from faultfs import FaultFs
+from faultfs import FaultFs, stalls
 from forebay import transforms as T
 from forebay._settings import Patience
 
 TO_TENSOR = T.Compose([T.Resize((24, 32)), T.ToTensor()])
 # Not shuffled: the sixth sample, in the second batch of four.
 VICTIM, INDEX = "cat/0010.jpg", 5
-
-
-@contextmanager
-def stalls() -> Iterator[list[str]]:
-    """What is said about long waits inside."""
-    messages: list[str] = []
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        yield messages
-    messages += [str(warning.message) for warning in said if "no batch for" in str(warning.message)]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 mod directory;
 mod protocol;
 
-use directory::Directory;
+use directory::{Directory, O_NONBLOCK};
 use protocol::{Answer, MAX_REQUEST_BYTES, Request, Status, WINDOW_BYTES};
 
 unsafe extern "C" {
@@ -46,7 +46,6 @@ const MAP_SHARED: c_int = 1;
 /// As `forebay-store`'s own reads: a pipe is opened without waiting for a writer.
 #[cfg(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64"))]
 compile_error!("the numbers of O_NONBLOCK and O_NOCTTY are others on this architecture");
-const O_NONBLOCK: c_int = 0o4000;
 const O_NOCTTY: c_int = 0o400;
 const EINVAL: i32 = 22;
 const TYPE_OF_FILE: u32 = 0o170_000;
