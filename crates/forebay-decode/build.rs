@@ -8,7 +8,8 @@ fn main() {
         build.includes(include.split(','));
     }
     // Optimised in development too: the shim's loop runs once a row, but a slow one would mislead measurements.
-    let files = ["shim", "huffman", "huffman_tables", "huffman_data"].map(|name| format!("src/jpeg/{name}.c"));
+    let files =
+        ["shim", "memory", "huffman", "huffman_tables", "huffman_data"].map(|name| format!("src/jpeg/{name}.c"));
     // GCC would keep pairs of hot variables in vector registers, and move them back and forth.
     build.flag_if_supported("-fno-tree-slp-vectorize");
     build.files(files).opt_level(2).warnings(true).compile("forebay_jpeg_shim");

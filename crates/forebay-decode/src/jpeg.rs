@@ -74,6 +74,8 @@ unsafe extern "C" {
     fn forebay_jpeg_use_plain(d: NonNull<Decompressor>);
     #[cfg(test)]
     fn forebay_jpeg_own_mcus(d: NonNull<Decompressor>) -> u64;
+    #[cfg(test)]
+    fn forebay_jpeg_memory_asked(d: NonNull<Decompressor>) -> u64;
 }
 
 /// A decompressor, used again for picture after picture.

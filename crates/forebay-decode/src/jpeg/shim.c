@@ -16,6 +16,7 @@
 #include <jerror.h>
 
 #include "huffman.h"
+#include "memory.h"
 
 /* Results; src/jpeg.rs has the same list. */
 enum {
@@ -46,6 +47,7 @@ struct trouble {
 
 struct decompressor {
   struct huffman *huffman; /* first: info.client_data points here */
+  struct memory *memory;   /* second: and it is looked for there */
   struct jpeg_decompress_struct info;
   struct jpeg_error_mgr error;
   struct jpeg_source_mgr source;
@@ -195,10 +197,13 @@ struct decompressor *forebay_jpeg_new(uint32_t max_extraneous_bytes)
   d->error.emit_message = on_message;
   d->error.output_message = on_output;
   d->info.client_data = d;
-  if (!create(d)) {
+  d->memory = forebay_memory_new();
+  if (!d->memory || !create(d)) {
+    free(d->memory);
     free(d);
     return NULL;
   }
+  forebay_memory_install(d->memory, &d->info);
   d->source.init_source = source_begin;
   d->source.fill_input_buffer = source_fill;
   d->source.skip_input_data = source_skip;
@@ -215,6 +220,7 @@ struct decompressor *forebay_jpeg_new(uint32_t max_extraneous_bytes)
 void forebay_jpeg_free(struct decompressor *d)
 {
   jpeg_destroy_decompress(&d->info);
+  forebay_memory_free(d->memory);
   forebay_huffman_free(d->huffman);
   free(d);
 }
@@ -236,6 +242,12 @@ void forebay_jpeg_use_plain(struct decompressor *d)
 uint64_t forebay_jpeg_own_mcus(const struct decompressor *d)
 {
   return forebay_huffman_decoded(d->huffman);
+}
+
+/* For tests: how often memory for a picture was asked of the system. */
+uint64_t forebay_jpeg_memory_asked(const struct decompressor *d)
+{
+  return forebay_memory_asked(d->memory);
 }
 
 void forebay_jpeg_trouble(const struct decompressor *d, struct trouble *trouble)

@@ -259,3 +259,55 @@ fn damaged_pictures_have_the_same_outcome() {
     // Neither kind is all there is.
     assert!(sound > rounds * corpus.len() / 10 && damaged > rounds * corpus.len() / 10, "{sound} and {damaged}");
 }
+
+fn asked(jpeg: &Jpeg) -> u64 {
+    // SAFETY: a live decompressor.
+    unsafe { forebay_jpeg_memory_asked(jpeg.raw) }
+}
+
+/// The library's whole picture, with the library's own memory.
+fn library(bytes: &[u8]) -> Vec<u8> {
+    // SAFETY: the buffer has room for the size that the library says, and the handle is destroyed once.
+    unsafe {
+        let handle = tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int);
+        assert_eq!(tj::tj3DecompressHeader(handle, bytes.as_ptr(), bytes.len() as _), 0);
+        let get = |parameter: tj::TJPARAM| tj::tj3Get(handle, parameter as c_int) as usize;
+        let mut pixels = vec![0; get(tj::TJPARAM_TJPARAM_JPEGWIDTH) * get(tj::TJPARAM_TJPARAM_JPEGHEIGHT) * 3];
+        let (out, format) = (pixels.as_mut_ptr(), tj::TJPF_TJPF_RGB as c_int);
+        assert_eq!(tj::tj3Decompress8(handle, bytes.as_ptr(), bytes.len() as _, out, 0, format), 0);
+        tj::tj3Destroy(handle);
+        pixels
+    }
+}
+
+#[test]
+fn memory_is_used_again_and_changes_no_pixel() {
+    let mut random = Random(3);
+    let pictures: Vec<_> = corpus(&mut random).into_iter().filter(|(name, _)| !name.contains("cmyk: true")).collect();
+    let mut jpeg = Jpeg::new().unwrap();
+    for (name, bytes) in &pictures {
+        assert!(outcome(&mut jpeg, bytes, |_| None).unwrap().1 == library(bytes), "{name}");
+    }
+    let before = asked(&jpeg);
+    for (name, bytes) in &pictures {
+        let part = |_: &Header| Some(Region { x: 30, y: 20, width: 40, height: 10 });
+        outcome(&mut jpeg, bytes, part).unwrap();
+        outcome(&mut jpeg, &bytes[..bytes.len() / 2], |_| None).unwrap_err();
+        assert_eq!(asked(&jpeg), before, "{name}");
+    }
+}
+
+#[test]
+fn memory_that_a_huge_picture_needed_is_given_back() {
+    let mut random = Random(4);
+    let (huge, small) = (encode(PLAIN, 20_000, 16, 0, &mut random), encode(PLAIN, 500, 64, 9, &mut random));
+    let mut jpeg = Jpeg::new().unwrap();
+    assert!(outcome(&mut jpeg, &huge, |_| None).unwrap().1 == library(&huge));
+    let kept = |jpeg: &mut Jpeg, bytes: &[u8]| {
+        let before = asked(jpeg);
+        outcome(jpeg, bytes, |_| None).unwrap();
+        asked(jpeg) == before
+    };
+    assert!(!kept(&mut jpeg, &huge) && !kept(&mut jpeg, &small), "nothing is kept that was large");
+    assert!(kept(&mut jpeg, &small) && kept(&mut jpeg, &small));
+}

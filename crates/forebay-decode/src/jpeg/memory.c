@@ -1,0 +1,151 @@
+/* libjpeg asks for memory ten times a picture and frees all of it at the picture's end. Here the end only forgets, and
+ * the next picture finds one block that is large enough: no call to the system's allocator is made from picture to
+ * picture.
+ *
+ * What lives longer than a picture stays with the library, and so do the arrays of coefficients that a progressive
+ * picture needs: those may be large, and are few.
+ */
+
+#include "memory.h"
+
+#include <stdlib.h>
+
+#include <jerror.h>
+
+/* As the library aligns for its vector instructions, which also read up to a row's end in steps of two of these. */
+#define ALIGNMENT ((size_t)32)
+/* Enough for 500 columns (measured); wider pictures have it grow. */
+#define FIRST_BYTES ((size_t)64 << 10)
+/* What a thread keeps is charged to nobody's budget: enough for some 8,000 columns. */
+#define MAX_KEPT_BYTES ((size_t)1 << 20)
+
+struct block {
+  struct block *older;
+  size_t size, used; /* of the bytes behind this header */
+};
+
+#define HEADER_BYTES ((sizeof(struct block) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT)
+
+struct memory {
+  struct block *newest;
+  size_t total;  /* in all blocks */
+  size_t wanted; /* by the next one */
+  uint64_t asked;
+  /* The library's own. */
+  void *(*alloc_small)(j_common_ptr, int, size_t);
+  void *(*alloc_large)(j_common_ptr, int, size_t);
+  JSAMPARRAY (*alloc_sarray)(j_common_ptr, int, JDIMENSION, JDIMENSION);
+  void (*free_pool)(j_common_ptr, int);
+};
+
+static struct memory *memory_of(j_common_ptr info)
+{
+  return ((struct memory **)info->client_data)[1];
+}
+
+static void forget(struct memory *memory)
+{
+  /* Several blocks become one. */
+  int keeps = memory->newest && !memory->newest->older && memory->total <= MAX_KEPT_BYTES;
+  if (keeps) {
+    memory->newest->used = 0;
+    return;
+  }
+  memory->wanted = memory->total <= MAX_KEPT_BYTES ? memory->total : 0;
+  while (memory->newest) {
+    struct block *block = memory->newest;
+    memory->newest = block->older;
+    free(block);
+  }
+  memory->total = 0;
+}
+
+static void *take(j_common_ptr info, size_t size)
+{
+  struct memory *memory = memory_of(info);
+  struct block *block = memory->newest;
+  if (size > (size_t)info->mem->max_alloc_chunk)
+    ERREXIT1(info, JERR_OUT_OF_MEMORY, 20);
+  size = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (!block || block->size - block->used < size) {
+    /* At least as much as there is already, so that there are few. */
+    size_t least = memory->total > memory->wanted ? memory->total : memory->wanted;
+    least = least > FIRST_BYTES ? least : FIRST_BYTES;
+    size_t bytes = (size > least ? size : least + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    block = aligned_alloc(ALIGNMENT, HEADER_BYTES + bytes);
+    if (!block)
+      ERREXIT1(info, JERR_OUT_OF_MEMORY, 21);
+    memory->asked++;
+    block->older = memory->newest;
+    block->size = bytes;
+    block->used = 0;
+    memory->newest = block;
+    memory->total += bytes;
+  }
+  void *start = (char *)block + HEADER_BYTES + block->used;
+  block->used += size;
+  return start;
+}
+
+static void *alloc_small(j_common_ptr info, int pool, size_t size)
+{
+  return pool == JPOOL_IMAGE ? take(info, size) : memory_of(info)->alloc_small(info, pool, size);
+}
+
+static void *alloc_large(j_common_ptr info, int pool, size_t size)
+{
+  return pool == JPOOL_IMAGE ? take(info, size) : memory_of(info)->alloc_large(info, pool, size);
+}
+
+static JSAMPARRAY alloc_sarray(j_common_ptr info, int pool, JDIMENSION width, JDIMENSION count)
+{
+  /* More than 8 bits are refused, but not by the library. */
+  if (pool != JPOOL_IMAGE || ((j_decompress_ptr)info)->data_precision != 8 || width > JPEG_MAX_DIMENSION * 8)
+    return memory_of(info)->alloc_sarray(info, pool, width, count);
+  size_t stride = ((size_t)width + 2 * ALIGNMENT - 1) / (2 * ALIGNMENT) * (2 * ALIGNMENT);
+  JSAMPARRAY rows = take(info, count * sizeof(JSAMPROW));
+  JSAMPROW samples = take(info, count * stride);
+  for (JDIMENSION row = 0; row < count; row++)
+    rows[row] = samples + row * stride;
+  return rows;
+}
+
+static void free_pool(j_common_ptr info, int pool)
+{
+  memory_of(info)->free_pool(info, pool);
+  if (pool == JPOOL_IMAGE)
+    forget(memory_of(info));
+}
+
+struct memory *forebay_memory_new(void)
+{
+  return calloc(1, sizeof(struct memory));
+}
+
+void forebay_memory_free(struct memory *memory)
+{
+  while (memory->newest) {
+    struct block *block = memory->newest;
+    memory->newest = block->older;
+    free(block);
+  }
+  free(memory);
+}
+
+void forebay_memory_install(struct memory *memory, j_decompress_ptr info)
+{
+  struct jpeg_memory_mgr *methods = info->mem;
+  memory->alloc_small = methods->alloc_small;
+  memory->alloc_large = methods->alloc_large;
+  memory->alloc_sarray = methods->alloc_sarray;
+  memory->free_pool = methods->free_pool;
+  methods->alloc_small = alloc_small;
+  methods->alloc_large = alloc_large;
+  methods->alloc_sarray = alloc_sarray;
+  methods->free_pool = free_pool;
+}
+
+uint64_t forebay_memory_asked(const struct memory *memory)
+{
+  return memory->asked;
+}
