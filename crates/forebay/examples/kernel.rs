@@ -9,8 +9,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use forebay::{Dataset, Epoch, Error, Interpolation, Op, Pipeline, Result, SampleId, Scratch, Source, Store};
+use forebay::{Dataset, Epoch, Error, Pipeline, Result, SampleId, Scratch, Source, Store};
 use forebay_core::Rng;
+
+mod bench;
 
 const USAGE: &str = "expected: kernel FOLDER THREADS EPOCHS";
 
@@ -18,29 +20,12 @@ fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let [folder, threads, epochs] = arguments.as_slice() else { return Err(Error::config(USAGE)) };
     let number = |text: &str| text.parse::<u64>().map_err(|error| Error::config(USAGE).with_source(error));
-    let source = Source::image_folder(Path::new(folder), pipeline()?)?;
+    let source = Source::image_folder(Path::new(folder), bench::pipeline()?)?;
     let files = read(&*source.dataset, &*source.store)?;
-    let (elapsed, hash) = measure(&source.pipeline, &files, number(threads)?, number(epochs)?)?;
+    let (seconds, usage, hash) = measure(&source.pipeline, &files, number(threads)?, number(epochs)?)?;
     let images = files.len() as u64 * number(epochs)?;
-    let seconds = elapsed.as_secs_f64();
-    writeln!(std::io::stdout(), r#"{{"images": {images}, "seconds": {seconds}, "hash": "{hash:016x}"}}"#)
+    writeln!(std::io::stdout(), r#"{{"images": {images}, "seconds": {seconds}, {usage}, "hash": "{hash:016x}"}}"#)
         .map_err(|error| Error::io("written to", error))
-}
-
-/// Torchvision's usual training transform, as in `benchmarks/bench.py`.
-fn pipeline() -> Result<Pipeline> {
-    Pipeline::new(vec![
-        Op::RandomResizedCrop {
-            size: 224.into(),
-            scale: (0.08, 1.0),
-            ratio: (3.0 / 4.0, 4.0 / 3.0),
-            interpolation: Interpolation::Bilinear,
-            antialias: true,
-        },
-        Op::RandomHorizontalFlip { p: 0.5 },
-        Op::ToTensor,
-        Op::Normalize { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] },
-    ])
 }
 
 fn read(dataset: &dyn Dataset, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
@@ -53,8 +38,8 @@ fn read(dataset: &dyn Dataset, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
 }
 
 /// All threads take the next sample from one counter until there is none. Epoch 0 warms up caches and frequency, and
-/// its result is hashed; the others are timed. Gives the time and the hash.
-fn measure(pipeline: &Pipeline, files: &[Vec<u8>], threads: u64, epochs: u64) -> Result<(Duration, u64)> {
+/// its result is hashed; the others are timed. Gives the time, what they took, and the hash.
+fn measure(pipeline: &Pipeline, files: &[Vec<u8>], threads: u64, epochs: u64) -> Result<(f64, String, u64)> {
     let size_bytes = pipeline.layout().ok_or_else(|| Error::config(USAGE))?.size_bytes();
     let count = files.len() as u64;
     let pass = |from: u64, to: u64, is_hashed: bool| -> Result<u64> {
@@ -69,7 +54,7 @@ fn measure(pipeline: &Pipeline, files: &[Vec<u8>], threads: u64, epochs: u64) ->
                 let rng = Rng::for_sample(0, Epoch(at / count), SampleId(at % count));
                 pipeline.run_into(&files[(at % count) as usize], &rng, &mut scratch, &mut slot)?;
                 if is_hashed {
-                    hash = hash.wrapping_add(sum(&slot));
+                    hash = hash.wrapping_add(bench::sum(&slot));
                 }
             }
         };
@@ -82,12 +67,7 @@ fn measure(pipeline: &Pipeline, files: &[Vec<u8>], threads: u64, epochs: u64) ->
         })
     };
     let hash = pass(0, 1, true)?;
-    let started = Instant::now();
+    let (started, usage) = (Instant::now(), bench::Usage::now());
     pass(1, 1 + epochs, false)?;
-    Ok((started.elapsed(), hash))
-}
-
-/// The sum of a sample's 32-bit words: independent of order, the same as `benchmarks/bench.py` takes.
-fn sum(slot: &[u8]) -> u64 {
-    slot.chunks_exact(4).map(|word| u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))).sum()
+    Ok((started.elapsed().as_secs_f64(), usage.since(), hash))
 }
