@@ -117,14 +117,23 @@ impl FolderIndex {
     /// # Panics
     /// If there is no such sample.
     pub fn path(&self, sample: SampleId) -> PathBuf {
+        let mut path = PathBuf::new();
+        self.write_path(sample, &mut path);
+        path
+    }
+
+    /// The same in place of what `path` was, whose memory is used again.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
         let directory = self.directory_of(sample.0);
         let name = self.name_of(directory, sample.0);
-        let mut path =
-            PathBuf::with_capacity(self.root.as_os_str().len() + directory.path.as_os_str().len() + name.len() + 2);
+        path.clear();
+        path.reserve(self.root.as_os_str().len() + directory.path.as_os_str().len() + name.len() + 2);
         path.push(&self.root);
         path.push(&directory.path);
         path.push(name);
-        path
     }
 
     /// A sample's label.

@@ -22,18 +22,21 @@ pub(crate) fn run(shared: &Shared, cpu: usize) {
             let is_about_bytes = shared.source.open.is_none() && error.kind().is_about_bytes(error.stage());
             is_about_bytes && shared.source.pipeline.fails_always(&fetched.object.bytes, &mut scratch)
         });
-        let Fetched { item, path, object, charged, decode_bytes, buffer } = fetched;
+        let Fetched { item, object, charged, decode_bytes, buffer } = fetched;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
         let (bytes, stat) = (object.bytes.into_buffer(), is_about_file.then_some(object.stat));
-        shared.decoded(cpu, decode_bytes, charged, bytes);
         match result {
             Ok((value, timing)) => {
                 shared.meters.decode.record(timing.decode);
                 shared.meters.transform.record(timing.transform);
-                let sample = item.sample;
-                shared.fill(item, Filled::Done(sample, value));
+                let filled = Filled::Done(item.sample, value);
+                shared.decoded(cpu, decode_bytes, charged, bytes, Some((item, filled)));
             }
-            Err(error) => after_trouble(shared, item, &path, error, stat),
+            Err(error) => {
+                shared.decoded(cpu, decode_bytes, charged, bytes, None);
+                let path = shared.source.dataset.path(item.sample);
+                after_trouble(shared, item, &path, error, stat);
+            }
         }
     }
 }
@@ -57,7 +60,7 @@ fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Op
     };
     if let Some(open) = &shared.source.open {
         let started = shared.clock.now();
-        let value = open.open(&fetched.path)?;
+        let value = open.open(&shared.source.dataset.path(item.sample))?;
         let opened = shared.clock.now();
         let value = pipeline.transform(value, &rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
         let timing = Timing { decode: opened - started, transform: shared.clock.now().saturating_sub(opened) };

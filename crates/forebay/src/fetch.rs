@@ -13,9 +13,9 @@ use crate::schedule::Shared;
 
 /// Reads until the stream stops, or until a read came back too late.
 pub(crate) fn run(shared: &Shared, seat: usize) {
-    let mut scratch = Scratch::default();
+    let (mut scratch, mut path) = (Scratch::default(), PathBuf::new());
     while let Some(job) = shared.next_fetch(seat) {
-        if !fetch(shared, seat, &mut scratch, job) {
+        if !fetch(shared, seat, &mut scratch, &mut path, job) {
             return;
         }
     }
@@ -30,24 +30,24 @@ struct Read {
 /// Why there is nothing to decode, with what is known of the file when it was not read at all.
 type Trouble = (Error, Option<Stat>);
 
-fn fetch(shared: &Shared, seat: usize, scratch: &mut Scratch, job: Job) -> bool {
-    let mut path = PathBuf::new();
+fn fetch(shared: &Shared, seat: usize, scratch: &mut Scratch, path: &mut PathBuf, job: Job) -> bool {
+    path.clear(); // whatever fails before there is a new one is not about the old one
     let read = || {
-        path = shared.source.dataset.path(job.sample);
-        if let Some((error, stat)) = shared.quarantine.check(&path, &*shared.source.store) {
+        shared.source.dataset.write_path(job.sample, path);
+        if let Some((error, stat)) = shared.quarantine.check(path, &*shared.source.store) {
             return Err((error, Some(stat)));
         }
-        read(shared, seat, &path, job, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
+        read(shared, seat, path, job, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
     };
     let result: Result<Read, Trouble> =
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err((panicked(panic.as_ref()), None)));
     match result {
-        Ok(Read { object, decode_bytes }) => shared.fetched(seat, path, object, decode_bytes),
+        Ok(Read { object, decode_bytes }) => shared.fetched(seat, object, decode_bytes),
         Err((error, known)) => {
-            let (trouble, goes_on) = shared.fetch_failed(seat, error.at_path(&path).at_index(job.sample.0));
+            let (trouble, goes_on) = shared.fetch_failed(seat, error.at_path(path).at_index(job.sample.0));
             if let Some((mut item, error)) = trouble {
                 item.attempts -= u32::from(known.is_some());
-                after_trouble(shared, item, &path, error, known);
+                after_trouble(shared, item, path, error, known);
             }
             goes_on
         }

@@ -88,7 +88,6 @@ impl Item {
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) item: Item,
-    pub(crate) path: PathBuf,
     pub(crate) object: Object,
     /// Bytes charged for `object`.
     pub(crate) charged: u64,

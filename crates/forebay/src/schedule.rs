@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Clock, Config, Error, Plan, SampleId, Stage};
@@ -23,8 +23,10 @@ use crate::source::Source;
 use crate::stats::Meters;
 use crate::stream::{Feed, Worker};
 
+mod bell;
 mod reads;
 
+use bell::Bell;
 pub(crate) use reads::Seen;
 
 /// A batch that the others have waited behind for this long is held up by something slow.
@@ -66,12 +68,12 @@ pub(crate) struct Shared {
     /// The store comes back from every read in time by itself.
     keeps_deadlines: bool,
     desk: Mutex<Desk>,
-    fetch_work: Condvar,
-    decode_work: Condvar,
-    memory: Condvar,
-    batch_done: Condvar,
-    reading_done: Condvar,
-    watching: Condvar,
+    fetch_work: Bell,
+    decode_work: Bell,
+    memory: Bell,
+    batch_done: Bell,
+    reading_done: Bell,
+    watching: Bell,
 }
 
 /// What a CPU thread has in hand.
@@ -173,12 +175,12 @@ impl Shared {
             pool,
             stop_reads,
             desk: Mutex::new(desk),
-            fetch_work: Condvar::new(),
-            decode_work: Condvar::new(),
-            memory: Condvar::new(),
-            batch_done: Condvar::new(),
-            reading_done: Condvar::new(),
-            watching: Condvar::new(),
+            fetch_work: Bell::default(),
+            decode_work: Bell::default(),
+            memory: Bell::default(),
+            batch_done: Bell::default(),
+            reading_done: Bell::default(),
+            watching: Bell::default(),
         }
     }
 
@@ -272,7 +274,7 @@ impl Shared {
             has_failed: failed,
         });
         if remaining == 0 {
-            self.batch_done.notify_all();
+            self.batch_done.ring_all();
             return None;
         }
         Some(())
@@ -288,8 +290,13 @@ impl Shared {
         if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_ahead(desk) {
             desk.spare.push(buffer);
         }
-        self.memory.notify_all();
-        self.fetch_work.notify_one();
+    }
+
+    /// Whether a thread that waits for something to read is to be woken. Not for each sample that is decoded: one thread
+    /// that reads some in a row costs less than several that take turns, and those that wait to be decoded are enough
+    /// until half of them are gone. Then every sample that leaves wakes one, up to all.
+    fn wants_reader(&self, desk: &Desk) -> bool {
+        desk.ready.len() <= (self.config.cpu_threads + desk.limit.current()) / 2
     }
 
     /// The next sample to decode; waits for one that fits into memory. `None` when the stream stops.
@@ -313,24 +320,42 @@ impl Shared {
                 drop(desk);
                 if more {
                     // Freed memory may fit several, and only one thread was woken for it.
-                    self.decode_work.notify_one();
+                    self.decode_work.ring_one();
                 }
                 self.meters.decode.record_waiting(now.saturating_sub(asked));
                 return Some(next);
             }
-            desk = self.decode_work.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            desk = self.decode_work.wait(desk);
         }
     }
 
-    /// A CPU thread is done with a sample, well or not; what it held is given back.
-    pub(crate) fn decoded(&self, cpu: usize, decode_bytes: u64, charged: u64, buffer: Vec<u8>) {
+    /// A CPU thread is done with a sample, well or not; what it held is given back. `filled` is its slot's end, if it has
+    /// one already.
+    pub(crate) fn decoded(
+        &self,
+        cpu: usize,
+        decode_bytes: u64,
+        charged: u64,
+        buffer: Vec<u8>,
+        filled: Option<(Item, Filled)>,
+    ) {
+        let now = self.clock.now();
         let mut desk = self.desk();
         desk.decoders[cpu] = None;
         desk.decoding -= 1;
         desk.used -= decode_bytes;
         self.release(&mut desk, Some(charged), buffer);
+        let done = filled.and_then(|(item, filled)| Self::fill_slot(&mut desk, item, filled));
+        let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
         drop(desk);
-        self.decode_work.notify_one();
+        self.memory.ring_all();
+        if wants_reader {
+            self.fetch_work.ring_one();
+        }
+        if more {
+            self.decode_work.ring_one();
+        }
+        self.after_filling(done, now);
     }
 
     /// Reads an item again, now or after a pause.
@@ -343,15 +368,20 @@ impl Shared {
             desk.paused.push(item);
         }
         drop(desk);
-        self.fetch_work.notify_all();
+        self.fetch_work.ring_all();
     }
 
     /// A slot has its end.
     pub(crate) fn fill(&self, item: Item, filled: Filled) {
         let now = self.clock.now();
-        let mut desk = self.desk();
+        let done = Self::fill_slot(&mut self.desk(), item, filled);
+        self.after_filling(done, now);
+    }
+
+    /// When its batch was opened, if that is decided now.
+    fn fill_slot(desk: &mut Desk, item: Item, filled: Filled) -> Option<Duration> {
         // Its batch may be gone, with an error that ended the iteration.
-        let Some(at) = item.key.batch.checked_sub(desk.first_batch) else { return };
+        let at = item.key.batch.checked_sub(desk.first_batch)?;
         let held = match &filled {
             Filled::Done(_, Some(value)) => value.size_bytes() as u64,
             _ => 0,
@@ -364,11 +394,13 @@ impl Shared {
         slot.filled = filled;
         slot.item = (item.given_up.is_some() || item.trouble.is_some()).then_some(item);
         batch.remaining -= 1;
-        if batch.is_decided() {
-            let opened = batch.opened;
-            drop(desk);
+        batch.is_decided().then_some(batch.opened)
+    }
+
+    fn after_filling(&self, done: Option<Duration>, now: Duration) {
+        if let Some(opened) = done {
             self.meters.assemble.record(now.saturating_sub(opened));
-            self.batch_done.notify_all();
+            self.batch_done.ring_all();
         }
     }
 
@@ -380,8 +412,7 @@ impl Shared {
                 && desk.broken.is_none()
                 && desk.batches.front().map_or(!desk.feed.is_closed(), |batch| !batch.is_decided())
         };
-        let (mut desk, _) =
-            self.batch_done.wait_timeout_while(desk, wait, is_waiting).unwrap_or_else(PoisonError::into_inner);
+        let mut desk = self.batch_done.wait_while(desk, wait, is_waiting);
         if desk.stopped {
             return Taken::Stopped;
         }
@@ -396,10 +427,15 @@ impl Shared {
                 desk.first_since = self.clock.now();
                 desk.used -= batch.charged;
                 desk.last_batch_bytes = batch.charged;
+                let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
                 drop(desk);
-                self.fetch_work.notify_all();
-                self.memory.notify_all();
-                self.decode_work.notify_one();
+                self.memory.ring_all();
+                if wants_reader {
+                    self.fetch_work.ring_one();
+                }
+                if more {
+                    self.decode_work.ring_one();
+                }
                 Taken::Batch(Box::new(batch))
             }
             _ => Taken::Pending,
@@ -440,8 +476,8 @@ impl Shared {
     /// Hands batches to the feed of a user's own order.
     pub(crate) fn with_feed<T>(&self, action: impl FnOnce(&mut Feed) -> T) -> T {
         let result = action(&mut self.desk().feed);
-        self.fetch_work.notify_all();
-        self.batch_done.notify_all();
+        self.fetch_work.ring_all();
+        self.batch_done.ring_all();
         result
     }
 
@@ -451,8 +487,8 @@ impl Shared {
         if let Some(stop) = &self.stop_reads {
             stop.raise();
         }
-        for condvar in [&self.fetch_work, &self.decode_work, &self.memory, &self.batch_done, &self.watching] {
-            condvar.notify_all();
+        for bell in [&self.fetch_work, &self.decode_work, &self.memory, &self.batch_done, &self.watching] {
+            bell.ring_all();
         }
     }
 }

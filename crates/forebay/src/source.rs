@@ -22,6 +22,10 @@ pub trait Dataset: Send + Sync {
     }
     /// Where one's bytes are.
     fn path(&self, sample: SampleId) -> PathBuf;
+    /// The same in place of what `path` was, whose memory may be used again.
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        *path = self.path(sample);
+    }
     /// Its label.
     fn label(&self, sample: SampleId) -> i64;
     /// What a resume state is bound to.
@@ -35,6 +39,10 @@ impl Dataset for FolderIndex {
 
     fn path(&self, sample: SampleId) -> PathBuf {
         FolderIndex::path(self, sample)
+    }
+
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        FolderIndex::write_path(self, sample, path);
     }
 
     fn label(&self, sample: SampleId) -> i64 {
@@ -73,6 +81,10 @@ impl Dataset for Selection {
 
     fn path(&self, sample: SampleId) -> PathBuf {
         self.base.path(self.base_of(sample))
+    }
+
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        self.base.write_path(self.base_of(sample), path);
     }
 
     fn label(&self, sample: SampleId) -> i64 {

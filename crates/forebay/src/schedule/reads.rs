@@ -2,9 +2,8 @@
 //! threads that do not come back.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Error, Hedge, Kind, Result, SampleId};
@@ -35,7 +34,12 @@ impl Shared {
             if let Some(job) = job {
                 let (reading, is_wanted) = (desk.flights.reading(), desk.ready.is_empty());
                 desk.limit.departed(reading, is_wanted);
+                let wants_another = is_wanted && reading < desk.limit.current();
                 drop(desk);
+                if wants_another {
+                    // The storage is what the others wait for: as many reads at a time as it is allowed.
+                    self.fetch_work.ring_one();
+                }
                 self.meters.fetch.record_waiting(now.saturating_sub(asked));
                 return Some(job);
             }
@@ -45,9 +49,9 @@ impl Shared {
             desk = match pause.into_iter().chain(hedge).chain(held_up).min() {
                 Some(until) => {
                     let wait = until.saturating_sub(now).max(Duration::from_millis(1));
-                    self.fetch_work.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0
+                    self.fetch_work.wait_for(desk, wait)
                 }
-                None => self.fetch_work.wait(desk).unwrap_or_else(PoisonError::into_inner),
+                None => self.fetch_work.wait(desk),
             };
         }
     }
@@ -97,7 +101,7 @@ impl Shared {
         if is_full(&desk) {
             desk.flights.wait_for_memory(seat, self.clock.now());
             while is_full(&desk) {
-                desk = self.memory.wait(desk).unwrap_or_else(PoisonError::into_inner);
+                desk = self.memory.wait(desk);
             }
             desk.flights.go_on(seat, self.clock.now());
         }
@@ -110,7 +114,7 @@ impl Shared {
     }
 
     /// A sample's bytes are here. False when the thread was written off meanwhile, and has to retire.
-    pub(crate) fn fetched(&self, seat: usize, path: PathBuf, object: Object, decode_bytes: u64) -> bool {
+    pub(crate) fn fetched(&self, seat: usize, object: Object, decode_bytes: u64) -> bool {
         let now = self.clock.now();
         let mut desk = self.desk();
         let landed = desk.flights.land(seat, true, now);
@@ -122,12 +126,12 @@ impl Shared {
                 desk.limit.landed(landed.latency);
                 self.meters.reads_at_a_time.store(desk.limit.current() as u64, Relaxed);
                 if desk.limit.current() > desk.flights.working() {
-                    self.watching.notify_one();
+                    self.watching.ring_one();
                 }
                 let at = item.key.batch.checked_sub(desk.first_batch);
                 let buffer = at.and_then(|at| desk.batches.get(at as usize)).and_then(|batch| batch.buffer.clone());
                 let charged = landed.charged.unwrap_or(0);
-                desk.ready.push(ByKey(item.key, Fetched { item, path, object, charged, decode_bytes, buffer }));
+                desk.ready.push(ByKey(item.key, Fetched { item, object, charged, decode_bytes, buffer }));
             }
             None if landed.was_lost => desk.used -= landed.charged.unwrap_or(0),
             None => self.release(&mut desk, landed.charged, object.bytes.into_buffer()),
@@ -162,14 +166,15 @@ impl Shared {
     fn after_landing(&self, desk: MutexGuard<'_, Desk>, was_lost: bool) -> bool {
         let stopped = desk.stopped;
         drop(desk);
-        self.decode_work.notify_one();
-        self.fetch_work.notify_one();
+        self.decode_work.ring_one();
+        self.memory.ring_all();
         if was_lost {
+            // It reads no more; the others look for the next sample by themselves.
             self.meters.lost.fetch_sub(1, Relaxed);
-            self.memory.notify_all();
+            self.fetch_work.ring_one();
         }
         if stopped {
-            self.reading_done.notify_all();
+            self.reading_done.ring_all();
         }
         !was_lost
     }
@@ -197,7 +202,7 @@ impl Shared {
                 let stuck = if is_too_much { desk.flights.stuck() } else { Vec::new() };
                 let stuck = stuck.iter().map(|(_, lost)| (lost.sample, now - lost.since)).collect();
                 drop(desk);
-                self.memory.notify_all();
+                self.memory.ring_all();
                 self.meters.written_off.fetch_add(late.len() as u64, Relaxed);
                 self.meters.lost.fetch_add(late.len() as u64, Relaxed);
                 return Some(Seen { late, seats, stuck });
@@ -206,7 +211,7 @@ impl Shared {
             let tick = (self.config.retry.deadline / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
             let next = desk.flights.next_deadline().map_or(tick, |until| until.saturating_sub(now).min(tick));
             let wait = next.max(Duration::from_millis(1));
-            desk = self.watching.wait_timeout(desk, wait).unwrap_or_else(PoisonError::into_inner).0;
+            desk = self.watching.wait_for(desk, wait);
         }
     }
 
@@ -218,16 +223,13 @@ impl Shared {
         desk.limit.cap(working);
         if working == 0 {
             desk.broken.get_or_insert(error);
-            self.batch_done.notify_all();
+            self.batch_done.ring_all();
         }
     }
 
     /// The seats of I/O threads that are lost, or still in a read after `grace`, once the stream has stopped.
     pub(crate) fn stuck_readers(&self, grace: Duration) -> Vec<usize> {
-        let (desk, _) = self
-            .reading_done
-            .wait_timeout_while(self.desk(), grace, |desk| desk.flights.reading() > 0)
-            .unwrap_or_else(PoisonError::into_inner);
+        let desk = self.reading_done.wait_while(self.desk(), grace, |desk| desk.flights.reading() > 0);
         desk.flights.readings().iter().chain(&desk.flights.stuck()).map(|(seat, _)| *seat).collect()
     }
 }
