@@ -110,14 +110,17 @@ impl Tail {
 
     /// Writes the result into its slot: all of it, in the machine's byte order.
     pub(super) fn write(&self, image: &Image, rng: &Rng, slot: &mut [u8]) {
-        self.write_as(&self.stored, self.order, image, rng, slot);
+        // A batch of such samples is larger than the caches, and nobody looks at it before it is complete. To write past
+        // them saves reading what will be written over: 5 % of a sample's processor time (measured with 600 KB each).
+        const LARGE_BYTES: usize = 128 << 10;
+        self.write_as(&self.stored, self.order, image, rng, slot.len() >= LARGE_BYTES, slot);
     }
 
     /// The result as a tensor of its own, before the batch's type and order.
     pub(super) fn tensor(&self, image: &Image, rng: &Rng, bytes: &mut Vec<u8>) -> Tensor {
         let is_bytes = matches!(self.lookup, Lookup::U8(_));
         bytes.resize(image.pixels.len() * if is_bytes { 1 } else { size_of::<f32>() }, 0);
-        self.write_as(&self.lookup, Order::Planar, image, rng, bytes);
+        self.write_as(&self.lookup, Order::Planar, image, rng, false, bytes);
         let data = if is_bytes {
             TensorData::U8(bytes.clone())
         } else {
@@ -126,7 +129,7 @@ impl Tail {
         Tensor { channels: image.channels, height: image.height, width: image.width, data }
     }
 
-    fn write_as(&self, lookup: &Lookup, order: Order, image: &Image, rng: &Rng, slot: &mut [u8]) {
+    fn write_as(&self, lookup: &Lookup, order: Order, image: &Image, rng: &Rng, past_caches: bool, slot: &mut [u8]) {
         let (mut mirrored, mut upside_down) = (false, false);
         for flip in &self.flips {
             let flips = rng.fork(flip.position as u64).chance(flip.p);
@@ -134,10 +137,10 @@ impl Tail {
         }
         let (walk, formula) = (Walk { mirrored, upside_down }, self.formula.as_ref());
         let dtype = match lookup {
-            Lookup::U8(tables) => spread(image, tables, formula, order, walk, slot),
-            Lookup::F32(tables) => spread(image, tables, formula, order, walk, slot),
-            Lookup::F16(tables) => spread(image, tables, formula, order, walk, slot),
-            Lookup::BF16(tables) => spread(image, tables, formula, order, walk, slot),
+            Lookup::U8(tables) => spread(image, tables, formula, order, walk, past_caches, slot),
+            Lookup::F32(tables) => spread(image, tables, formula, order, walk, past_caches, slot),
+            Lookup::F16(tables) => spread(image, tables, formula, order, walk, past_caches, slot),
+            Lookup::BF16(tables) => spread(image, tables, formula, order, walk, past_caches, slot),
         };
         for (position, op) in &self.erasings {
             self.erase(op, dtype, order, image, &mut rng.fork(*position as u64), slot);
@@ -177,14 +180,15 @@ fn spread<T: Stored>(
     formula: Option<&Formula>,
     order: Order,
     walk: Walk,
+    past_caches: bool,
     slot: &mut [u8],
 ) -> Dtype {
     #[cfg(target_arch = "x86_64")]
     if let (Some(formula), true) = (formula, avx2::is_available()) {
-        avx2::write(image, formula, tables, order, walk, slot);
+        avx2::write(image, formula, tables, order, walk, past_caches, slot);
         return T::DTYPE;
     }
-    let _ = formula;
+    let _ = (formula, past_caches);
     portable::write(image, tables, order, walk, slot);
     T::DTYPE
 }

@@ -10,6 +10,8 @@ use crate::{Dtype, Image, Order};
 
 /// Elements at a time.
 const LANES: usize = 8;
+/// What memory is written in.
+const LINE_BYTES: usize = 64;
 /// As many pixels have this many bytes, and make three vectors.
 const GROUP: usize = LANES * 3;
 
@@ -20,7 +22,29 @@ pub(super) fn is_available() -> bool {
 
 /// Writes three channels; `tables` serve the pixels that do not fill a group. The processor has AVX2, FMA and F16C.
 /// Where the elements are bytes, the formula has to be the one that changes nothing.
+///
+/// With `past_caches` it writes whole lines of memory without reading them first, where they begin and end as rows do.
 pub(super) fn write<T: Stored>(
+    image: &Image,
+    formula: &Formula,
+    tables: &[[T; 256]],
+    order: Order,
+    walk: Walk,
+    past_caches: bool,
+    slot: &mut [u8],
+) {
+    let row_bytes = image.width as usize * size_of::<T>();
+    let is_in_lines = slot.as_ptr().addr().is_multiple_of(LINE_BYTES) && row_bytes.is_multiple_of(LINE_BYTES);
+    if past_caches && is_in_lines && T::DTYPE != Dtype::U8 {
+        write_rows::<T, true>(image, formula, tables, order, walk, slot);
+        // SAFETY: every processor of this kind has it. Whoever is told next that the slot is written will find it so.
+        unsafe { _mm_sfence() };
+    } else {
+        write_rows::<T, false>(image, formula, tables, order, walk, slot);
+    }
+}
+
+fn write_rows<T: Stored, const STREAMS: bool>(
     image: &Image,
     formula: &Formula,
     tables: &[[T; 256]],
@@ -44,7 +68,7 @@ pub(super) fn write<T: Stored>(
                     let out = &mut slot[(channel * height + y) * row_bytes..][..row_bytes];
                     let (out, out_others) = out.split_at_mut(fast * size_of::<T>());
                     // SAFETY: as above.
-                    unsafe { plane_row::<T>(groups, vector, walk.mirrored, out) };
+                    unsafe { plane_row::<T, STREAMS>(groups, vector, walk.mirrored, out) };
                     portable::plane_row(others, 3, channel, table, walk.mirrored, out_others);
                 }
             }
@@ -52,7 +76,7 @@ pub(super) fn write<T: Stored>(
                 let out = &mut slot[y * row_bytes * 3..][..row_bytes * 3];
                 let (out, out_others) = out.split_at_mut(fast * 3 * size_of::<T>());
                 // SAFETY: as above.
-                unsafe { pixel_row::<T>(groups, &vectors, walk.mirrored, out) };
+                unsafe { pixel_row::<T, STREAMS>(groups, &vectors, walk.mirrored, out) };
                 portable::pixel_row(others, tables, walk.mirrored, out_others);
             }
         }
@@ -61,30 +85,30 @@ pub(super) fn write<T: Stored>(
 
 /// One channel of whole groups of pixels.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn plane_row<T: Stored>(pixels: &[u8], vector: &Vector, mirrored: bool, out: &mut [u8]) {
+fn plane_row<T: Stored, const STREAMS: bool>(pixels: &[u8], vector: &Vector, mirrored: bool, out: &mut [u8]) {
     let groups = pixels.chunks_exact(GROUP);
     let out = out.chunks_exact_mut(LANES * size_of::<T>());
     // Two loops: a reversed one inside the other's closure would cost the forward one its vectors.
     if mirrored {
         for (group, out) in groups.rev().zip(out) {
-            vector.write::<T>(group, out);
+            vector.write::<T, STREAMS>(group, out);
         }
     } else {
         for (group, out) in groups.zip(out) {
-            vector.write::<T>(group, out);
+            vector.write::<T, STREAMS>(group, out);
         }
     }
 }
 
 /// All channels of whole groups of pixels.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn pixel_row<T: Stored>(pixels: &[u8], vectors: &[Vector; 3], mirrored: bool, out: &mut [u8]) {
+fn pixel_row<T: Stored, const STREAMS: bool>(pixels: &[u8], vectors: &[Vector; 3], mirrored: bool, out: &mut [u8]) {
     let count = pixels.len() / GROUP;
     for (at, out) in out.chunks_exact_mut(GROUP * size_of::<T>()).enumerate() {
         let from = if mirrored { count - 1 - at } else { at };
         let group = &pixels[from * GROUP..][..GROUP];
         for (vector, out) in vectors.iter().zip(out.chunks_exact_mut(LANES * size_of::<T>())) {
-            vector.write::<T>(group, out);
+            vector.write::<T, STREAMS>(group, out);
         }
     }
 }
@@ -136,10 +160,10 @@ impl Vector {
         }
     }
 
-    /// Writes 8 elements.
+    /// Writes 8 elements. To stream them, `out` has to begin at a multiple of their size: it does where [`write`] says so.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    fn write<T: Stored>(&self, group: &[u8], out: &mut [u8]) {
+    fn write<T: Stored, const STREAMS: bool>(&self, group: &[u8], out: &mut [u8]) {
         let bytes = _mm_or_si128(
             _mm_shuffle_epi8(load(&group[..16]), self.front),
             _mm_shuffle_epi8(load(&group[GROUP - 16..GROUP]), self.back),
@@ -148,15 +172,10 @@ impl Vector {
         match T::DTYPE {
             // SAFETY: 8 bytes are there; the store needs no alignment.
             Dtype::U8 => unsafe { _mm_storel_epi64(out.as_mut_ptr().cast(), bytes) },
-            // SAFETY: 32 bytes are there; the store needs no alignment.
-            Dtype::F32 => unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), self.value(bytes)) },
-            // SAFETY: 16 bytes are there; the store needs no alignment.
-            Dtype::F16 => unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::half(self.value(bytes))) },
-            // SAFETY: 16 bytes are there; the store needs no alignment.
-            Dtype::BF16 => unsafe {
-                // A formula gives numbers only.
-                _mm_storeu_si128(out.as_mut_ptr().cast(), narrow::avx2::brain_of_number(self.value(bytes)));
-            },
+            Dtype::F32 => store::<STREAMS>(self.value(bytes), out),
+            Dtype::F16 => store_half::<STREAMS>(narrow::avx2::half(self.value(bytes)), out),
+            // A formula gives numbers only.
+            Dtype::BF16 => store_half::<STREAMS>(narrow::avx2::brain_of_number(self.value(bytes)), out),
         }
     }
 
@@ -186,6 +205,32 @@ fn divide(value: __m256, by: __m256, reciprocal: __m256) -> __m256 {
 
 #[target_feature(enable = "avx2")]
 #[inline]
+fn store<const STREAMS: bool>(vector: __m256, out: &mut [u8]) {
+    let out = &mut out[..32];
+    debug_assert!(!STREAMS || out.as_ptr().addr().is_multiple_of(32));
+    match STREAMS {
+        // SAFETY: 32 bytes are there, at a multiple of 32: rows begin at lines of memory, and all is written in order.
+        true => unsafe { _mm256_stream_ps(out.as_mut_ptr().cast(), vector) },
+        // SAFETY: 32 bytes are there; the store needs no alignment.
+        false => unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), vector) },
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn store_half<const STREAMS: bool>(vector: __m128i, out: &mut [u8]) {
+    let out = &mut out[..16];
+    debug_assert!(!STREAMS || out.as_ptr().addr().is_multiple_of(16));
+    match STREAMS {
+        // SAFETY: 16 bytes are there, at a multiple of 16: rows begin at lines of memory, and all is written in order.
+        true => unsafe { _mm_stream_si128(out.as_mut_ptr().cast(), vector) },
+        // SAFETY: 16 bytes are there; the store needs no alignment.
+        false => unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), vector) },
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
 fn load(bytes: &[u8]) -> __m128i {
     let bytes = &bytes[..16];
     // SAFETY: 16 bytes are there; the load needs no alignment.
@@ -202,11 +247,21 @@ mod tests {
             for (mirrored, upside_down) in [(false, false), (true, false), (false, true), (true, true)] {
                 let walk = Walk { mirrored, upside_down };
                 let mut expected = vec![0; image.pixels.len() * size_of::<T>()];
-                let mut got = vec![1; expected.len()];
                 portable::write(image, tables, order, walk, &mut expected);
-                write(image, formula, tables, order, walk, &mut got);
                 let (width, height) = (image.width, image.height);
-                assert!(got == expected, "{width}×{height} {order:?} {walk:?} as {:?} by {formula:?}", T::DTYPE);
+                // At the start of a line of memory, where lines can be streamed, and beside it.
+                for (past_caches, offset) in [(false, 1), (true, 0), (true, 4)] {
+                    let mut got = vec![1; expected.len() + 2 * LINE_BYTES];
+                    let start = got.as_ptr().align_offset(LINE_BYTES) + offset;
+                    write(image, formula, tables, order, walk, past_caches, &mut got[start..][..expected.len()]);
+                    assert!(
+                        got[start..][..expected.len()] == expected,
+                        "{width}×{height} {order:?} {walk:?} as {:?} by {formula:?}, past caches: {past_caches}",
+                        T::DTYPE
+                    );
+                    let around = [&got[..start], &got[start + expected.len()..]].concat();
+                    assert!(around.iter().all(|byte| *byte == 1), "it wrote beside its slot");
+                }
             }
         }
     }
@@ -229,7 +284,7 @@ mod tests {
         ] {
             let lookup = Lookup::new(&chain, 3);
             let formula = Formula::new(&chain, &lookup).unwrap();
-            for (width, height) in [(1, 1), (7, 3), (8, 2), (9, 2), (16, 1), (67, 29)] {
+            for (width, height) in [(1, 1), (7, 3), (8, 2), (9, 2), (16, 1), (67, 29), (64, 3)] {
                 let pixels: Vec<u8> = (0..width * height * 3).map(|at| (at * 89 % 256) as u8).collect();
                 let image = Image { width, height, channels: 3, pixels };
                 for dtype in [Dtype::U8, Dtype::F32, Dtype::F16, Dtype::BF16] {
