@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench \
-    bench-formats bench-scan docs clean
+    bench-formats bench-profile bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -81,6 +81,10 @@ bench: develop ## images/s against torch and against the bare kernels, into benc
 bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example decode
 	$(BIN)/python benchmarks/formats.py
+
+bench-profile: native python ## where processor time goes (by perf, if installed), allocations, into benchmarks/results/
+	@cargo build --quiet --release --package forebay --example load
+	$(BIN)/python benchmarks/profiling.py
 
 bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example walk

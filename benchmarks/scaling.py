@@ -1,7 +1,11 @@
 """Images/s by the number of threads, of the loader and of its bare kernels; writes benchmarks/results/scaling.md.
 
 Each number is a process of its own, in turns; the loader's rate beside the kernels' says what the loader adds, and the
-rate beside that of one thread what the threads do to each other. Processors that share a core do not make two.
+rate beside that of one thread what the threads do to each other. Processors that share a core do not make two. A second
+table says where the threads' time goes: into user code, into the kernel, or into waiting for a processor or for work.
+
+The loader is `forebay` as Python users run it, and `load` as Rust users do: `--contenders load kernel` needs no torch
+and no extension, only two programs (`cargo build --release --package forebay --example load --example kernel`).
 """
 
 import argparse
@@ -9,9 +13,12 @@ import datetime
 import os
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import bench
 import photos
+
+NAMES = {"forebay": "forebay", "load": "the loader without Python", "kernel": "the bare kernels"}
 
 
 def parse() -> argparse.Namespace:
@@ -25,8 +32,57 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+", default=steps)
     parser.add_argument("--data", type=Path, default=bench.HERE / "data")
     parser.add_argument("--kernel", type=Path, default=bench.ROOT / "target" / "release" / "examples" / "kernel")
+    parser.add_argument("--load", type=Path, default=bench.ROOT / "target" / "release" / "examples" / "load")
+    parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--output", type=Path, default=bench.HERE / "results" / "scaling.md")
     return parser.parse_args()
+
+
+def rates(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[str, Any]]]) -> list[str]:
+    """Images/s, and what is left of one thread's for each of many."""
+    rate = {key: median(result["images"] / result["seconds"] for result in results) for key, results in told.items()}
+    names = arguments.contenders
+    compared = [name for name in names if name != "kernel" and "kernel" in names]
+    head = ["threads"]
+    for name in names:
+        head += [f"{NAMES[name]}, images/s", "of one thread times threads"]
+    lines = ["", *rows([head + [f"{NAMES[name]} of the kernels" for name in compared]])]
+    first = arguments.threads[0]
+    for threads in arguments.threads:
+        row = [str(threads)]
+        for name in names:
+            linear = rate[name, threads] / threads / (rate[name, first] / first)
+            row += [f"{rate[name, threads]:.0f}", f"{linear:.2f}"]
+        row += [f"{rate[name, threads] / rate['kernel', threads]:.2f}" for name in compared]
+        lines += rows([row])[:1]
+    return lines
+
+
+def usage(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[str, Any]]]) -> list[str]:
+    """Where the threads' time goes; `forebay` in Python does not tell."""
+    head = ["threads", "", "us of user code", "of the kernel", "idle, of all threads", "page faults", "waits"]
+    lines = ["", "An image takes:", "", *rows([head])]
+    for threads in arguments.threads:
+        for name in arguments.contenders:
+            results = told[name, threads]
+            if name == "forebay":
+                continue
+            images = results[0]["images"]
+
+            def each(what: str, results: list[dict[str, Any]] = results, images: int = images) -> float:
+                return median(result[what] for result in results) / images
+
+            user, system = each("user_seconds"), each("system_seconds")
+            idle = 1 - (user + system) / (each("seconds") * threads)
+            row = [str(threads), NAMES[name], f"{user * 1e6:.0f}", f"{system * 1e6:.0f}", f"{idle:.1%}"]
+            lines += rows([[*row, f"{each('page_faults'):.2f}", f"{each('waits'):.2f}"]])[:1]
+    return lines
+
+
+def rows(table: list[list[str]]) -> list[str]:
+    """Lines of a table in Markdown, with a rule below the first."""
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    return [lines[0], "|" + "---|" * len(table[0]), *lines[1:]]
 
 
 def main() -> None:
@@ -34,16 +90,18 @@ def main() -> None:
     arguments = parse()
     folder = arguments.data / f"photos-{arguments.count}"
     photos.ensure(folder, arguments.count)
-    rates: dict[tuple[str, int], list[float]] = {}
+    told: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for number in range(arguments.rounds):
         for threads in arguments.threads:
             epochs = max(1, arguments.epochs * threads // max(arguments.threads))
-            for name in ("forebay", "kernel"):
+            for name in arguments.contenders:
                 line = bench.command(name, arguments.kernel, folder, threads, epochs)
-                told = bench.run(line)
-                assert told["images"] == epochs * arguments.count
-                rate = told["images"] / told["seconds"]
-                rates.setdefault((name, threads), []).append(rate)
+                if name == "load":
+                    line = [str(arguments.load), *line[-3:]]
+                result = bench.run(line)
+                assert result["images"] == epochs * arguments.count
+                told.setdefault((name, threads), []).append(result)
+                rate = result["images"] / result["seconds"]
                 print(f"round {number}  {name:8}  {threads:2} threads  {rate:7.0f} images/s", flush=True)
     lines = [
         "# Scaling",
@@ -52,18 +110,9 @@ def main() -> None:
         "",
         f"{arguments.count} JPEGs of {photos.WIDTH}x{photos.HEIGHT} in the page cache, RandomResizedCrop(224), flip, "
         f"ToTensor, Normalize, batches of 64; medians of {arguments.rounds} rounds.",
-        "",
-        "| threads | forebay, images/s | of one thread times threads | the bare kernels, images/s | "
-        "of one thread times threads | forebay of the kernels |",
-        "|---|---|---|---|---|---|",
+        *rates(arguments, told),
+        *usage(arguments, told),
     ]
-    first = {name: median(rates[name, arguments.threads[0]]) / arguments.threads[0] for name in ("forebay", "kernel")}
-    for threads in arguments.threads:
-        loader, kernel = median(rates["forebay", threads]), median(rates["kernel", threads])
-        lines.append(
-            f"| {threads} | {loader:.0f} | {loader / threads / first['forebay']:.2f} | {kernel:.0f} | "
-            f"{kernel / threads / first['kernel']:.2f} | {loader / kernel:.2f} |"
-        )
     text = "\n".join(lines) + "\n"
     arguments.output.write_text(text, "utf-8")
     print("\n" + text)

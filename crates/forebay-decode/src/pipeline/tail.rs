@@ -111,7 +111,7 @@ impl Tail {
     /// Writes the result into its slot: all of it, in the machine's byte order.
     pub(super) fn write(&self, image: &Image, rng: &Rng, slot: &mut [u8]) {
         // A batch of such samples is larger than the caches, and nobody looks at it before it is complete. To write past
-        // them saves reading what will be written over: 5 % of a sample's processor time (measured with 600 KB each).
+        // them saves reading what will be written over: 3 to 5 % of the processor time (measured with 600 KB a sample).
         const LARGE_BYTES: usize = 128 << 10;
         self.write_as(&self.stored, self.order, image, rng, slot.len() >= LARGE_BYTES, slot);
     }
