@@ -50,7 +50,7 @@ test-python: develop ## the Python tests only
 test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs a nightly toolchain)
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target "$$host" --target-dir target/asan \
-	    --package forebay --package forebay-decode --lib --tests
+	    --package forebay --package forebay-decode --lib --test it
 
 test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (Debian; seven minutes; not in CI)
 	@scripts/setup.sh nfs || { echo "skipped: test-nfs: what it needs is not installed"; exit 0; }

@@ -57,7 +57,15 @@ impl Counts {
         Self(COUNTERS.each_ref().map(|counter| [&counter.rust, &counter.c, &counter.bytes].map(|n| n.load(Relaxed))))
     }
 
+    /// Calls since then, of all threads.
+    #[allow(dead_code, reason = "not every program that counts asks")]
+    pub(crate) fn calls_since(self) -> u64 {
+        let calls = |counts: Self| counts.0.iter().map(|[rust, c, _]| rust + c).sum::<u64>();
+        calls(Self::now()) - calls(self)
+    }
+
     /// Since then, as a member of a JSON object.
+    #[allow(dead_code, reason = "not every program that counts asks")]
     pub(crate) fn since(self) -> String {
         let now = Self::now();
         let role = |at: usize| {
