@@ -60,8 +60,23 @@ def rates(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[s
 
 def usage(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[str, Any]]]) -> list[str]:
     """Where the threads' time goes; `forebay` in Python does not tell."""
-    head = ["threads", "", "us of user code", "of the kernel", "idle, of all threads", "page faults", "waits"]
-    lines = ["", "An image takes:", "", *rows([head])]
+    head = [
+        "threads",
+        "",
+        "us of user code",
+        "of the kernel",
+        "idle, of all threads",
+        "without work",
+        "page faults",
+        "waits",
+    ]
+    lines = [
+        "",
+        "What an image takes; and how much of the time of as many processors nobody used, and the threads that decode "
+        "had nothing to decode:",
+        "",
+        *rows([head]),
+    ]
     for threads in arguments.threads:
         for name in arguments.contenders:
             results = told[name, threads]
@@ -75,6 +90,7 @@ def usage(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[s
             user, system = each("user_seconds"), each("system_seconds")
             idle = 1 - (user + system) / (each("seconds") * threads)
             row = [str(threads), NAMES[name], f"{user * 1e6:.0f}", f"{system * 1e6:.0f}", f"{idle:.1%}"]
+            row += [f"{each('starved_seconds') / (each('seconds') * threads):.1%}" if name == "load" else ""]
             lines += rows([[*row, f"{each('page_faults'):.2f}", f"{each('waits'):.2f}"]])[:1]
     return lines
 

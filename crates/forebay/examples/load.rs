@@ -1,7 +1,8 @@
 //! The loader without Python, for `make bench-profile` and `benchmarks/scaling.py`: the folder, transform and batches of
 //! `make bench`, and what the loader takes of the machine for them: processor time, page faults, waits and allocations.
 //!
-//! `load FOLDER THREADS EPOCHS` prints one JSON line. Epoch 0 warms up; what comes after it is counted. Allocations are
+//! `load FOLDER THREADS EPOCHS` prints one JSON line. Epoch 0 warms up; what comes after it is counted. `starved_seconds`
+//! is how long the threads that decode had nothing to decode, all of them together. Allocations are
 //! those of Rust and of the C libraries alike, by the threads that make them: this program has its own `malloc`, which
 //! counts and then asks the C library's.
 
@@ -40,6 +41,8 @@ fn main() -> Result<()> {
         };
         hash = hash.wrapping_add(bench::sum(&buffer.bytes()[..layout.size_bytes() * count]));
     }
+    let starved = || loader.stats().decode.waiting.as_secs_f64();
+    let starved_before = starved();
     let (started, usage, counts) = (Instant::now(), bench::Usage::now(), counted::Counts::now());
     let mut images = 0;
     for _ in 0..epochs {
@@ -48,9 +51,19 @@ fn main() -> Result<()> {
         }
     }
     let (counts, usage, seconds) = (counts.since(), usage.since(), started.elapsed().as_secs_f64());
+    let starved = starved() - starved_before;
     writeln!(
         std::io::stdout(),
-        r#"{{"images": {images}, "seconds": {seconds}, {usage}, {counts}, "hash": "{hash:016x}"}}"#
+        concat!(
+            r#"{{"images": {images}, "seconds": {seconds}, "starved_seconds": {starved:.6}, "#,
+            r#"{usage}, {counts}, "hash": "{hash:016x}"}}"#
+        ),
+        images = images,
+        seconds = seconds,
+        starved = starved,
+        usage = usage,
+        counts = counts,
+        hash = hash,
     )
     .map_err(|error| Error::io("written to", error))
 }

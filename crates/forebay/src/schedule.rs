@@ -192,7 +192,7 @@ impl Shared {
     /// Samples under way at a time: every I/O thread has one, and a few more keep the CPU threads busy; not so many that
     /// their bytes leave the cache before they are decoded.
     fn max_ahead(&self, desk: &Desk) -> usize {
-        2 * self.config.cpu_threads + desk.limit.current()
+        3 * self.config.cpu_threads + desk.limit.current()
     }
 
     fn pick_fetch(&self, desk: &mut Desk, now: Duration) -> Option<Item> {
@@ -296,7 +296,8 @@ impl Shared {
     /// that reads some in a row costs less than several that take turns, and those that wait to be decoded are enough
     /// until half of them are gone. Then every sample that leaves wakes one, up to all.
     fn wants_reader(&self, desk: &Desk) -> bool {
-        desk.ready.len() <= (self.config.cpu_threads + desk.limit.current()) / 2
+        let most = self.max_ahead(desk) - self.config.cpu_threads;
+        desk.ready.len() <= most / 2
     }
 
     /// The next sample to decode; waits for one that fits into memory. `None` when the stream stops.
