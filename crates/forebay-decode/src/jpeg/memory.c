@@ -14,8 +14,8 @@
 
 /* As the library aligns for its vector instructions, which also read up to a row's end in steps of two of these. */
 #define ALIGNMENT ((size_t)32)
-/* Enough for 500 columns (measured); wider pictures have it grow. */
-#define FIRST_BYTES ((size_t)64 << 10)
+/* Enough for a header: threads that read look at nothing else. Pictures have it grow, to 64 KB for 500 columns. */
+#define FIRST_BYTES ((size_t)4 << 10)
 /* What a thread keeps is charged to nobody's budget: enough for some 8,000 columns. */
 #define MAX_KEPT_BYTES ((size_t)1 << 20)
 
