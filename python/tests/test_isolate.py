@@ -115,10 +115,7 @@ def test_batches_are_the_same_and_readers_leave_with_the_loader(
         storage = loader.stats()["storage"]
         assert storage["isolated"] and storage["readers_alive"] == storage["readers_started"] >= 1
         # The next epoch is read ahead: another reader may begin between two looks.
-        until = time.monotonic() + 20
-        while len(readers_of(os.getpid())) != loader.stats()["storage"]["readers_alive"]:
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        assert soon(lambda: len(readers_of(os.getpid())) == loader.stats()["storage"]["readers_alive"], 20)
     del loader
     assert readers_of(os.getpid()) == []
 

@@ -143,8 +143,14 @@ mod tests {
     ];
 
     fn paths(index: &FolderIndex) -> Vec<(String, i64)> {
+        let mut written = std::path::PathBuf::from("what/was/there/before");
         (0..index.len())
-            .map(|sample| (index.path(SampleId(sample)).to_str().unwrap().to_owned(), index.label(SampleId(sample))))
+            .map(|sample| {
+                let path = index.path(SampleId(sample));
+                index.write_path(SampleId(sample), &mut written);
+                assert_eq!(written, path);
+                (path.to_str().unwrap().to_owned(), index.label(SampleId(sample)))
+            })
             .collect()
     }
 
