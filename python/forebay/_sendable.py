@@ -230,9 +230,7 @@ def _lazy(node: Node, kind: Kind) -> str | None:
     methods = {name for base in owner.__mro__ for name in vars(base)}
     called = next((name for name in ("__getitem__", "__iter__", "__call__") if name in methods), "__getitem__")
     arguments = {"__getitem__": "self, index", "__iter__": "self"}.get(called, "self, …")
-    made = _make(node, kind)
-    if attribute is not node:
-        made = f"[{made} for …]"
+    made = _make(node, kind) if attribute is node else f"[{(kind.make or '…').format(path='path')} for path in …]"
     lines = (
         f"class {owner.__qualname__.rpartition('.')[2]}:",
         f"    def __init__(self, …):        # self.{name} = None, and no {kind.name} yet",

@@ -600,7 +600,7 @@ def test_a_subclass_that_can_be_sent_is_left_in_peace(place: Place) -> None:
 def test_many_handles_are_one_finding(place: Place) -> None:
     (finding,) = handles(Holder(files=[place.open("r") for _ in range(40)]))
     assert finding.path == "dataset.files[0]" and finding.count == 40
-    assert str(finding).endswith("(and 39 more there)") and "self.files = [open('" in finding.change
+    assert str(finding).endswith("(and 39 more there)") and "self.files = [open(path) for path in …]" in finding.change
 
 
 def test_plain_datasets_have_no_findings(tmp_path: Path) -> None:
