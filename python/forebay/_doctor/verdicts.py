@@ -19,8 +19,9 @@ _MIN_NATIVE = 8_000_000
 _HEAVY = 20_000_000
 _WORKERS = 8
 _MOST_WORKERS = 32
-# The share of their time that threads may wait for a processor before they say nothing about the GIL.
-_BUSY = 0.2
+_HELD = ("held", "held for a part of the time", "released")
+# The share of their time that threads may wait for a processor on a machine that is not called busy.
+_BUSY = 0.1
 # Kinds of handles that are sent as something that works, only not as one may think.
 _NOTES = ("random generator", "memory map")
 
@@ -339,44 +340,54 @@ def _speed(read: dict[str, Any], threads: dict[str, Any], load: dict[str, Any]) 
         yield from _workers(turns, load)
 
 
+def _at_once(count: int, turn: dict[str, float], alone: dict[str, float]) -> tuple[float, float]:
+    """How many of so many threads get on at once, at least and at most; the rest of the time they wait for the GIL.
+
+    A thread computes, or could if it had a processor (`queued`), or waits. What it waits for when it is alone is
+    storage; what it waits for beyond that when there are others is the GIL. On a busy machine a thread that is to have
+    the GIL waits for a processor meanwhile, so that this is the most; the least is what they gave together.
+    """
+    runnable = turn["cpu"] + turn["queued"]
+    storage = max(alone["wall"] - alone["cpu"] - alone["queued"], 0.0) / alone["samples"] * turn["samples"]
+    # Nobody waits for the GIL while no other thread has something to do with it.
+    waited = min(max(turn["wall"] - runnable - storage, 0.0), (count - 1) * runnable)
+    most = count * (1 - waited / turn["wall"])
+    if turn["queued"] < _BUSY * turn["wall"]:
+        return most, most
+    gain = (turn["samples"] / turn["elapsed"]) / (alone["samples"] / alone["elapsed"])
+    return min(max(gain, 1.0), most), most
+
+
 def _workers(turns: dict[int, dict[str, float]], load: dict[str, Any]) -> Iterator[Verdict]:
-    """Threads or processes, from what one, two and four threads gave."""
+    """Threads or processes, from what one, two and four threads did with their time."""
     processors, alone = load["processors"], turns[1]
-    rates = {count: turn["samples"] / turn["wall"] for count, turn in turns.items()}
     # A sample's seconds, and those of them that need a processor, on a machine that has nothing else to do.
     wall = max(alone["wall"] - alone["queued"], 1e-9) / alone["samples"]
-    cpu = min(max(alone["cpu"] / alone["samples"], 1e-7), wall)
-
-    def ideal(count: int) -> float:
-        """Samples per second if nothing but the processors limited it."""
-        return float(min(count / wall, processors / cpu))
-
-    gain, possible = rates[2] / rates[1], ideal(2) * wall
-    is_busy = turns[2]["queued"] > _BUSY * 2 * turns[2]["wall"]
-    share = (gain - 1) / (possible - 1) if possible > 1.3 else None
-    figures: dict[str, Any] = {"rates": rates, "processors": processors, "gain": gain, "possible_gain": possible}
+    cpu = max(alone["process_cpu"] / alone["samples"], 1e-7)
+    two, four = (_at_once(count, turns[count], alone) for count in (2, 4))
+    figures: dict[str, Any] = {"processors": processors, "at_once": {2: two, 4: four}}
+    held = [_HELD[(bound > 1.3) + (bound >= 1.7)] for bound in two]
     if load["is_free_threaded"]:
         yield Verdict("gil", "fine", "there is none: this Python is free-threaded", None, figures)
-    elif share is None:
-        text = "one processor has no room for a second thread that computes: it cannot be seen here"
-        yield Verdict("gil", "unknown", text, None, figures)
-    elif share < 0.7 and is_busy:
-        text = f"two threads give {gain:.1f} times as much as one, but the machine is busy with other things: try again"
-        yield Verdict("gil", "unknown", text, None, figures)
+    elif held[0] == held[1]:
+        text = f"{held[0]}: of two threads {two[1]:.1f} get on at once, of four {four[1]:.1f}"
+        yield Verdict("gil", "fine", text, None, figures)
     else:
-        how = "released" if share >= 0.7 else "held" if share <= 0.3 else "held for a part of the time"
-        yield Verdict("gil", "fine", f"{how}: two threads give {gain:.1f} times as much as one", None, figures)
+        text = f"the machine is too busy to tell: of two threads between {two[0]:.1f} and {two[1]:.1f} get on at once"
+        yield Verdict("gil", "unknown", text, "call the doctor again when nothing else runs", figures)
     wanted = min(max(math.ceil(processors * wall / cpu - 0.3), 1), _MOST_WORKERS)
-    by_processes, most = ideal(wanted), max(rates.values())
-    is_scaling = share is not None and share >= 0.7 and rates[4] >= 0.7 * ideal(4)
-    by_threads = by_processes if is_scaling or load["is_free_threaded"] else min(most, by_processes)
+    by_processes = min(wanted / wall, processors / cpu)
+    is_scaling = four[0] >= 3.2 or load["is_free_threaded"]
+    by_threads = by_processes if is_scaling else min(four[0] / wall, by_processes)
     kind = "threads" if by_threads >= 0.9 * by_processes else "processes"
     rate = by_threads if kind == "threads" else by_processes
     why = (
         "they share memory, and nothing has to be sent"
         if kind == "threads"
-        else f"threads end at some {most:,.0f}/s, because one at a time has the GIL"
+        else f"threads would end at some {by_threads:,.0f}/s, because one at a time has the GIL"
     )
+    if held[0] != held[1]:
+        why = "they do not depend on the GIL"
     text = (
         f"`workers='{kind}', num_workers={wanted}` should give some {rate:,.0f} samples/s on {processors} processors "
         f"({1 / wall:,.0f}/s with one worker): {why}"
