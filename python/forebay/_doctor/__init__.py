@@ -30,7 +30,7 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
     _check(seconds, samples)
     if not target.is_dataset(dataset):
         raise ConfigError(f"expected a dataset with __getitem__ or __iter__, got a {type(dataset).__name__}")
-    name = f"{type(dataset).__qualname__}{_count(dataset)}"
+    name = type(dataset).__qualname__
     told = probe.sendable(dataset)
     if "error" in told:
         found = verdicts.all_of(child.Course(), told)
@@ -38,7 +38,7 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
         change = "correct the above first, or call `forebay doctor module:attribute`, which makes the dataset by itself"
         return Diagnosis(name, [*found, Verdict("samples", "unknown", text, change)], 0.0)
     course = child.examine(None, _sendable.dumps(dataset, "dataset"), seconds, samples)
-    return Diagnosis(name, verdicts.all_of(course, told), course.seconds)
+    return Diagnosis(name + _count(course.found.get("load", {})), verdicts.all_of(course, told), course.seconds)
 
 
 def examine_target(place: str, seconds: float, samples: int) -> Diagnosis | str:
@@ -48,8 +48,7 @@ def examine_target(place: str, seconds: float, samples: int) -> Diagnosis | str:
     load = course.found.get("load", {})
     if "usage" in load:
         return str(load["usage"])
-    count = f", {load['length']:,} samples" if load.get("length") is not None else ""
-    name = f"{place}: {load['type']}{count}" if "type" in load else place
+    name = f"{place}: {load['type']}{_count(load)}" if "type" in load else place
     return Diagnosis(name, verdicts.all_of(course, None), course.seconds)
 
 
@@ -60,6 +59,5 @@ def _check(seconds: float, samples: int) -> None:
         raise ConfigError(f"samples: expected a number of at least 1, got {samples!r}")
 
 
-def _count(dataset: Any) -> str:
-    length = probe._length(dataset)
-    return f", {length:,} samples" if length is not None else ""
+def _count(load: dict[str, Any]) -> str:
+    return f", {load['length']:,} samples" if load.get("length") is not None else ""

@@ -90,7 +90,7 @@ class Probe:
                     file.seek(0)
                     self._dataset = pickle.load(file)
             self._is_iterable = target.is_iterable(self._dataset)
-            self._length = _length(self._dataset)
+            self._length, length_error = _length(self._dataset)
         except target.UsageError as error:
             self._tell("load", {"usage": str(error)})
             raise SystemExit(0) from None
@@ -99,12 +99,13 @@ class Probe:
                 "load", {"failed": f"{type(error).__name__}: {error}", "where": _site(error), "path": _path(error)}
             )
             raise SystemExit(0) from None
-        if not self._is_iterable and self._length is not None:
+        if not self._is_iterable:
             self._order = [index for index in self._indices() if index not in self._excluded]
         if is_told:
             found = {
                 "type": type(self._dataset).__qualname__,
                 "length": self._length,
+                "length_error": length_error,
                 "is_iterable": self._is_iterable,
                 "seconds": system.Clock.stop().since(start)["wall"],
                 "processors": system.processors(),
@@ -114,7 +115,8 @@ class Probe:
 
     def _indices(self) -> list[int]:
         """The indices to read: both ends, then others in an order that is random and always the same."""
-        assert self._length is not None, "asked for a dataset that has a length"
+        if self._length is None:
+            return list(range(self._settings["samples"]))  # as far as there are any
         wanted = min(self._length, self._settings["samples"])
         if wanted == self._length:
             picked = list(range(self._length))
@@ -159,6 +161,9 @@ class Probe:
                 sample = get()
             except Exception as error:
                 if self._is_iterable and isinstance(error, StopIteration):
+                    break
+                if self._length is None and not self._is_iterable and isinstance(error, IndexError):
+                    self._order = self._order[: self._order.index(index)]
                     break
                 error_count += 1
                 opened = self._opened.stop()
@@ -218,7 +223,7 @@ class Probe:
         """Whether `len` is what it was, and what is at the last index and beyond."""
         if self._length is None or self._is_iterable:
             return self._count(seconds) if self._is_iterable and self._length is not None else {}
-        found: dict[str, Any] = {"length": self._length, "length_now": _length(self._dataset)}
+        found: dict[str, Any] = {"length": self._length, "length_now": _length(self._dataset)[0]}
         for name, index in (("last", self._length - 1), ("beyond", self._length)):
             if index < 0 or index in self._excluded:
                 continue
@@ -443,11 +448,14 @@ def sendable(dataset: Any) -> dict[str, Any]:
     return found
 
 
-def _length(dataset: Any) -> int | None:
+def _length(dataset: Any) -> tuple[int | None, str | None]:
+    """The length, if it has one; and why not, if that is an error."""
     try:
-        return len(dataset)
+        return len(dataset), None
     except (TypeError, NotImplementedError):
-        return None
+        return None, None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:

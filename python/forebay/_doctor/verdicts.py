@@ -39,7 +39,7 @@ def all_of(course: Course, sendable: dict[str, Any] | None) -> list[Verdict]:
     verdicts += [_ended(end, load) for end in course.ends]
     checks = (
         ("read", lambda figures: _errors(figures, course)),
-        ("length", _length),
+        ("length", lambda figures: _length(figures, load)),
         ("determinism", lambda figures: _determinism(figures, told or {})),
         ("growth", lambda figures: _growth(figures, load)),
         ("weight", _weight),
@@ -182,8 +182,16 @@ def _advice(error: dict[str, Any]) -> str:
     return "correct it, or load with `on_error='replace'`: the sample is replaced, counted and named"
 
 
-def _length(figures: dict[str, Any]) -> Iterator[Verdict]:
+def _length(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
     length = figures.get("length")
+    if load.get("length_error"):
+        yield Verdict(
+            "length", "problem", f"len(dataset) raises {load['length_error']}", "make __len__ count what is there"
+        )
+        return
+    if length is None and not load["is_iterable"]:
+        yield Verdict("length", "note", "it has none: a sampler of its own has to say which indices there are")
+        return
     if length is None:
         yield Verdict("length", "fine", "it has none: it ends when its iterator ends")
         return
