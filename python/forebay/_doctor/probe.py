@@ -34,6 +34,8 @@ _SHARES = {"read": 0.25, "length": 0.05, "determinism": 0.1, "growth": 0.3, "thr
 _MAX_ERRORS = 20
 _THREADS = (1, 2, 4)
 _ROUNDS = 2
+# What grows by so many objects has shown it, and more of them would take long to be looked through.
+_MAX_BLOCKS = 100_000
 
 
 class Probe:
@@ -319,6 +321,7 @@ class Probe:
                 # Up to three times through what there is: what is kept for each sample once would be a cache.
                 counts.append(self._consume(samples, self._settings["samples"], end))
                 marks.append(self._mark())
+        self._page.begin("growth")  # no sample is in hand any more, whatever it takes to look at the figures
         last = tracemalloc.take_snapshot()
         tracemalloc.stop()
         kept = list((Counter(marks[-1]["files"].values()) - Counter(marks[0]["files"].values())).elements())
@@ -337,13 +340,13 @@ class Probe:
         }
 
     def _consume(self, samples: Iterator[tuple[int, Callable[[], Any]]], count: int, end: float) -> int:
-        taken = 0
+        taken, most_blocks = 0, sys.getallocatedblocks() + _MAX_BLOCKS
         for index, get in samples:
             self._page.note(index)
             with contextlib.suppress(Exception):  # counted where samples are read for their errors
                 get()
             taken += 1
-            if taken >= count or time.perf_counter() > end:
+            if taken >= count or time.perf_counter() > end or sys.getallocatedblocks() > most_blocks:
                 break
         return taken
 
@@ -480,13 +483,13 @@ def _site(error: BaseException) -> str | None:
 
 def _sites(last: tracemalloc.Snapshot, first: tracemalloc.Snapshot) -> list[dict[str, Any]]:
     """The lines whose memory grew most."""
-    ignored = [tracemalloc.Filter(False, name) for name in (tracemalloc.__file__, f"{os.path.dirname(__file__)}/*")]
-    grown = last.filter_traces(ignored).compare_to(first.filter_traces(ignored), "lineno")
-    return [
+    own = (tracemalloc.__file__, os.path.dirname(__file__))
+    grown = [
         {"line": f"{entry.traceback[-1].filename}:{entry.traceback[-1].lineno}", "bytes": entry.size_diff}
-        for entry in grown[:5]
-        if entry.size_diff > 0
+        for entry in last.compare_to(first, "lineno")[:20]
+        if entry.size_diff > 0 and not entry.traceback[-1].filename.startswith(own)
     ]
+    return grown[:5]
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -70,7 +70,10 @@ def _load(load: dict[str, Any], course: Course) -> Iterator[Verdict]:
 def _sendable(told: dict[str, Any]) -> Iterator[Verdict]:
     if "error" in told:
         text = f"{told['error']} [{told['detail']}]"
-        yield Verdict("sendable", "problem", text, told["hint"], {"blocking": told["blocking"]})
+        blocking = told["blocking"]
+        # What is a handle is told as one, too.
+        is_handle = bool(blocking) and blocking[0]["kind"] != "unpicklable"
+        yield Verdict("sendable", "problem", text, None if is_handle else told["hint"], {"blocking": blocking})
     elif "not_restored" in told:
         text = f"the dataset can be sent, but not be made again from what is sent: {told['not_restored']}"
         at = f" (at {told['where']})" if told.get("where") else ""
@@ -86,10 +89,10 @@ def _sendable(told: dict[str, Any]) -> Iterator[Verdict]:
 
 
 def _handles(told: dict[str, Any]) -> Iterator[Verdict]:
-    findings = told["handles"]
+    findings = {finding["path"]: finding for finding in [*told["handles"], *told.get("blocking", [])]}.values()
     for finding in findings:
         if finding["kind"] == "unpicklable":
-            continue  # told by the check before
+            continue  # told by the check before, with what to do
         more = f" (and {finding['count'] - 1} more there)" if finding["count"] > 1 else ""
         text = f"{finding['path']} → {finding['what']}{more}: {finding['why']}"
         status: Status = "note" if finding["kind"] in _NOTES else "problem"
