@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -93,11 +94,11 @@ def test_an_error_that_does_not_come_again_is_told_as_that(texts: Path) -> None:
 
 def test_a_real_input_output_error_of_a_mount(texts: Path, fault_fs: Any) -> None:
     faulty.write(fault_fs.source)
-    fault_fs.rule("/007.txt", "read", errno=5)
-    fault_fs.rule("/*.txt", "open", delay=0.02)
+    fault_fs.rule("000.txt", "read", errno=5)
+    fault_fs.rule("*.txt", "open", delay=0.02)
     told = Diagnosed("Texts", fault_fs.root)
     (verdict,) = told.of("errors")
-    assert "[Errno 5]" in verdict["text"] and f"{fault_fs.root}/007.txt" in verdict["text"]
+    assert "[Errno 5]" in verdict["text"] and f"{fault_fs.root}/000.txt" in verdict["text"]
     slow = told.one("time")
     assert slow["status"] == "note" and f"{fault_fs.root} (fuse" in slow["text"]
     assert slow["figures"]["waiting_share"] > 0.5
@@ -349,6 +350,35 @@ def test_a_module_whose_own_import_is_missing_is_a_problem_and_no_usage(texts: P
     (texts.parent / "broken_data.py").write_text("import not_installed_anywhere\n")
     done = call("broken_data:x", "--seconds", "1", folder=texts)
     assert done.returncode == 1 and "not_installed_anywhere" in done.stdout
+
+
+def test_the_run_in_the_document_is_a_real_one(tmp_path: Path) -> None:
+    document = (HERE.parents[1] / "docs" / "doctor.md").read_text()
+    (source,) = re.findall(r"^```python\n# words.py\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(
+        r"^```console\n\$ forebay doctor words.py:Words\n(.*?)^```$", document, re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "words.py").write_text(source)
+    folder = tmp_path / "data" / "words"
+    faulty.write(folder, 100)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(folder / f"{number:02}.txt")
+    done = call("words.py:Words", "--seconds", "4", folder=tmp_path / "here")
+    assert done.returncode == 1, done.stderr
+    parts = [dict(paragraphs(text)) for text in (shown, done.stdout)]
+    assert list(parts[0]) == list(parts[1])
+    # What does not depend on the machine is the same to the letter.
+    for check in ("sendable", "handles", "errors", "length", "determinism"):
+        assert parts[0][check] == parts[1][check]
+    for check in ("descriptors", "memory", "weight"):
+        assert parts[0][check].split()[0] == parts[1][check].split()[0]
+    assert all("words.py:15 (+" in part["memory"] for part in parts)
+
+
+def paragraphs(text: str) -> list[tuple[str, str]]:
+    """Each check, and its status with all that is said of it."""
+    found = re.findall(r"^  (\w+) +(\w+) +(.*?)(?=^  \w|^$)", text, re.MULTILINE | re.DOTALL)
+    return [(check, f"{status} {said}") for status, check, said in found]
 
 
 # The function.

@@ -478,14 +478,20 @@ def _site(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     own = os.path.dirname(__file__)
     users = [f for f in frames if not f.filename.startswith((own, "<")) and "site-packages" not in f.filename]
-    return f"{users[-1].filename}:{users[-1].lineno} in {users[-1].name}" if users else None
+    return f"{_shown(users[-1].filename)}:{users[-1].lineno} in {users[-1].name}" if users else None
+
+
+def _shown(path: str) -> str:
+    """A path as one would type it here."""
+    here = os.getcwd() + os.sep
+    return path.removeprefix(here)
 
 
 def _sites(last: tracemalloc.Snapshot, first: tracemalloc.Snapshot) -> list[dict[str, Any]]:
     """The lines whose memory grew most."""
     own = (tracemalloc.__file__, os.path.dirname(__file__))
     grown = [
-        {"line": f"{entry.traceback[-1].filename}:{entry.traceback[-1].lineno}", "bytes": entry.size_diff}
+        {"line": f"{_shown(entry.traceback[-1].filename)}:{entry.traceback[-1].lineno}", "bytes": entry.size_diff}
         for entry in last.compare_to(first, "lineno")[:20]
         if entry.size_diff > 0 and not entry.traceback[-1].filename.startswith(own)
     ]

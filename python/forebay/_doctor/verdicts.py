@@ -389,7 +389,8 @@ def _workers(turns: dict[int, dict[str, float]], load: dict[str, Any]) -> Iterat
     wanted = min(max(math.ceil(processors * wall / cpu - 0.3), 1), _MOST_WORKERS)
     by_processes = min(wanted / wall, processors / cpu)
     is_scaling = four[0] >= 3.2 or load["is_free_threaded"]
-    by_threads = by_processes if is_scaling else min(four[0] / wall, by_processes)
+    seen = max(turn["samples"] / turn["elapsed"] for turn in turns.values())
+    by_threads = by_processes if is_scaling else min(seen, by_processes)
     kind = "threads" if by_threads >= 0.9 * by_processes else "processes"
     rate = by_threads if kind == "threads" else by_processes
     why = (
