@@ -265,6 +265,24 @@ class Hanging(Texts):
         return super().__getitem__(index)
 
 
+class ThreadShy(Texts):
+    """Native code that belongs to the thread that loaded it."""
+
+    def __getitem__(self, index: int) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            ctypes.string_at(0)
+        return super().__getitem__(index)
+
+
+class Quitting(Texts):
+    """Takes an error for the end of the program."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 8:
+            raise SystemExit(0)
+        return super().__getitem__(index)
+
+
 class Boasting(Texts):
     """Says that it has more than it has."""
 

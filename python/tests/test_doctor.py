@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import children
 import faulty
@@ -219,6 +221,20 @@ def test_an_exit_is_survived_and_its_index_named(texts: Path) -> None:
     assert crash["figures"]["index"] == 11 and crash["figures"]["status"] == 3
 
 
+def test_a_dataset_that_ends_the_program_is_not_taken_for_one_that_is_done(texts: Path) -> None:
+    told = Diagnosed("Quitting", texts)
+    crash = told.one("crashes")
+    assert crash["figures"]["index"] == 8 and crash["figures"]["status"] == 0
+    assert told.one("errors")["text"] == "none in 59 samples"
+
+
+def test_a_crash_on_threads_only_speaks_for_processes(texts: Path) -> None:
+    told = Diagnosed("ThreadShy", texts)
+    crash = told.one("crashes")
+    assert crash["figures"]["phase"] == "threads" and "workers='processes'" in crash["change"]
+    assert told.one("errors")["status"] == "fine" and told.of("workers") == []
+
+
 def test_a_hang_is_survived_and_named_with_index_line_and_file(texts: Path) -> None:
     told = Diagnosed("Hanging", texts)
     hang = told.one("hangs")
@@ -410,6 +426,30 @@ def test_the_function_leaves_an_unsendable_dataset_alone(texts: Path) -> None:
     assert {verdict.check for verdict in diagnosis.problems} == {"sendable", "handles"}
     (unknown,) = diagnosis.find("samples")
     assert unknown.status == "unknown" and "forebay doctor module:attribute" in (unknown.change or "")
+
+
+class Unrestored(Counting):
+    def __setstate__(self, state: object) -> None:
+        raise KeyError("root")
+
+    def __getstate__(self) -> object:
+        return {"a": 1}
+
+
+def test_what_cannot_be_made_again_is_made_in_the_child_only() -> None:
+    diagnosis = fb.doctor(Unrestored(), seconds=1)
+    (load,) = diagnosis.find("load")
+    assert load.status == "problem" and "KeyError: 'root'" in load.text
+
+
+def test_random_numbers_of_torch_and_numpy_are_seeded() -> None:
+    diagnosis = fb.doctor(Noisy(), seconds=1)
+    assert "random augmentation" in diagnosis.find("determinism")[0].text
+
+
+class Noisy(Counting):
+    def __getitem__(self, index: int) -> Any:
+        return {"noise": torch.rand(3), "more": np.random.rand(2), "image": torch.zeros(2, 2), "index": index}
 
 
 def test_what_is_no_dataset_is_refused() -> None:

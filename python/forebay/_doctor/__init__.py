@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from forebay import _sendable
 from forebay._doctor import child, probe, target, verdicts
 from forebay._doctor.diagnosis import Diagnosis, Verdict
 from forebay.errors import ConfigError
@@ -31,13 +30,13 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
     if not target.is_dataset(dataset):
         raise ConfigError(f"expected a dataset with __getitem__ or __iter__, got a {type(dataset).__name__}")
     name = type(dataset).__qualname__
-    told = probe.sendable(dataset)
-    if "error" in told:
+    told, data = probe.sendable(dataset)
+    if data is None:
         found = verdicts.all_of(child.Course(), told)
         text = "not looked at: only a dataset that can be sent can be read in a process of its own"
         change = "correct the above first, or call `forebay doctor module:attribute`, which makes the dataset by itself"
         return Diagnosis(name, [*found, Verdict("samples", "unknown", text, change)], 0.0)
-    course = child.examine(None, _sendable.dumps(dataset, "dataset"), seconds, samples)
+    course = child.examine(None, data, seconds, samples)
     return Diagnosis(name + _count(course.found.get("load", {})), verdicts.all_of(course, told), course.seconds)
 
 

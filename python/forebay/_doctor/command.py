@@ -1,6 +1,7 @@
 """`forebay doctor`: the command around the doctor."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,8 +32,15 @@ def run(arguments: Sequence[str]) -> int:
         diagnosis = examine_target(given.dataset, given.seconds, given.samples)
     except ConfigError as error:
         diagnosis = error.message
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
     if isinstance(diagnosis, str):
         print(f"error: {diagnosis}", file=sys.stderr)
         return 2
-    print(diagnosis.json() if given.json else diagnosis)
+    try:
+        print(diagnosis.json() if given.json else diagnosis, flush=True)
+    except BrokenPipeError:
+        # `forebay doctor … | head` has seen what it wanted; nor must the interpreter try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1 if diagnosis.problems else 0

@@ -56,7 +56,7 @@ class Probe:
         self._load(is_told="load" not in done)
         seconds = self._settings["seconds"]
         phases: list[tuple[str, Callable[[float], dict[str, Any]]]] = [
-            ("sendable", lambda _: sendable(self._dataset) if self._settings["target"] else {}),
+            ("sendable", lambda _: self._sendable() if self._settings["target"] else {}),
             ("weight", lambda _: weight.weigh(self._dataset)),
             ("read", self._read),
             ("length", self._check_length),
@@ -114,6 +114,17 @@ class Probe:
                 "is_free_threaded": system.is_free_threaded(),
             }
             self._tell("load", found)
+
+    def _sendable(self) -> dict[str, Any]:
+        """Whether the dataset reaches a worker, and can be made again there."""
+        found, data = sendable(self._dataset)
+        if data is not None:
+            try:
+                pickle.loads(data)
+            except Exception as error:
+                found["not_restored"] = f"{type(error).__name__}: {_first_line(error)}"
+                found["where"] = _site(error)
+        return found
 
     def _indices(self) -> list[int]:
         """The indices to read: both ends, then others in an order that is random and always the same."""
@@ -433,22 +444,16 @@ class Ending:
             raise
 
 
-def sendable(dataset: Any) -> dict[str, Any]:
-    """Whether the dataset reaches a worker, and what in it is tied to this process."""
+def sendable(dataset: Any) -> tuple[dict[str, Any], bytes | None]:
+    """What in the dataset is tied to this process, and the bytes that a worker would be sent, if there can be any."""
     found: dict[str, Any] = {"handles": [vars(finding) for finding in _sendable.handles(dataset)]}
     start = time.perf_counter()
     try:
         data = _sendable.dumps(dataset, "dataset")
     except _sendable.UnsendableError as error:
         blocking = [vars(finding) for finding in error.findings if finding.blocks]
-        return found | {"error": error.message, "hint": error.hint, "detail": error.detail, "blocking": blocking}
-    found |= {"bytes": len(data), "seconds": time.perf_counter() - start}
-    try:
-        pickle.loads(data)
-    except Exception as error:
-        found["not_restored"] = f"{type(error).__name__}: {_first_line(error)}"
-        found["where"] = _site(error)
-    return found
+        return found | {"error": error.message, "hint": error.hint, "detail": error.detail, "blocking": blocking}, None
+    return found | {"bytes": len(data), "seconds": time.perf_counter() - start}, data
 
 
 def _length(dataset: Any) -> tuple[int | None, str | None]:

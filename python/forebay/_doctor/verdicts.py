@@ -117,7 +117,7 @@ def _ended(end: End, load: dict[str, Any]) -> Verdict:
     said = "" if end.stack or not end.output.strip() else f"; it said: {end.output.strip().splitlines()[-1]}"
     text = f"{where} ended the whole process ({how}); it was in {first}{said}"
     if end.phase == "threads":
-        text = f"two threads at once ended the whole process ({how}), at index {end.index}; it was in {first}"
+        text = f"reading on threads ended the whole process ({how}), at index {end.index}; it was in {first}"
         return Verdict(
             "crashes", "problem", text, "use `workers='processes'`: its code is not safe on threads", figures
         )
@@ -300,7 +300,8 @@ def _available_bytes() -> int:
 
 def _weight(figures: dict[str, Any]) -> Iterator[Verdict]:
     size, heaviest = figures["python_bytes"], figures["heaviest"]
-    text = f"{readable(size)} in {figures['objects']:,} Python objects"
+    least = "" if figures["is_complete"] else "at least "
+    text = f"{least}{readable(size)} in {figures['objects']:,} Python objects"
     if figures["data_bytes"] > 1e6:
         text += f", beside {readable(figures['data_bytes'])} of numbers in arrays"
     if size < _HEAVY:

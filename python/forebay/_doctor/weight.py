@@ -8,8 +8,8 @@ import sys
 import types
 from typing import Any
 
-# Of a longer container some elements stand for all.
-_SAMPLE = 2000
+# Of a longer container some elements stand for all: of those in it fewer, and of those in these fewer still.
+_SAMPLES = (1000, 100, 30, 10)
 _MAX_OBJECTS = 400_000
 _SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 
@@ -22,12 +22,16 @@ class Scale:
         self.objects = 0.0
         self.python_bytes = 0.0
         self.data_bytes = 0.0
+        self.is_complete = True
 
     def put(self, value: Any) -> None:
         """Adds a value and everything below it. Not by recursion: what is nested deep is weighed, too."""
-        stack = [(value, 1.0)]
-        while stack and len(self._seen) < _MAX_OBJECTS:
-            item, weight = stack.pop()
+        stack = [(value, 1.0, 0)]
+        while stack:
+            if len(self._seen) >= _MAX_OBJECTS:
+                self.is_complete = False
+                return
+            item, weight, level = stack.pop()
             if item is None or isinstance(item, (bool, *_SHARED)) or id(item) in self._seen:
                 continue
             self._seen[id(item)] = item
@@ -36,11 +40,11 @@ class Scale:
             self.data_bytes += buffer * weight
             self.python_bytes += _own_bytes(item, buffer) * weight
             children = _children(item)
-            if len(children) > _SAMPLE:
-                stride = len(children) // _SAMPLE + 1
-                picked = children[::stride]
-                weight, children = weight * len(children) / len(picked), picked
-            stack.extend((child, weight) for child in children)
+            most = _SAMPLES[min(level, len(_SAMPLES) - 1)]
+            if len(children) > most:
+                picked = children[:: len(children) // most + 1]
+                weight, children, level = weight * len(children) / len(picked), picked, level + 1
+            stack.extend((child, weight, level) for child in children)
 
 
 def _buffer_bytes(item: Any) -> int:
@@ -113,6 +117,7 @@ def weigh(dataset: Any) -> dict[str, Any]:
                 "bytes": round(part.python_bytes),
             }
     return {
+        "is_complete": whole.is_complete,
         "objects": round(whole.objects),
         "python_bytes": round(whole.python_bytes),
         "data_bytes": round(whole.data_bytes),
