@@ -265,6 +265,18 @@ class Hanging(Texts):
         return super().__getitem__(index)
 
 
+class SlowToBegin(Texts):
+    """Makes ready when it is first used."""
+
+    is_ready = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.is_ready:
+            time.sleep(4)
+            self.is_ready = True
+        return super().__getitem__(index)
+
+
 class ThreadShy(Texts):
     """Native code that belongs to the thread that loaded it."""
 

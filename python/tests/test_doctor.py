@@ -17,6 +17,7 @@ import torch
 import children
 import faulty
 import forebay as fb
+from forebay import transforms as T
 from forebay._doctor import verdicts
 
 HERE = Path(__file__).parent
@@ -73,6 +74,9 @@ def test_a_sound_dataset_has_no_problem(name: str, texts: Path) -> None:
     }
     word = {"Texts": "were the same", "Augmented": "random augmentation"}[name]
     assert word in told.one("determinism")["text"]
+    # As the files are: what the doctor itself reads is not in it.
+    size, figures = sum(path.stat().st_size for path in texts.iterdir()) / 60, told.one("time")["figures"]
+    assert figures["read_bytes"] == pytest.approx(size, abs=40) and figures["read_calls"] == pytest.approx(2, abs=0.5)
     assert told.one("errors")["text"] == "none in 60 samples" and "60 samples" in told.one("length")["text"]
 
 
@@ -233,6 +237,11 @@ def test_a_crash_on_threads_only_speaks_for_processes(texts: Path) -> None:
     crash = told.one("crashes")
     assert crash["figures"]["phase"] == "threads" and "workers='processes'" in crash["change"]
     assert told.one("errors")["status"] == "fine" and told.of("workers") == []
+
+
+def test_a_first_sample_that_imports_for_long_is_no_hang(texts: Path) -> None:
+    told = Diagnosed("SlowToBegin", texts)
+    assert told.problems() == set()
 
 
 def test_a_hang_is_survived_and_named_with_index_line_and_file(texts: Path) -> None:
@@ -506,6 +515,17 @@ def test_waiting_for_storage_wants_more_workers_than_processors() -> None:
     gil, workers = verdicts._workers(turns(0.0, storage=3.0), load)
     assert gil.text.startswith("released") and workers.figures["kind"] == "threads"
     assert workers.figures["num_workers"] == 16
+
+
+def test_what_takes_no_time_needs_no_workers() -> None:
+    quick = {count: {**turn, "samples": turn["samples"] * 1e6} for count, turn in turns(1.0).items()}
+    _, workers = verdicts._workers(quick, {"processors": 8, "is_free_threaded": False})
+    assert workers.figures["num_workers"] == 0
+
+
+def test_a_dataset_of_forebays_own_is_read_without_workers(folder: Path) -> None:
+    diagnosis = fb.doctor(fb.ImageFolder(folder, transform=T.Compose([T.Resize((8, 8)), T.ToTensor()])), seconds=1)
+    assert diagnosis.problems == [] and "threads of its own" in diagnosis.find("workers")[0].text
 
 
 def test_without_a_gil_threads_it_is() -> None:

@@ -141,7 +141,7 @@ def _watch(
             if is_over:
                 break  # and something that it started keeps the pipe open
             phase, index, since = page.read()
-            limit = max(seconds / 2, 3.0) if index is not None else max(seconds, 30.0)
+            limit = max(seconds / 2, 3.0) if index is not None and page.is_warm() else max(seconds, 30.0)
             if since > limit:
                 return _hung(process, page, output, limit)
     try:

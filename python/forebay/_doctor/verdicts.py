@@ -19,6 +19,8 @@ _MIN_NATIVE = 8_000_000
 _HEAVY = 20_000_000
 _WORKERS = 8
 _MOST_WORKERS = 32
+# Seconds below which a sample is not worth another process or thread; not measured.
+_TRIVIAL = 10e-6
 _HELD = ("held", "held for a part of the time", "released")
 # The share of their time that threads may wait for a processor on a machine that is not called busy.
 _BUSY = 0.1
@@ -337,6 +339,7 @@ def _speed(read: dict[str, Any], threads: dict[str, Any], load: dict[str, Any]) 
         f"something else; {readable(read['read_bytes'] / count)} read in {read['read_calls'] / count:.0f} calls"
     )
     figures = {"median_seconds": median, "slowest_seconds": slowest, "waiting_share": waiting, **seconds}
+    figures |= {"read_bytes": read["read_bytes"] / count, "read_calls": read["read_calls"] / count}
     mounts = ", ".join(f"{point} ({kind})" for point, kind in read["remote_mounts"].items())
     if mounts:
         text += f"; its files are on {mounts}"
@@ -348,7 +351,12 @@ def _speed(read: dict[str, Any], threads: dict[str, Any], load: dict[str, Any]) 
     else:
         yield Verdict("time", "fine", text, None, figures | {"remote_mounts": read["remote_mounts"]})
     turns = {int(count): turn for count, turn in threads.get("threads", {}).items()}
-    if turns:
+    if load["module"].partition(".")[0] == "forebay":
+        text = (
+            "the loader reads it with threads of its own that have nothing to do with the GIL, one for each processor"
+        )
+        yield Verdict("workers", "fine", text, None, {"processors": load["processors"]})
+    elif turns:
         yield from _workers(turns, load)
 
 
@@ -387,6 +395,11 @@ def _workers(turns: dict[int, dict[str, float]], load: dict[str, Any]) -> Iterat
     else:
         text = f"the machine is too busy to tell: of two threads between {two[0]:.1f} and {two[1]:.1f} get on at once"
         yield Verdict("gil", "unknown", text, "call the doctor again when nothing else runs", figures)
+    if wall < _TRIVIAL:
+        text = f"`num_workers=0`: {_duration(wall)} for a sample is no more than handing it over takes"
+        figures |= {"kind": None, "num_workers": 0, "samples_per_second": 1 / wall}
+        yield Verdict("workers", "fine", text, None, figures | {"cpu_seconds": cpu, "wall_seconds": wall})
+        return
     wanted = min(max(math.ceil(processors * wall / cpu - 0.3), 1), _MOST_WORKERS)
     by_processes = min(wanted / wall, processors / cpu)
     is_scaling = four[0] >= 3.2 or load["is_free_threaded"]
