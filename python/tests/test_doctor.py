@@ -45,8 +45,8 @@ def call(*arguments: str, folder: Path, seconds: float = 50) -> subprocess.Compl
 class Diagnosed:
     """What the command said about one of the faulty datasets."""
 
-    def __init__(self, name: str, folder: Path, *options: str) -> None:
-        done = call(f"{HERE}/faulty.py:{name}", "--json", "--seconds", "2", *options, folder=folder)
+    def __init__(self, name: str, folder: Path, *options: str, seconds: float = 1.2) -> None:
+        done = call(f"{HERE}/faulty.py:{name}", "--json", "--seconds", str(seconds), *options, folder=folder)
         assert done.returncode in (0, 1), done.stderr
         self.status = done.returncode
         self.found: dict[str, Any] = json.loads(done.stdout)
@@ -102,7 +102,7 @@ def test_a_real_input_output_error_of_a_mount(texts: Path, fault_fs: Any) -> Non
     faulty.write(fault_fs.source)
     fault_fs.rule("000.txt", "read", errno=5)
     fault_fs.rule("*.txt", "open", delay=0.02)
-    told = Diagnosed("Texts", fault_fs.root)
+    told = Diagnosed("Texts", fault_fs.root, seconds=2)
     (verdict,) = told.of("errors")
     assert "[Errno 5]" in verdict["text"] and f"{fault_fs.root}/000.txt" in verdict["text"]
     slow = told.one("time")
@@ -122,7 +122,7 @@ def test_a_missing_file_is_named(texts: Path) -> None:
 
 
 def test_slow_storage_is_told_from_slow_code(texts: Path) -> None:
-    told = Diagnosed("Slow", texts)
+    told = Diagnosed("Slow", texts, seconds=3)
     assert told.one("time")["status"] == "note" and told.one("time")["figures"]["waiting_share"] > 0.8
     workers = told.one("workers")["figures"]
     assert workers["kind"] == "threads" and workers["num_workers"] > 2 * workers["processors"]
@@ -187,6 +187,28 @@ def test_descriptors_that_stay_open_are_counted_and_named(texts: Path) -> None:
     verdict = told.one("descriptors")
     assert verdict["status"] == "problem" and "1,000 descriptors per 1,000 samples" in verdict["text"]
     assert f"{texts}/0" in verdict["text"]
+
+
+def test_descriptors_are_counted_also_where_few_are_allowed(texts: Path) -> None:
+    command = ["prlimit", "--nofile=128:128", sys.executable, "-m", "forebay", "doctor"]
+    options = [f"{HERE}/faulty.py:LeakingFiles", "--json", "--seconds", "2"]
+    done = subprocess.run(
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env=children.environment(FAULTY_FOLDER=str(texts)),
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    (verdict,) = (each for each in json.loads(done.stdout)["verdicts"] if each["check"] == "descriptors")
+    assert verdict["status"] == "problem" and "descriptors stay open" in verdict["text"]
+    assert f"{texts}/0" in verdict["text"]
+
+
+def test_threads_that_go_on_are_counted(texts: Path) -> None:
+    verdict = Diagnosed("LeakingThreads", texts, "--samples", "60").one("threads")
+    assert verdict["status"] == "problem" and "threads per 1,000 samples" in verdict["text"]
 
 
 def test_growth_is_told_with_the_line_it_comes_from(texts: Path) -> None:
@@ -270,7 +292,7 @@ def test_randomness_that_no_seed_governs(texts: Path) -> None:
 
 
 def test_the_gil_is_held_by_python_code(texts: Path) -> None:
-    told = Diagnosed("Computing", texts)
+    told = Diagnosed("Computing", texts, seconds=3)
     assert told.one("gil")["text"].startswith("held: ")
     workers = told.one("workers")["figures"]
     assert workers["kind"] == ("processes" if workers["processors"] > 1 else "threads")
@@ -278,7 +300,7 @@ def test_the_gil_is_held_by_python_code(texts: Path) -> None:
 
 
 def test_the_gil_is_not_held_by_native_code_that_releases_it(texts: Path) -> None:
-    gil = Diagnosed("Hashing", texts).one("gil")
+    gil = Diagnosed("Hashing", texts, seconds=3).one("gil")
     at_least, at_most = gil["figures"]["at_once"]["2"]
     assert at_most > 1.6
     # On a machine that does other things meanwhile there is no saying.

@@ -1,6 +1,7 @@
 """What Linux says about the process that reads the samples: time, memory, descriptors, and which files it opens."""
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -73,6 +74,17 @@ def open_files() -> dict[int, str]:
         except OSError:  # the listing's own
             continue
     return found
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as there may be: what leaks them is to be watched for a while."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def is_crowded() -> bool:
+    """Whether descriptors run out: some have to be left for looking at them."""
+    return len(os.listdir("/proc/self/fd")) > 0.7 * min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 20_000)
 
 
 def processors() -> int:

@@ -252,7 +252,7 @@ def _determinism(figures: dict[str, Any], told: dict[str, Any]) -> Iterator[Verd
 def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
     counts = figures["counts"]
     total = sum(counts)
-    if not total:
+    if not total and not figures["is_crowded"]:
         yield Verdict("memory", "unknown", "no sample could be read for it")
         return
 
@@ -267,6 +267,12 @@ def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
         text = f"{descriptors:,.0f} descriptors per 1,000 samples stay open ({example} …)"
         change = "close what __getitem__ opens: `with open(path) as file:`; keep no open file in a list or a cache"
         yield Verdict("descriptors", "problem", text, change, figures)
+    elif figures["is_crowded"] and figures["count_since_first"] > 0:
+        # So many that reading had to stop for it: there were none left to see them grow.
+        example = ", ".join(figures["since_first"][:3])
+        text = f"{figures['count_since_first']:,} descriptors stay open after the first samples already ({example} …)"
+        change = "close what __getitem__ opens: `with open(path) as file:`; keep no open file in a list or a cache"
+        yield Verdict("descriptors", "problem", text, change, figures)
     elif figures["unclosed"]:
         text = (
             f"none stays open, but {figures['unclosed']} times in {total} samples closing was left to the garbage "
@@ -275,6 +281,10 @@ def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
         yield Verdict("descriptors", "note", text, "close what __getitem__ opens: `with open(path) as file:`", figures)
     else:
         yield Verdict("descriptors", "fine", f"none stays open in {total} samples", None, {"samples": total})
+    if threads := steady(figures["threads"], _MIN_DESCRIPTORS):
+        text = f"{threads:,.0f} threads per 1,000 samples go on after the sample that started them"
+        change = "end what __getitem__ starts: `with ThreadPoolExecutor() as pool:`, or one pool for the whole worker"
+        yield Verdict("threads", "problem", text, change, figures)
     traced = steady(figures["traced_bytes"], _MIN_TRACED)
     if figures["traced_bytes"][-1] - figures["traced_bytes"][0] < _MIN_TOTAL:
         traced = 0.0
@@ -290,6 +300,8 @@ def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
         text = f"{readable(resident)} per 1,000 samples are kept by native code: no Python object accounts for it"
         change = "a library leaks: update it, or let the loader renew its workers with `max_worker_memory`"
         yield Verdict("memory", "problem", text, change, figures)
+    elif not total:
+        yield Verdict("memory", "unknown", "it cannot be seen while descriptors run out")
     else:
         yield Verdict("memory", "fine", f"no growth in {total} samples", None, {"samples": total})
 
