@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from forebay._doctor import child, probe, target, verdicts
 from forebay._doctor.diagnosis import Diagnosis, Verdict
 from forebay.errors import ConfigError
 
@@ -26,6 +25,9 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
     >>> diagnosis.find("errors")[0].text
     'none in 30 samples'
     """
+    # Here, so that those who never ask do not wait for it.
+    from forebay._doctor import child, probe, target, verdicts
+
     _check(seconds, samples)
     if not target.is_dataset(dataset):
         raise ConfigError(f"expected a dataset with __getitem__ or __iter__, got a {type(dataset).__name__}")
@@ -42,6 +44,8 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
 
 def examine_target(place: str, seconds: float, samples: int) -> Diagnosis | str:
     """As `doctor`, of the dataset that `module:attribute` names; a text if there is none."""
+    from forebay._doctor import child, verdicts
+
     _check(seconds, samples)
     course = child.examine(place, None, seconds, samples)
     load = course.found.get("load", {})
