@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -497,6 +499,45 @@ def test_nothing_is_left_behind(texts: Path) -> None:
     assert "AttributeError" in diagnosis.find("errors")[0].text
     assert time.monotonic() - started < 30
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_whoever_ends_the_doctor_ends_its_child(number: signal.Signals, texts: Path) -> None:
+    doctor = subprocess.Popen(
+        [sys.executable, "-m", "forebay", "doctor", f"{HERE}/faulty.py:Hanging", "--seconds", "60"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=children.environment(FAULTY_FOLDER=str(texts)),
+    )
+    try:
+        # The pipe is there once the child has made the dataset: by then it has seen to its own end.
+        wait_until((texts / "pipe").exists)
+        (child,) = Path(f"/proc/{doctor.pid}/task/{doctor.pid}/children").read_text().split()
+        doctor.send_signal(number)
+        doctor.wait(20)
+        wait_until(lambda: is_gone(child))
+    finally:
+        doctor.kill()
+        doctor.wait()
+        assert doctor.stderr is not None
+        said = doctor.stderr.read().decode()
+        doctor.stderr.close()
+    if number == signal.SIGINT:
+        assert doctor.returncode == 130 and said == "error: interrupted\n"
+
+
+def is_gone(pid: str) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.02)
 
 
 # The numbers.
