@@ -301,6 +301,8 @@ def _is_plain_array(value: object) -> bool:
 
 def _attributes(value: object) -> Iterator[tuple[str, Any]]:
     """Names and values of what an object has, without running code of its class."""
+    if isinstance(value, types.CodeType):
+        return  # some of its attributes warn when they are looked at, and none is a culprit
     with contextlib.suppress(AttributeError, TypeError, ValueError):  # it has slots only, or is a class
         yield from dict(object.__getattribute__(value, "__dict__")).items()
     if isinstance(value, tuple):
