@@ -123,7 +123,10 @@ def _ended(end: End, load: dict[str, Any]) -> Verdict:
         return Verdict(
             "crashes", "problem", text, "use `workers='processes'`: its code is not safe on threads", figures
         )
-    change = "a worker that reads it will die; forebay starts another, and names the sample: remove it, or `on_error='replace'`"
+    change = (
+        "a worker that reads it will die; forebay starts another and names the sample: remove it, or use "
+        "`on_error='replace'`"
+    )
     return Verdict("crashes", "problem", text, change, figures)
 
 
