@@ -1,6 +1,7 @@
 """forebay: whatever the storage does, the training loop gets its next batch."""
 
 from forebay import errors, transforms
+from forebay._doctor import doctor
 from forebay._failures import Failure
 from forebay._forebay import __version__
 from forebay._signal import dump_on_signal
@@ -15,6 +16,7 @@ __all__ = [
     "ForebayError",
     "ImageFolder",
     "__version__",
+    "doctor",
     "dump_on_signal",
     "errors",
     "transforms",

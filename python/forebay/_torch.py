@@ -74,6 +74,21 @@ def to_numpy(value: Any) -> Any:
     return plain.cpu().contiguous().numpy()
 
 
+def content(value: Any) -> bytes:
+    """The bytes of a tensor, element by element, whatever its type."""
+    torch = load()
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
+
+
+def worker_info(worker: int, count: int, dataset: Any) -> Any:
+    """What `torch.utils.data.get_worker_info()` says from now on in this process."""
+    module: Any = importlib.import_module("torch.utils.data._utils.worker")
+    info = module.WorkerInfo(id=worker, num_workers=count, seed=worker, dataset=dataset) if count else None
+    module._worker_info = info
+    return info
+
+
 def subset_class(dataset: object) -> type | None:
     """`torch.utils.data.Subset`, if the dataset is one."""
     torch = _loaded()

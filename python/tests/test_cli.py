@@ -28,7 +28,7 @@ def test_the_demo_finds_every_planted_file_and_the_books_balance() -> None:
 
 def test_help_says_what_there_is_and_wrong_usage_is_2() -> None:
     status, output, _ = call("--help")
-    assert status == 0 and "demo" in output
+    assert status == 0 and "demo" in output and "doctor" in output
     status, _, errors = call("nonsense")
     assert status == 2 and "nonsense" in errors
 

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::{Parser, Subcommand};
 
 use crate::console::{Console, Status};
-use crate::demo;
+use crate::{demo, doctor};
 
 /// A data loader for training that survives its storage.
 #[derive(Debug, Parser)]
@@ -19,6 +19,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Doctor(doctor::Arguments),
 }
 
 /// Runs the command with the process's own streams. `arguments` are those after the program's name; the result is the
@@ -49,6 +50,7 @@ fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console
     // Whatever the program was started as (`python -m forebay` too), it is called forebay.
     match Arguments::try_parse_from(std::iter::once("forebay".into()).chain(arguments)) {
         Ok(Arguments { command: Command::Demo(arguments) }) => demo::run(&arguments, console),
+        Ok(Arguments { command: Command::Doctor(arguments) }) => doctor::run(&arguments, console),
         // `--help` and `--version` come this way too.
         Err(told) => {
             let (stream, status): (&mut dyn Write, _) = match told.use_stderr() {

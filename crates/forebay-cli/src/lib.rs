@@ -6,6 +6,7 @@
 mod command;
 mod console;
 mod demo;
+mod doctor;
 mod progress;
 
 pub use command::{main, run};

@@ -169,3 +169,14 @@ fn a_pipe_closed_by_its_reader_is_fine_and_a_full_disk_is_not() {
         assert_eq!(run(["--version".into()], &mut console), expected);
     }
 }
+
+#[test]
+fn the_doctor_is_listed_and_the_bare_program_says_where_it_is() {
+    assert!(forebay(&["--help"]).out.contains("doctor"));
+    for arguments in [&["doctor"][..], &["doctor", "--help"], &["doctor", "data:train", "--json"]] {
+        let ended = forebay(arguments);
+        assert_eq!((ended.status, ended.out.as_str()), (Status::Usage, ""), "{arguments:?}");
+        assert!(ended.err.contains("python -m forebay doctor"), "{}", ended.err);
+    }
+    assert!(forebay(&["doctor", "data:train", "--json"]).err.ends_with("doctor data:train --json\n"));
+}

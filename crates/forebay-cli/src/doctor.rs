@@ -1,0 +1,24 @@
+//! `forebay doctor`: runs a dataset of the user's own, which is Python code, and so is the command
+//! (`python/forebay/_doctor`). The package answers before this is reached; here is what the bare binary says.
+
+use std::ffi::OsString;
+use std::io;
+
+use crate::console::{Console, Status};
+
+/// Run a Python dataset through checks: pickling, handles, leaks, errors, speed, threads or processes.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Arguments {
+    /// The dataset and options: `forebay doctor --help` of the Python package has them
+    #[arg(value_name = "module:attribute", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
+    let given: Vec<_> = arguments.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    let given = if given.is_empty() { "module:attribute".to_owned() } else { given.join(" ") };
+    writeln!(console.err, "error: doctor runs Python datasets, and this program has no Python in it")?;
+    writeln!(console.err, "hint: where the forebay package is installed, call: python -m forebay doctor {given}")?;
+    Ok(Status::Usage)
+}
