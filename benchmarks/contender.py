@@ -79,6 +79,30 @@ def torch_loader(folder: str, threads: int) -> Iterable[Any]:
     )
 
 
+def v2_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Torch with torchvision's own decoder and transforms v2 on bytes: no PIL."""
+    import torch
+    from torchvision import datasets, io
+    from torchvision.transforms import v2
+
+    def decode(path: str) -> Any:
+        return io.decode_image(path, mode=io.ImageReadMode.RGB)
+
+    torch.manual_seed(0)
+    augment = v2.Compose(
+        [
+            v2.RandomResizedCrop(224, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    dataset = datasets.ImageFolder(folder, transform=augment, loader=decode)
+    return torch.utils.data.DataLoader(
+        dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, persistent_workers=True
+    )
+
+
 LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
     "forebay": forebay_loader,
     "isolated": isolated_loader,
@@ -88,6 +112,7 @@ LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
     "half": half_loader,
     "bytes": bytes_loader,
     "torch": torch_loader,
+    "v2": v2_loader,
 }
 
 

@@ -63,7 +63,7 @@ pub use forebay_core::{
     REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Custom, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline, ResizeTo,
+    Custom, Detail, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline, ResizeTo,
     Scratch, Size, Tensor, TensorData, Value,
 };
 pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
