@@ -8,11 +8,11 @@ use crate::bmp::Bmp;
 use crate::decoder::{check_size, unknown_format};
 use crate::gif::Gif;
 use crate::jpeg::Jpeg;
+use crate::planes::Planes;
 use crate::png::Png;
 use crate::pnm::Pnm;
 use crate::tiff::Tiff;
 use crate::webp::WebP;
-use crate::planes::Planes;
 use crate::{Decoder, Format, Header, Image, Region, Size};
 
 /// The working memory of larger pictures is given back: what a thread keeps is charged to nobody's budget.
@@ -71,9 +71,8 @@ impl Decoders {
         if header.format != Format::Jpeg {
             return Ok(false);
         }
-        let decoded = self.guard(Format::Jpeg, |decoders| {
-            decoders.jpeg()?.decode_planes(bytes, header, wanted, sizes, out)
-        });
+        let decoded =
+            self.guard(Format::Jpeg, |decoders| decoders.jpeg()?.decode_planes(bytes, header, wanted, sizes, out));
         if header.memory_bytes > MAX_KEPT_BYTES {
             *self = Self::default();
         }

@@ -179,7 +179,8 @@ fn plan(head: Head, ops: &[Op], size: (u32, u32), rng: &Rng, buffers: &mut Buffe
             Ok(Plan { wanted: Some(wanted), resample: Some(job), cut: Some(window), done: 2 })
         }
         (Head::Resize, [Op::Resize { size: to, max_size, interpolation, .. }, ..]) => {
-            let job = Job::whole(Size { height, width }, resize::target(*to, *max_size, width, height)?, *interpolation);
+            let job =
+                Job::whole(Size { height, width }, resize::target(*to, *max_size, width, height)?, *interpolation);
             Ok(Plan { wanted: Some(Region { x: 0, y: 0, width, height }), resample: Some(job), done: 1, ..WHOLE })
         }
         _ => Ok(WHOLE),

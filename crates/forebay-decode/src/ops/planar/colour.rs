@@ -1,16 +1,15 @@
-//! Y, Cb and Cr to RGB by JFIF's formulas, each colour rounded to the nearest once.
+//! Y, Cb and Cr to RGB by JFIF's formulas, within a level of exact ones.
 
 use crate::pixels::rgb_mut;
 
-/// Fractional bits of the factors.
-const BITS: u32 = 14;
-const fn factor(exact: f64) -> i32 {
-    (exact * (1 << BITS) as f64 + 0.5) as i32
+/// Sixteenths of 1/128th of a level: what 16-bit multiplication makes of chroma times 128 are then sixteenths of a level.
+const fn factor(exact: f64) -> i16 {
+    (exact * 16.0 * 256.0 + 0.5) as i16
 }
-const RED: i32 = factor(1.402);
-const GREEN_BLUE: i32 = factor(0.344_136_286);
-const GREEN_RED: i32 = factor(0.714_136_286);
-const BLUE: i32 = factor(1.772);
+pub(super) const RED: i16 = factor(1.402);
+pub(super) const GREEN_BLUE: i16 = factor(0.344_136_286);
+pub(super) const GREEN_RED: i16 = factor(0.714_136_286);
+pub(super) const BLUE: i16 = factor(1.772);
 
 /// Three times the same.
 pub(super) fn grey(luma: &[u8], out: &mut [u8]) {
@@ -20,31 +19,21 @@ pub(super) fn grey(luma: &[u8], out: &mut [u8]) {
 /// Y, Cb and Cr of each pixel to RGB.
 pub(super) fn convert(planes: [&[u8]; 3], out: &mut [u8], vector: bool) {
     #[cfg(target_arch = "x86_64")]
-    if vector {
-        // SAFETY: the caller has seen that the processor has AVX2.
-        return unsafe { convert_avx2(planes, out) };
-    }
+    let done = if vector { super::avx2::convert(planes, out) } else { 0 };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
     let _ = vector;
-    convert_any(planes, out);
-}
-
-/// The same code, for which the compiler may use AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn convert_avx2(planes: [&[u8]; 3], out: &mut [u8]) {
-    convert_any(planes, out);
-}
-
-#[inline(always)]
-fn convert_any([luma, blue, red]: [&[u8]; 3], out: &mut [u8]) {
+    let [luma, blue, red] = planes.map(|plane| &plane[done..]);
     let level = |value: i32| value.clamp(0, 255) as u8;
-    let half = 1 << (BITS - 1);
-    for (((y, cb), cr), pixel) in luma.iter().zip(blue).zip(red).zip(rgb_mut(out)) {
-        let (y, cb, cr) = (i32::from(*y), i32::from(*cb) - 128, i32::from(*cr) - 128);
+    // What `mulhrs` does: sixteenths of a level, rounded.
+    let part = |chroma: u8, factor: i16| (((i32::from(chroma) - 128) * 128 * i32::from(factor)) + (1 << 14)) >> 15;
+    let whole = |sum: i32| (sum + 8) >> 4;
+    for (((y, cb), cr), pixel) in luma.iter().zip(blue).zip(red).zip(rgb_mut(&mut out[done * 3..])) {
+        let y = i32::from(*y);
         *pixel = [
-            level(y + ((RED * cr + half) >> BITS)),
-            level(y - ((GREEN_BLUE * cb + GREEN_RED * cr + half) >> BITS)),
-            level(y + ((BLUE * cb + half) >> BITS)),
+            level(y + whole(part(*cr, RED))),
+            level(y - whole(part(*cb, GREEN_BLUE) + part(*cr, GREEN_RED))),
+            level(y + whole(part(*cb, BLUE))),
         ];
     }
 }

@@ -6,9 +6,9 @@
 //! is scaled while decoding. The passes exist once per instruction set; all give the same bytes.
 
 use super::resize::Job;
-use crate::{Image, Region};
 use crate::pixels::prepare;
 use crate::planes::{Plane, Planes, SLACK_BYTES};
+use crate::{Image, Region};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -109,14 +109,7 @@ fn room(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 }
 
 /// One plane, both ways; the first pass is the one that leaves less for the second.
-fn resize(
-    plane: &Plane,
-    columns: &Table,
-    rows: &Table,
-    between: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-    vector: bool,
-) {
+fn resize(plane: &Plane, columns: &Table, rows: &Table, between: &mut Vec<u8>, out: &mut Vec<u8>, vector: bool) {
     let (needed_columns, needed_rows) = (columns.needed(), rows.needed());
     let first = (needed_columns.start, needed_rows.start);
     let source = Rows { samples: plane.from(first.0, first.1), stride: plane.stride(), first };
@@ -154,3 +147,5 @@ fn vertical(source: Rows<'_>, table: &Table, columns: usize, out: &mut [u8], vec
     portable::vertical(source, table, columns, out);
 }
 
+#[cfg(test)]
+mod tests;

@@ -31,18 +31,33 @@ pub(super) struct Axis {
     pub(super) interpolation: Interpolation,
 }
 
-/// The weights of one axis.
+/// The weights of one axis. Those of several output pixels lie side by side, by groups of [`LANES`]; where the pixels do
+/// not fill the last group, the last one is there again.
 #[derive(Default)]
 pub(super) struct Table {
-    /// The first sample of each output pixel; up to a whole number of lanes, the last one again.
-    starts: Vec<i32>,
-    /// Two neighbouring weights each, the first in the lower half. By groups of lanes, then by pairs, then by lanes.
-    pairs: Vec<i32>,
+    /// The first sample of each output pixel.
+    starts: Vec<[i32; LANES]>,
+    /// Two neighbouring weights each, the first in the lower half: `pair_count` for each group.
+    pairs: Vec<[i32; LANES]>,
+    /// Where the first weight's sample lies behind the first sample of the four lanes it is among.
+    offsets: Vec<[u8; LANES]>,
+    max_offset: u32,
     len: usize,
-    /// Pairs of each output pixel, an even number.
+    /// Pairs of each output pixel, an even number; those beyond its own samples are 0.
     pair_count: usize,
     needed: Range<usize>,
-    exact: Vec<f32>,
+    spans: Vec<Spans>,
+    exact: Vec<[f32; LANES]>,
+}
+
+/// The samples of output pixels side by side.
+struct Spans {
+    /// How many there are.
+    counts: [i32; LANES],
+    /// Where the first one lies from the pixel's centre, in units of the filter.
+    places: [f64; LANES],
+    /// Which one is at the centre.
+    middles: [i32; LANES],
 }
 
 impl Table {
@@ -61,21 +76,32 @@ impl Table {
         self.pair_count
     }
 
-    /// The first samples of a group of lanes.
+    /// The first samples of each group.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
-    pub(super) fn group_starts(&self, group: usize) -> &[i32; LANES] {
-        &self.starts.as_chunks().0[group]
+    pub(super) fn starts(&self) -> &[[i32; LANES]] {
+        &self.starts
     }
 
-    /// The weights of a group of lanes: one for each pair.
+    /// How far behind the first sample of lane 0, or of lane 4, each lane's first sample lies.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    pub(super) fn offsets(&self, group: usize) -> &[u8; LANES] {
+        &self.offsets[group]
+    }
+
+    /// The largest of them. They are right up to 255.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    pub(super) fn max_offset(&self) -> u32 {
+        self.max_offset
+    }
+
+    /// The weights of a group.
     pub(super) fn group_pairs(&self, group: usize) -> &[[i32; LANES]] {
-        &self.pairs.as_chunks().0[group * self.pair_count..][..self.pair_count]
+        &self.pairs[group * self.pair_count..][..self.pair_count]
     }
 
     /// The first sample of an output pixel.
     pub(super) fn start(&self, output: usize) -> usize {
-        self.starts[output] as usize
+        self.starts[output / LANES][output % LANES] as usize
     }
 
     /// Its weights by two, each in 32 bits.
@@ -86,68 +112,88 @@ impl Table {
     /// The same filter as `resize` has, over samples that are a pixel, or several, or lie across the edge of a crop:
     /// output pixel `n` has its centre where it has it among pixels.
     pub(super) fn fill(&mut self, axis: Axis) {
-        let Axis { corner, pitch, usable, from, to, wanted, interpolation } = axis;
-        let scale = f64::from(from) / f64::from(to) / f64::from(pitch);
-        let filter_scale = scale.max(1.0);
-        let reach = support(interpolation) * filter_scale;
-        let (least, most) = (usable.start / pitch, usable.end.div_ceil(pitch));
-        let begin = f64::from(corner) / f64::from(pitch);
-        let center = |output: usize| begin + (output as f64 + 0.5) * scale;
-        let span = |output: usize| {
-            let start = ((center(output) - reach + 0.5).max(0.0) as u32).clamp(least, most - 1);
-            let end = ((center(output) + reach + 0.5).max(0.0) as u32).clamp(start + 1, most);
-            start as usize..end as usize
-        };
-        self.len = wanted.len();
-        self.needed = wanted.clone().map(span).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
-        let longest = wanted.clone().map(|output| span(output).len()).max().unwrap_or(0);
-        self.pair_count = longest.div_ceil(4) * 2;
-        let groups = self.len.div_ceil(LANES);
+        let inverse = self.find_spans(&axis);
         self.pairs.clear();
-        self.pairs.resize(groups * self.pair_count * LANES, 0);
-        self.starts.clear();
-        for (at, output) in wanted.enumerate() {
-            let span = span(output);
-            self.starts.push(span.start as i32);
-            let (center, inverse) = ((center(output) - 0.5) as f32, (1.0 / filter_scale) as f32);
-            self.exact.clear();
-            self.exact.extend(span.map(|sample| weight_of(interpolation, (sample as f32 - center) * inverse)));
-            self.put(at);
-        }
-        let last = self.starts.last().copied().unwrap_or(0);
-        self.starts.resize(groups * LANES, last);
-    }
-
-    /// Stores the exact weights of an output pixel, as integers that add up to 1.
-    fn put(&mut self, at: usize) {
-        let sum: f32 = self.exact.iter().sum();
-        let one = (1 << PRECISION_BITS) as f32;
-        let factor = if sum == 0.0 { one } else { one / sum };
-        let (mut left, mut largest) = (1 << PRECISION_BITS, (0, 0));
-        let place = |number: usize| (at / LANES * self.pair_count + number / 2) * LANES + at % LANES;
-        let joined = |pair: i32, weight: i32, number: usize| match number % 2 {
-            0 => pair & !0xFFFF | weight & 0xFFFF,
-            _ => pair & 0xFFFF | weight << 16,
-        };
-        for (number, exact) in self.exact.iter().enumerate() {
-            let weight = (exact * factor).round_ties_even() as i32;
-            left -= weight;
-            if weight > largest.1 {
-                largest = (number, weight);
+        match axis.interpolation {
+            // By far the most common, cheap, and without jumps that a rounded place could be on the wrong side of.
+            Interpolation::Bilinear => {
+                let inverse = inverse as f32;
+                self.weigh(|place, tap| (1.0 - (place as f32 + tap as f32 * inverse).abs()).max(0.0));
             }
-            let place = place(number);
-            self.pairs[place] = joined(self.pairs[place], weight, number);
+            other => self.weigh(|place, tap| weight(other, place + f64::from(tap) * inverse) as f32),
         }
-        // What rounding left, where it shows least: a grey wall stays as grey as it is.
-        let place = place(largest.0);
-        self.pairs[place] = joined(self.pairs[place], largest.1 + left, largest.0);
     }
-}
 
-fn weight_of(interpolation: Interpolation, x: f32) -> f32 {
-    match interpolation {
-        // By far the most common, and cheap.
-        Interpolation::Bilinear => (1.0 - x.abs()).max(0.0),
-        _ => weight(interpolation, f64::from(x)) as f32,
+    /// Which samples make each output pixel. Gives how much of the filter's unit a sample is.
+    fn find_spans(&mut self, axis: &Axis) -> f64 {
+        let Axis { corner, pitch, ref usable, from, to, ref wanted, interpolation } = *axis;
+        let scale = f64::from(from) / f64::from(to) / f64::from(pitch);
+        let inverse = 1.0 / scale.max(1.0);
+        let reach = support(interpolation) * scale.max(1.0);
+        let (least, most) = ((usable.start / pitch) as i32, usable.end.div_ceil(pitch) as i32);
+        let begin = f64::from(corner) / f64::from(pitch);
+        self.len = wanted.len();
+        self.starts.clear();
+        self.offsets.clear();
+        self.spans.clear();
+        let (mut first, mut last, mut longest, mut max_offset) = (i32::MAX, 0, 0, 0);
+        for group in wanted.clone().step_by(LANES) {
+            let (mut starts, mut counts) = ([0; LANES], [0; LANES]);
+            let (mut places, mut middles) = ([0.0; LANES], [0; LANES]);
+            for lane in 0..LANES {
+                let center = begin + ((group + lane).min(wanted.end - 1) as f64 + 0.5) * scale;
+                let start = ((center - reach + 0.5) as i32).clamp(least, most - 1);
+                let end = ((center + reach + 0.5) as i32).clamp(start + 1, most);
+                (starts[lane], counts[lane]) = (start, end - start);
+                places[lane] = (f64::from(start) + 0.5 - center) * inverse;
+                middles[lane] = ((center - f64::from(start)) as i32).clamp(0, end - start - 1);
+                (first, last, longest) = (first.min(start), last.max(end), longest.max(end - start));
+            }
+            let offsets: [i32; LANES] = std::array::from_fn(|lane| starts[lane] - starts[lane / 4 * 4]);
+            max_offset = offsets.iter().fold(max_offset, |max, offset| max.max(*offset));
+            self.starts.push(starts);
+            self.offsets.push(offsets.map(|offset| offset as u8));
+            self.spans.push(Spans { counts, places, middles });
+        }
+        self.needed = first.min(last) as usize..last as usize;
+        self.pair_count = (longest as usize).div_ceil(4) * 2;
+        self.max_offset = max_offset as u32;
+        inverse
+    }
+
+    /// Their weights, as integers that add up to 1.
+    #[inline(always)]
+    fn weigh(&mut self, filter: impl Fn(f64, i32) -> f32) {
+        const ONE: f32 = (1 << PRECISION_BITS) as f32;
+        let Self { pairs, spans, exact, pair_count, .. } = self;
+        exact.resize(*pair_count * 2, [0.0; LANES]);
+        for Spans { counts, places, middles } in spans {
+            let mut sums = [0.0; LANES];
+            for (tap, exact) in exact.iter_mut().enumerate() {
+                for lane in 0..LANES {
+                    let weight = filter(places[lane], tap as i32);
+                    exact[lane] = if (tap as i32) < counts[lane] { weight } else { 0.0 };
+                    sums[lane] += exact[lane];
+                }
+            }
+            let factors = sums.map(|sum| if sum == 0.0 { 0.0 } else { ONE / sum });
+            // Rounded: down, from a number that is not negative.
+            let whole = |weight: f32, factor: f32| (weight * factor + (ONE * 4.0 + 0.5)) as i32 - (4 << PRECISION_BITS);
+            // The sample at the centre gets what rounding left: a grey wall stays as grey as it is.
+            let mut left = [1 << PRECISION_BITS; LANES];
+            for exact in exact.iter() {
+                for lane in 0..LANES {
+                    left[lane] -= whole(exact[lane], factors[lane]);
+                }
+            }
+            for (pair, [first, second]) in exact.as_chunks::<2>().0.iter().enumerate() {
+                pairs.push(std::array::from_fn(|lane| {
+                    let rest = |tap: usize| if tap as i32 == middles[lane] { left[lane] } else { 0 };
+                    let first = whole(first[lane], factors[lane]) + rest(pair * 2);
+                    let second = whole(second[lane], factors[lane]) + rest(pair * 2 + 1);
+                    (first & 0xFFFF) | (second << 16)
+                }));
+            }
+        }
     }
 }
