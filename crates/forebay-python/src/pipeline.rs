@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forebay::{
-    Detail, Dtype, Epoch, Erase, Error, Interpolation, Op, Order, Output, Padding, PaddingMode, ResizeTo, Rng, Scratch, Size,
-    Value,
+    Detail, Dtype, Epoch, Erase, Error, Interpolation, Op, Order, Output, Padding, PaddingMode, ResizeTo, Rng, Scratch,
+    Size, Value,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
