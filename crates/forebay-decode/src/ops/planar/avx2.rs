@@ -27,23 +27,32 @@ pub(super) fn horizontal(source: Rows<'_>, table: &Table, count: usize, out: &mu
     }
     // SAFETY: the caller has seen that the processor has AVX2. Four pixels begin with a sample that the table needs;
     // from there on LOADED are loaded, and again from every USED of `pair_count * 2`.
-    unsafe { horizontal_rows(source, table, count, out) }
+    unsafe {
+        match table.pair_count() {
+            2 => horizontal_rows::<1>(source, table, count, out),
+            4 => horizontal_rows::<2>(source, table, count, out),
+            _ => horizontal_rows::<0>(source, table, count, out),
+        }
+    }
 }
 
+/// `LOADS` is half of the table's `pair_count`, or 0 for any: weights of a loop whose turns are known stay in registers.
+///
 /// # Safety
-/// AVX2 is there, and samples as `horizontal` asserts it.
+/// AVX2 is there, and samples as far as `horizontal` looks.
 #[target_feature(enable = "avx2")]
-unsafe fn horizontal_rows(source: Rows<'_>, table: &Table, count: usize, out: &mut [u8]) {
+unsafe fn horizontal_rows<const LOADS: usize>(source: Rows<'_>, table: &Table, count: usize, out: &mut [u8]) {
     let half = _mm256_set1_epi32(HALF);
     for (group, starts) in table.starts().iter().enumerate() {
-        let pairs = table.group_pairs(group);
+        let pairs = table.group_pairs(group).as_chunks::<2>().0;
+        let pairs = if LOADS > 0 { &pairs[..LOADS] } else { pairs };
         let (first, second) = spread(table.offsets(group));
         let (left, right) = (starts[0] as usize - source.first.0, starts[4] as usize - source.first.0);
         for y in 0..count {
             let row = source.samples.as_ptr().wrapping_add(y * source.stride);
             let (mut left, mut right) = (row.wrapping_add(left), row.wrapping_add(right));
             let mut sum = half;
-            for weights in pairs.as_chunks::<2>().0 {
+            for weights in pairs {
                 // SAFETY: the function's own condition.
                 let (left_half, right_half) = unsafe { (_mm_loadu_si128(left.cast()), _mm_loadu_si128(right.cast())) };
                 let samples = _mm256_set_m128i(right_half, left_half);

@@ -50,7 +50,7 @@ impl Planar {
             if pitches[kind] != Some(plane.pitch) {
                 let [columns, rows] = &mut self.tables[kind];
                 let interpolation = job.interpolation;
-                columns.fill(Axis {
+                let across = Axis {
                     corner: corner.0,
                     pitch: plane.pitch.0,
                     usable: usable.x..usable.x + usable.width,
@@ -58,8 +58,8 @@ impl Planar {
                     to: job.to.width,
                     wanted: job.columns.clone(),
                     interpolation,
-                });
-                rows.fill(Axis {
+                };
+                let down = Axis {
                     corner: corner.1,
                     pitch: plane.pitch.1,
                     usable: usable.y..usable.y + usable.height,
@@ -67,7 +67,9 @@ impl Planar {
                     to: job.to.height,
                     wanted: job.rows.clone(),
                     interpolation,
-                });
+                };
+                columns.fill(&across, vector);
+                rows.fill(&down, vector);
                 pitches[kind] = Some(plane.pitch);
             }
             let [columns, rows] = &self.tables[kind];

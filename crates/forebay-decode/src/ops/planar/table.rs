@@ -111,8 +111,26 @@ impl Table {
 
     /// The same filter as `resize` has, over samples that are a pixel, or several, or lie across the edge of a crop:
     /// output pixel `n` has its centre where it has it among pixels.
-    pub(super) fn fill(&mut self, axis: Axis) {
-        let inverse = self.find_spans(&axis);
+    pub(super) fn fill(&mut self, axis: &Axis, vector: bool) {
+        #[cfg(target_arch = "x86_64")]
+        if vector {
+            // SAFETY: the caller has seen that the processor has AVX2.
+            return unsafe { self.fill_avx2(axis) };
+        }
+        let _ = vector;
+        self.fill_any(axis);
+    }
+
+    /// The same code, for which the compiler may use AVX2: the same numbers.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn fill_avx2(&mut self, axis: &Axis) {
+        self.fill_any(axis);
+    }
+
+    #[inline(always)]
+    fn fill_any(&mut self, axis: &Axis) {
+        let inverse = self.find_spans(axis);
         self.pairs.clear();
         match axis.interpolation {
             // By far the most common, cheap, and without jumps that a rounded place could be on the wrong side of.
@@ -125,6 +143,7 @@ impl Table {
     }
 
     /// Which samples make each output pixel. Gives how much of the filter's unit a sample is.
+    #[inline(always)]
     fn find_spans(&mut self, axis: &Axis) -> f64 {
         let Axis { corner, pitch, ref usable, from, to, ref wanted, interpolation } = *axis;
         let scale = f64::from(from) / f64::from(to) / f64::from(pitch);
