@@ -1,4 +1,5 @@
-"""`make bench`: images/s of forebay, of torch's DataLoader, and of forebay's kernels without a loader around them.
+"""`make bench`: images/s of forebay, of torch's DataLoader, and of forebay's kernels without a loader around them, on
+pictures of 500x375 and, for some of them, of 1800x1080.
 
 Each contender runs in a process of its own, in turns, and medians are compared: the ratios are what counts, because
 other work on the machine slows all of them alike. Writes benchmarks/results/imagefolder.md. Fails only if it cannot
@@ -29,9 +30,12 @@ NAMES = {
     "isolated": "the same, every file read by a reader process",
     "half": 'forebay with dtype="float16", memory_format="channels_last"',
     "bytes": 'forebay with dtype="uint8", without ToTensor and Normalize',
+    "fast": 'forebay with decode="fast" (other pixels: docs/decode.md)',
     "torch": "torch DataLoader + torchvision ImageFolder (PIL)",
+    "v2": "torch DataLoader + torchvision decode_image, transforms v2 on bytes",
     "kernel": "the bare kernel loop (no loader, files in memory)",
 }
+LARGE = ("forebay", "fast", "torch", "v2")
 
 
 def command(name: str, kernel: Path, folder: Path, threads: int, epochs: int) -> list[str]:
@@ -49,12 +53,12 @@ def run(line: list[str]) -> dict[str, Any]:
     return result
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def measure(arguments: argparse.Namespace, folder: Path, names: list[str]) -> dict[str, list[dict[str, Any]]]:
     """All rounds of all contenders, in turns; the first one to go changes every round."""
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.contenders}
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(arguments.rounds):
-        turn = number % len(arguments.contenders)
-        for name in arguments.contenders[turn:] + arguments.contenders[:turn]:
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
             line = command(name, arguments.kernel, folder, arguments.threads, arguments.epochs)
             result = run(line)
             result["rate"] = result["images"] / result["seconds"]
@@ -94,18 +98,33 @@ def versions() -> str:
     return ", ".join(told)
 
 
-def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]], mean_bytes: float) -> str:
+def page(arguments: argparse.Namespace, tables: list[str]) -> str:
     """The result as Markdown."""
+    return "\n".join(
+        [
+            "# Image folder",
+            "",
+            f"Measured {datetime.date.today()} by `make bench`. {machine()}. {versions()}.",
+            "",
+            "Synthetic JPEGs in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, "
+            f"shuffled; {arguments.threads} threads or worker processes; {arguments.rounds} rounds of "
+            f"{arguments.epochs} timed epochs after one that is not. Each run is a process of its own; medians, and "
+            "the range in brackets.",
+            "",
+            *tables,
+            "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is",
+            "the same in every round, and the same as the kernels', says that the loader delivers every sample exactly",
+            "once and changes none; torch draws its random crops from another stream, so its hash is another one.",
+            "",
+        ]
+    )
+
+
+def table(title: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
+    """What was measured on one set of pictures."""
     rates = {name: median(result["rate"] for result in results) for name, results in rounds.items()}
     lines = [
-        "# Image folder",
-        "",
-        f"Measured {datetime.date.today()} by `make bench`. {machine()}. {versions()}.",
-        "",
-        f"{arguments.count} synthetic JPEGs of {photos.WIDTH}x{photos.HEIGHT}, {mean_bytes / 1000:.0f} KB on average, "
-        "in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, shuffled; "
-        f"{arguments.threads} threads or worker processes; {arguments.rounds} rounds of {arguments.epochs} timed "
-        "epochs after one that is not. Each run is a process of its own; medians, and the range in brackets.",
+        title,
         "",
         "| loader | images/s | forebay is | processor, an image | delivered per run | hash of epoch 0, each round |",
         "|---|---|---|---|---|---|",
@@ -121,20 +140,14 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         lines.append(
             f"| {NAMES[name]} | {rates[name]:.0f} ({spread}) | {ratio} | {used_text} | {delivered} | {hashes} |"
         )
-    lines += [
-        "",
-        "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is the",
-        "same in every round, and the same as the kernels', says that the loader delivers every sample exactly once",
-        "and changes none; torch draws its random crops from another stream, so its hash is another one.",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def parse() -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description="images/s of forebay, torch and the bare kernels")
     parser.add_argument("--count", type=int, default=1500, help="pictures")
+    parser.add_argument("--large", type=int, default=200, help="pictures of 1800x1080; 0: none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs per round")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -146,15 +159,25 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def title(folder: Path, size: tuple[int, int]) -> str:
+    """What the pictures are."""
+    sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
+    return f"{len(sizes)} pictures of {size[0]}x{size[1]}, {sum(sizes) / len(sizes) / 1000:.0f} KB on average:"
+
+
 def main() -> None:
     """Measures, prints and writes."""
     arguments = parse()
     folder = arguments.data / f"photos-{arguments.count}"
     photos.ensure(folder, arguments.count)
     photos.ensure_damaged(folder.with_name(folder.name + "-damaged"), folder)
-    sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
-    rounds = measure(arguments, folder)
-    text = page(arguments, rounds, sum(sizes) / len(sizes))
+    tables = [table(title(folder, (photos.WIDTH, photos.HEIGHT)), measure(arguments, folder, arguments.contenders))]
+    names = [name for name in arguments.contenders if name in LARGE]
+    if names and arguments.large:
+        folder = arguments.data / f"large-{arguments.large}"
+        photos.ensure(folder, arguments.large, photos.LARGE)
+        tables.append(table(title(folder, photos.LARGE), measure(arguments, folder, names)))
+    text = page(arguments, tables)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(text, "utf-8")
     print("\n" + text)

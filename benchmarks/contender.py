@@ -67,6 +67,11 @@ def bytes_loader(folder: str, threads: int) -> Iterable[Any]:
     return forebay_loader(folder, threads, augment=crops, dtype="uint8")
 
 
+def fast_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Of JPEGs only as much detail as the crop shows."""
+    return forebay_loader(folder, threads, decode="fast")
+
+
 def torch_loader(folder: str, threads: int) -> Iterable[Any]:
     """Torch with torchvision's ImageFolder: PIL, transforms v1, workers that stay between epochs."""
     import torch
@@ -74,6 +79,30 @@ def torch_loader(folder: str, threads: int) -> Iterable[Any]:
 
     torch.manual_seed(0)
     dataset = datasets.ImageFolder(folder, transform=training(transforms))
+    return torch.utils.data.DataLoader(
+        dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, persistent_workers=True
+    )
+
+
+def v2_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Torch with torchvision's own decoder and transforms v2 on bytes: no PIL."""
+    import torch
+    from torchvision import datasets, io
+    from torchvision.transforms import v2
+
+    def decode(path: str) -> Any:
+        return io.decode_image(path, mode=io.ImageReadMode.RGB)
+
+    torch.manual_seed(0)
+    augment = v2.Compose(
+        [
+            v2.RandomResizedCrop(224, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    dataset = datasets.ImageFolder(folder, transform=augment, loader=decode)
     return torch.utils.data.DataLoader(
         dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, persistent_workers=True
     )
@@ -87,7 +116,9 @@ LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
     "damaged": guarded_loader,
     "half": half_loader,
     "bytes": bytes_loader,
+    "fast": fast_loader,
     "torch": torch_loader,
+    "v2": v2_loader,
 }
 
 

@@ -65,13 +65,15 @@ class Order:
 
 @dataclass(frozen=True)
 class Form:
-    """What batches are made of, where it is not what the transforms make: their type, and where their channels lie."""
+    """What batches are made of, where it is not what the transforms make: their type, where their channels lie, and how
+    much detail of a picture they are made from."""
 
     dtype: str | None
     is_channels_last: bool
+    is_fast: bool
 
     @classmethod
-    def of(cls, dtype: Any, memory_format: Any, wants_torch: bool) -> "Form":
+    def of(cls, dtype: Any, memory_format: Any, decode: Any, wants_torch: bool) -> "Form":
         name = None if dtype is None else _named("dtype", dtype, _DTYPES)
         order = "contiguous" if memory_format is None else _named("memory_format", memory_format, _MEMORY_FORMATS)
         if name == "bfloat16" and not wants_torch:
@@ -79,16 +81,19 @@ class Form:
                 'dtype: expected one that NumPy has, got "bfloat16"',
                 hint='use output="torch", or dtype="float16" or "float32"',
             )
-        return cls(name, order == "channels_last")
+        is_fast = choice("decode", decode, "faithful", "fast") == "fast"
+        return cls(name, order == "channels_last", is_fast)
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether another type or order is asked for."""
         return self.dtype is not None or self.is_channels_last
 
     def applied(self, pipeline: Pipeline) -> Pipeline:
         """Transforms whose samples are written so."""
-        return pipeline.with_output(self.dtype, self.is_channels_last) if self.is_given else pipeline
+        if not self.is_given and not self.is_fast:
+            return pipeline
+        return pipeline.with_output(self.dtype, self.is_channels_last, self.is_fast)
 
 
 # By their names in torch and NumPy; torch is not imported for them.

@@ -47,6 +47,8 @@ class DataLoader:
     - `dtype` (`"float32"`, `"float16"`, `"bfloat16"`, `"uint8"` or torch's), `memory_format` (`"contiguous"` or
       `"channels_last"`): what images are in a batch, written so at once. `"uint8"` is for transforms that end without
       floats
+    - `decode`: `"fast"` decodes of a JPEG that is resized only as much detail as the result can show: other pixels, by
+      about a level, in less time. `"faithful"` (default) gives Pillow's
     - `device`: a CUDA device that batches are delivered on, copied from pinned memory beside your training step
     - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
     - `with_ids`: batches are [images, labels, ids], with the index of each sample in `dataset`, that of the substitute
@@ -103,6 +105,7 @@ class DataLoader:
         device: Any = None,
         dtype: Any = None,
         memory_format: Any = None,
+        decode: Literal["faithful", "fast"] = "faithful",
     ) -> None:
         _signal.from_environment()
         self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
@@ -115,7 +118,7 @@ class DataLoader:
         self._folder, self._base = _unwrap(dataset)
         self._made_with = _parts(self._base)
         wants_torch = _settings.output_module(output) == "torch"
-        self._form = _settings.Form.of(dtype, memory_format, wants_torch)
+        self._form = _settings.Form.of(dtype, memory_format, decode, wants_torch)
         options: dict[str, Any] = {
             "batch_size": batch_size or 1,
             "shuffle": self._order.shuffle,
@@ -184,6 +187,7 @@ class DataLoader:
         self.rank, self.world_size = self._place
         self.on_error: str = options["on_error"]
         self.with_ids, self.dtype, self.memory_format = bool(with_ids), dtype, memory_format
+        self.decode: str = decode
 
     def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
         is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False

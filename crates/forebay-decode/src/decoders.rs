@@ -8,11 +8,12 @@ use crate::bmp::Bmp;
 use crate::decoder::{check_size, unknown_format};
 use crate::gif::Gif;
 use crate::jpeg::Jpeg;
+use crate::planes::Planes;
 use crate::png::Png;
 use crate::pnm::Pnm;
 use crate::tiff::Tiff;
 use crate::webp::WebP;
-use crate::{Decoder, Format, Header, Image, Region};
+use crate::{Decoder, Format, Header, Image, Region, Size};
 
 /// The working memory of larger pictures is given back: what a thread keeps is charged to nobody's budget.
 const MAX_KEPT_BYTES: u64 = 16 << 20;
@@ -58,9 +59,33 @@ impl Decoders {
         decoded
     }
 
+    /// Decodes `wanted` for being resized as `from` to `to`, as planes; `false`, with nothing decoded, for what has none.
+    pub(crate) fn decode_planes(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        wanted: Region,
+        sizes: (Size, Size),
+        out: &mut Planes,
+    ) -> Result<bool> {
+        if header.format != Format::Jpeg {
+            return Ok(false);
+        }
+        let decoded =
+            self.guard(Format::Jpeg, |decoders| decoders.jpeg()?.decode_planes(bytes, header, wanted, sizes, out));
+        if header.memory_bytes > MAX_KEPT_BYTES {
+            *self = Self::default();
+        }
+        decoded
+    }
+
     /// Calls the decoder of `format`. Damaged bytes must not end the thread, whatever a library makes of them.
     fn guarded<T>(&mut self, format: Format, call: impl FnOnce(&mut dyn Decoder) -> Result<T>) -> Result<T> {
-        let called = catch_unwind(AssertUnwindSafe(|| call(self.of(format)?)));
+        self.guard(format, |decoders| call(decoders.of(format)?))
+    }
+
+    fn guard<T>(&mut self, format: Format, call: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let called = catch_unwind(AssertUnwindSafe(|| call(self)));
         called.unwrap_or_else(|panic| {
             *self = Self::default();
             let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
@@ -69,12 +94,16 @@ impl Decoders {
         })
     }
 
+    fn jpeg(&mut self) -> Result<&mut Jpeg> {
+        Ok(match &mut self.jpeg {
+            Some(jpeg) => jpeg,
+            empty => empty.insert(Jpeg::new()?),
+        })
+    }
+
     fn of(&mut self, format: Format) -> Result<&mut dyn Decoder> {
         Ok(match format {
-            Format::Jpeg => match &mut self.jpeg {
-                Some(jpeg) => jpeg,
-                empty => empty.insert(Jpeg::new()?),
-            },
+            Format::Jpeg => self.jpeg()?,
             Format::Png => &mut self.png,
             Format::WebP => &mut self.webp,
             Format::Gif => &mut self.gif,

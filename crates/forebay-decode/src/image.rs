@@ -61,6 +61,16 @@ pub enum Order {
     Interleaved,
 }
 
+/// How much of a picture's detail is decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// All of it: the pixels are those of Pillow.
+    #[default]
+    Faithful,
+    /// Where a JPEG is resized, as much as the result can show.
+    Fast,
+}
+
 /// What samples become in a batch, beyond what the ops make of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output {

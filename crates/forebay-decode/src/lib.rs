@@ -13,6 +13,7 @@ mod narrow;
 mod ops;
 mod pipeline;
 mod pixels;
+mod planes;
 mod png;
 mod pnm;
 mod tiff;
@@ -20,6 +21,6 @@ mod webp;
 
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
-pub use image::{Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
+pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
 pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 pub use pipeline::{Pipeline, Scratch, Timing};

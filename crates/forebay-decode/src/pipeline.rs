@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use forebay_core::{Error, Problems, Result, Rng, Stage};
 
 use crate::ops::{Buffers, Form};
-use crate::{Decoders, Dtype, Image, Layout, Op, Order, Output, Region, Tensor, Value};
+use crate::planes::Planes;
+use crate::{Decoders, Detail, Dtype, Image, Layout, Op, Order, Output, Region, Tensor, Value};
 
 mod head;
 mod place;
@@ -41,6 +42,7 @@ pub struct Pipeline {
     ops: Vec<Op>,
     made: Form,
     output: Output,
+    detail: Detail,
     head: Head,
     tail: Option<Tail>,
 }
@@ -50,6 +52,7 @@ pub struct Pipeline {
 pub struct Scratch {
     decoders: Decoders,
     image: Image,
+    planes: Planes,
     buffers: Buffers,
     bytes: Vec<u8>,
 }
@@ -60,8 +63,9 @@ impl Scratch {
     const MAX_KEPT_BYTES: usize = 8 << 20;
 
     fn give_back(&mut self) {
-        let Self { image, buffers, bytes, .. } = self;
-        for buffer in [&mut image.pixels, bytes].into_iter().chain(buffers.bytes_mut()) {
+        let Self { image, planes, buffers, bytes, .. } = self;
+        let kept = [&mut image.pixels, bytes].into_iter().chain(planes.bytes_mut()).chain(buffers.bytes_mut());
+        for buffer in kept {
             if buffer.capacity() > Self::MAX_KEPT_BYTES {
                 *buffer = Vec::new();
             }
@@ -95,8 +99,23 @@ impl Pipeline {
             form = op.check(position, form, &mut problems);
         }
         problems.into_result()?;
-        let output = Output::default();
-        Ok(Self { head: Head::new(&ops), tail: Tail::new(&ops, &forms), ops, made: form, output })
+        let (output, detail) = (Output::default(), Detail::default());
+        Ok(Self { head: Head::new(&ops), tail: Tail::new(&ops, &forms), ops, made: form, output, detail })
+    }
+
+    /// The same ops on pictures of which as much detail is decoded. [`Detail::Fast`] changes pixels of resized JPEGs, and
+    /// nothing else: neither random choices nor what counts as damage.
+    ///
+    /// ```
+    /// use forebay_decode::{Detail, Op, Pipeline};
+    ///
+    /// let fast = Pipeline::new(vec![Op::ToTensor])?.with_detail(Detail::Fast);
+    /// assert_eq!(fast.to_string(), "fast decode → ToTensor()");
+    /// # Ok::<(), forebay_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_detail(self, detail: Detail) -> Self {
+        Self { detail, ..self }
     }
 
     /// The same ops for batches of another type or order, which [`run_into`](Self::run_into) writes at once. Where
@@ -122,6 +141,7 @@ impl Pipeline {
         }
         pipeline.tail = pipeline.tail.map(|tail| tail.with_output(output));
         pipeline.output = output;
+        pipeline.detail = self.detail;
         Ok(pipeline)
     }
 
@@ -146,7 +166,7 @@ impl Pipeline {
 
     /// Whether only a part of each picture may be decoded.
     pub fn decodes_part(&self) -> bool {
-        self.head != Head::Whole
+        !matches!(self.head, Head::Whole | Head::Resize)
     }
 
     /// The ops.
@@ -181,7 +201,7 @@ impl Pipeline {
     /// Decodes and transforms one sample.
     pub fn run(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch) -> Result<(Value, Timing)> {
         let start = Instant::now();
-        let made = head::begin(self.head, &self.ops, bytes, rng, scratch).and_then(|begun| {
+        let made = head::begin(self.head, self.detail, &self.ops, bytes, rng, scratch).and_then(|begun| {
             let value = self.finish(Value::Image(begun.image), begun.done, rng, scratch)?;
             Ok((value, Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) }))
         });
@@ -202,7 +222,7 @@ impl Pipeline {
             return Err(Error::internal(message));
         }
         let start = Instant::now();
-        let made = head::begin(self.head, &self.ops, bytes, rng, scratch).and_then(|begun| {
+        let made = head::begin(self.head, self.detail, &self.ops, bytes, rng, scratch).and_then(|begun| {
             self.finish_into(begun.image, begun.done, layout, rng, scratch, slot)?;
             Ok(Timing { decode: begun.decode, transform: start.elapsed().saturating_sub(begun.decode) })
         });
@@ -290,7 +310,7 @@ impl Pipeline {
 
 impl fmt::Display for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("decode")?;
+        f.write_str(if self.detail == Detail::Fast { "fast decode" } else { "decode" })?;
         self.ops.iter().try_for_each(|op| write!(f, " → {op}"))?;
         self.output.dtype.iter().try_for_each(|dtype| write!(f, " → {}", dtype.name()))?;
         if self.output.order == Order::Interleaved { f.write_str(" → channels_last") } else { Ok(()) }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forebay::{
-    Dtype, Epoch, Erase, Error, Interpolation, Op, Order, Output, Padding, PaddingMode, ResizeTo, Rng, Scratch, Size,
-    Value,
+    Detail, Dtype, Epoch, Erase, Error, Interpolation, Op, Order, Output, Padding, PaddingMode, ResizeTo, Rng, Scratch,
+    Size, Value,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -34,12 +34,13 @@ impl Pipeline {
         Ok(Self { native: Arc::new(convert(py, forebay::Pipeline::new(ops))?), calls, base: None })
     }
 
-    /// The same transforms for batches of another type or order.
-    fn with_output(slf: &Bound<'_, Self>, dtype: Option<&str>, is_interleaved: bool) -> PyResult<Self> {
+    /// The same transforms for batches of another type or order, on pictures of as much detail.
+    fn with_output(slf: &Bound<'_, Self>, dtype: Option<&str>, is_interleaved: bool, is_fast: bool) -> PyResult<Self> {
         let dtype = dtype.map(self::dtype).transpose()?;
         let order = if is_interleaved { Order::Interleaved } else { Order::Planar };
         let native = slf.get().native.with_output(Output { dtype, order });
-        let native = Arc::new(convert(slf.py(), native)?);
+        let detail = if is_fast { Detail::Fast } else { Detail::Faithful };
+        let native = Arc::new(convert(slf.py(), native)?.with_detail(detail));
         Ok(Self { native, calls: Vec::new(), base: Some(slf.clone().unbind()) })
     }
 

@@ -1,7 +1,7 @@
 //! The bare kernels, for `make bench`: the decoding and the ops that the loader runs, on the same number of threads
 //! and the same files, with nothing around them. What the loader loses against this is the loader's own cost.
 //!
-//! `kernel FOLDER THREADS EPOCHS` prints one JSON line. The files are read into memory before the clock starts, and
+//! `kernel FOLDER THREADS EPOCHS [fast]` prints one JSON line; `fast` is `decode="fast"`. The files are read into memory before the clock starts, and
 //! every thread writes into one slot again and again, so there is no storage, no queue, no order and no batch in it.
 
 use std::io::Write;
@@ -9,18 +9,22 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use forebay::{Dataset, Epoch, Error, Pipeline, Result, SampleId, Scratch, Source, Store};
+use forebay::{Dataset, Detail, Epoch, Error, Pipeline, Result, SampleId, Scratch, Source, Store};
 use forebay_core::Rng;
 
 mod bench;
 
-const USAGE: &str = "expected: kernel FOLDER THREADS EPOCHS";
+const USAGE: &str = "expected: kernel FOLDER THREADS EPOCHS [fast]";
 
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let [folder, threads, epochs] = arguments.as_slice() else { return Err(Error::config(USAGE)) };
+    let (folder, threads, epochs, detail) = match arguments.as_slice() {
+        [folder, threads, epochs] => (folder, threads, epochs, Detail::Faithful),
+        [folder, threads, epochs, word] if word == "fast" => (folder, threads, epochs, Detail::Fast),
+        _ => return Err(Error::config(USAGE)),
+    };
     let number = |text: &str| text.parse::<u64>().map_err(|error| Error::config(USAGE).with_source(error));
-    let source = Source::image_folder(Path::new(folder), bench::pipeline()?)?;
+    let source = Source::image_folder(Path::new(folder), bench::pipeline()?.with_detail(detail))?;
     let files = read(&*source.dataset, &*source.store)?;
     let (seconds, usage, hash) = measure(&source.pipeline, &files, number(threads)?, number(epochs)?)?;
     let images = files.len() as u64 * number(epochs)?;

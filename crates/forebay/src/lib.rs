@@ -63,8 +63,8 @@ pub use forebay_core::{
     REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Custom, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline, ResizeTo,
-    Scratch, Size, Tensor, TensorData, Value,
+    Custom, Detail, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline,
+    ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
 pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
 pub use forebay_store::{Isolated, Local, Mount, MountKind, Readers, Store, machine};

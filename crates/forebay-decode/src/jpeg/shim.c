@@ -25,6 +25,7 @@ enum {
   TRUNCATED = 2,
   UNSUPPORTED = 3,
   NO_MEMORY = 4,
+  NOT_PLANAR = 5,
 };
 
 /* Real progressive files have about 10 scans. Each costs a pass over all blocks however short it is, so a file of a
@@ -38,6 +39,23 @@ struct shape {
   uint32_t multi_scan;        /* all scans are read before the first row comes out */
   uint64_t coefficient_bytes; /* held for that */
   uint64_t data_offset;       /* where the entropy-coded data of the first scan begins */
+};
+
+#define MAX_PLANES 3
+#define MAX_MCU_ROWS (MAX_SAMP_FACTOR * DCTSIZE)
+
+/* Samples of one component, as many as whole MCUs have. */
+struct plane {
+  uint32_t x, y;             /* where in the component's own samples they begin */
+  uint32_t stride;           /* samples in a row */
+  uint32_t mcu_rows;         /* rows that a row of MCUs gives */
+  uint32_t pitch_x, pitch_y; /* pixels that a sample stands for */
+};
+
+struct planes {
+  uint32_t count;
+  uint32_t mcu_rows; /* rows of MCUs */
+  struct plane plane[MAX_PLANES];
 };
 
 struct trouble {
@@ -57,6 +75,7 @@ struct decompressor {
   int in_scan; /* the first scan has begun */
   uint32_t max_extraneous_bytes;
   uint32_t row, scan;
+  uint32_t row_pixels; /* rows of the picture that one of the result stands for */
   char message[JMSG_LENGTH_MAX];
 };
 
@@ -160,7 +179,7 @@ static void source_end(j_decompress_ptr info)
 /* Notes where it failed, and makes the instance as new. */
 static int failed(struct decompressor *d)
 {
-  d->row = d->info.output_scanline;
+  d->row = d->info.output_scanline * d->row_pixels;
   d->scan = (uint32_t)d->info.input_scan_number;
   jpeg_abort_decompress(&d->info);
   return d->result;
@@ -170,6 +189,7 @@ static void read_header(struct decompressor *d, const uint8_t *data, size_t size
 {
   d->message[0] = 0;
   d->row = d->scan = 0;
+  d->row_pixels = 1;
   d->in_scan = 0;
   d->source.next_input_byte = data;
   d->source.bytes_in_buffer = size;
@@ -297,6 +317,34 @@ static int smooths(const struct jpeg_decompress_struct *info)
   return 0;
 }
 
+/* The size of the smallest blocks that come out: 8 unless the picture is scaled. */
+static uint32_t block_pixels(const struct jpeg_decompress_struct *info)
+{
+#if JPEG_LIB_VERSION >= 70
+  return (uint32_t)info->min_DCT_h_scaled_size;
+#else
+  return (uint32_t)info->min_DCT_scaled_size;
+#endif
+}
+
+/* Pixels across a column of MCUs, as the library itself counts these. */
+static uint32_t column_pixels(const struct jpeg_decompress_struct *info)
+{
+  return block_pixels(info) * (info->num_components > 1 ? (uint32_t)info->max_h_samp_factor : 1);
+}
+
+/* Leaves out columns of MCUs that have nothing to do with these columns of pixels, which are widened to whole ones on
+ * the left. */
+static void crop_columns(struct decompressor *d, uint32_t *x, uint32_t *width)
+{
+  struct jpeg_decompress_struct *info = &d->info;
+  if (*width >= info->output_width)
+    return;
+  jpeg_crop_scanline(info, x, width);
+  uint32_t across = column_pixels(info);
+  forebay_huffman_crop(d->huffman, *x / across, (*x + *width - 1) / across);
+}
+
 /* Begins decoding, and goes to row `y`. The columns are widened so that those asked for come out as they would of
  * the whole picture: `x` and `width` say which will come. `channels` is 3 (RGB) or 4 (CMYK as stored). `data` must
  * live until forebay_jpeg_finish() or a failure. */
@@ -334,18 +382,7 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
     right = right + margin < info->output_width ? right + margin : info->output_width;
   }
   *width = right - *x;
-  if (*width < info->output_width) {
-    jpeg_crop_scanline(info, x, width);
-    /* As the library itself counts columns of MCUs. */
-#if JPEG_LIB_VERSION >= 70
-    uint32_t across = (uint32_t)info->min_DCT_h_scaled_size;
-#else
-    uint32_t across = (uint32_t)info->min_DCT_scaled_size;
-#endif
-    if (info->num_components > 1)
-      across *= (uint32_t)info->max_h_samp_factor;
-    forebay_huffman_crop(d->huffman, *x / across, (*x + *width - 1) / across);
-  }
+  crop_columns(d, x, width);
 
   if (whole) {
     JSAMPROW spare = (*info->mem->alloc_large)((j_common_ptr)info, JPOOL_IMAGE, (size_t)*width * *channels);
@@ -372,12 +409,135 @@ int forebay_jpeg_rows(struct decompressor *d, uint8_t *rows, size_t stride, uint
   return DONE;
 }
 
-/* Ends decoding. After the last row, it reads on to the end marker: junk before it is how damage shows itself. */
-int forebay_jpeg_finish(struct decompressor *d)
+#if LIBJPEG_TURBO_VERSION_NUMBER == 3001000
+#define HAS_PLANES 1
+#define STATE_RAW 206 /* DSTATE_RAW_OK of jpegint.h */
+#else
+#define HAS_PLANES 0
+#define STATE_RAW 0
+#endif
+
+/* The size of a component's blocks. */
+static uint32_t component_pixels(const jpeg_component_info *component)
+{
+#if JPEG_LIB_VERSION >= 70
+  return (uint32_t)component->DCT_h_scaled_size;
+#else
+  return (uint32_t)component->DCT_scaled_size;
+#endif
+}
+
+/* Whether rows come out of forebay_jpeg_rows() only when those of the next MCUs have been decoded, because chroma is
+ * interpolated between them. */
+static int looks_ahead(const struct jpeg_decompress_struct *info)
+{
+  for (int c = 0; c < info->num_components; c++) {
+    const jpeg_component_info *component = &info->comp_info[c];
+    int across = info->max_h_samp_factor / component->h_samp_factor;
+    int down = info->max_v_samp_factor / component->v_samp_factor;
+    uint32_t columns = (info->image_width * (uint32_t)component->h_samp_factor + (uint32_t)info->max_h_samp_factor - 1) /
+                       (uint32_t)info->max_h_samp_factor;
+    if (down == 2 && (across == 1 || (across == 2 && columns > 2)))
+      return 1;
+  }
+  return 0;
+}
+
+/* Begins decoding for samples as they are stored, luma and chroma apart, and goes to the MCUs that have row `y`; each
+ * block comes out as `block` samples in a square (8, 4, 2 or 1), or chroma as more. Gives the layout of what
+ * forebay_jpeg_planes() will write, and NOT_PLANAR, with nothing begun, for pictures of other colours. As much is
+ * decoded as would be for pixels of the same `height` rows, so that the same damage is seen. */
+int forebay_jpeg_begin_planes(struct decompressor *d, const uint8_t *data, size_t size, uint32_t block, uint32_t x,
+                              uint32_t y, uint32_t width, uint32_t height, struct planes *planes)
 {
   if (setjmp(d->out))
     return failed(d);
-  if (d->info.output_scanline == d->info.output_height)
+  read_header(d, data, size);
+  struct jpeg_decompress_struct *info = &d->info;
+  int grey = info->jpeg_color_space == JCS_GRAYSCALE && info->num_components == 1;
+  int colour = info->jpeg_color_space == JCS_YCbCr && info->num_components == 3;
+  if (!HAS_PLANES || !(grey || colour) || info->data_precision != 8) {
+    jpeg_abort_decompress(info);
+    return NOT_PLANAR;
+  }
+  /* Upsampling is set up, though it will not happen, because skipping needs it. To RGB it could be merged with the
+   * change of colours, which must not happen on an instance that is also used without: see above. */
+  info->out_color_space = info->jpeg_color_space;
+  info->dct_method = JDCT_ISLOW;
+  info->do_fancy_upsampling = FALSE;
+  info->do_block_smoothing = TRUE;
+  info->scale_num = block;
+  info->scale_denom = DCTSIZE;
+  jpeg_start_decompress(info);
+  int sequential = info->progressive_mode || (info->Ss == 0 && info->Se == DCTSIZE2 - 1);
+  if (!sequential || smooths(info) || x + width > info->image_width || y + height > info->image_height) {
+    jpeg_abort_decompress(info);
+    return NOT_PLANAR;
+  }
+  forebay_huffman_install(d->huffman, info);
+  d->row_pixels = DCTSIZE / block;
+
+  uint32_t left = x * block / DCTSIZE;
+  uint32_t right = ((x + width) * block + DCTSIZE - 1) / DCTSIZE;
+  uint32_t columns = right - left;
+  crop_columns(d, &left, &columns);
+  uint32_t first_column = left / column_pixels(info);
+  uint32_t mcus = (left + columns + column_pixels(info) - 1) / column_pixels(info) - first_column;
+
+  uint32_t down = (uint32_t)info->max_v_samp_factor;
+  uint32_t first_row = y / (DCTSIZE * down), last = y + height - 1, last_row = last / (DCTSIZE * down);
+  if (looks_ahead(info) && last % (DCTSIZE * down) / down == DCTSIZE - 1 && last_row + 1 < info->total_iMCU_rows)
+    last_row++;
+  if (first_row > 0)
+    jpeg_skip_scanlines(info, first_row * block * down);
+  info->global_state = STATE_RAW;
+
+  planes->count = (uint32_t)info->num_components;
+  planes->mcu_rows = last_row - first_row + 1;
+  for (int c = 0; c < info->num_components; c++) {
+    const jpeg_component_info *component = &info->comp_info[c];
+    uint32_t size = component_pixels(component), rows = (uint32_t)component->v_samp_factor * size;
+    uint32_t across = size * (info->num_components > 1 ? (uint32_t)component->h_samp_factor : 1);
+    struct plane *plane = &planes->plane[c];
+    plane->x = first_column * across;
+    plane->y = first_row * rows;
+    plane->stride = mcus * across;
+    plane->mcu_rows = rows;
+    plane->pitch_x = (uint32_t)(info->max_h_samp_factor * DCTSIZE) / ((uint32_t)component->h_samp_factor * size);
+    plane->pitch_y = (uint32_t)(info->max_v_samp_factor * DCTSIZE) / rows;
+  }
+  return DONE;
+}
+
+/* Decodes all rows of MCUs into the planes. */
+int forebay_jpeg_planes(struct decompressor *d, const struct planes *planes, uint8_t *const *samples)
+{
+  if (setjmp(d->out))
+    return failed(d);
+  JSAMPROW rows[MAX_PLANES][MAX_MCU_ROWS];
+  JSAMPARRAY data[MAX_PLANES];
+  uint32_t lines = (uint32_t)d->info.max_v_samp_factor * block_pixels(&d->info);
+  for (uint32_t row = 0; row < planes->mcu_rows; row++) {
+    for (uint32_t c = 0; c < planes->count; c++) {
+      const struct plane *plane = &planes->plane[c];
+      data[c] = rows[c];
+      for (uint32_t k = 0; k < plane->mcu_rows; k++)
+        rows[c][k] = samples[c] + ((size_t)row * plane->mcu_rows + k) * plane->stride;
+    }
+    if (jpeg_read_raw_data(&d->info, data, lines) != lines) {
+      snprintf(d->message, sizeof d->message, "no row %u", (unsigned)d->info.output_scanline);
+      leave(d, DAMAGED);
+    }
+  }
+  return DONE;
+}
+
+/* Ends decoding. After the last row, it reads on to the end marker: junk before it is how damage shows itself. */
+int forebay_jpeg_finish(struct decompressor *d, int is_last_row)
+{
+  if (setjmp(d->out))
+    return failed(d);
+  if (is_last_row)
     jpeg_finish_decompress(&d->info);
   else
     jpeg_abort_decompress(&d->info);

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use turbojpeg_sys as tj;
 
 use super::*;
+use crate::planes::Plane;
 
 /// xorshift64: the same pictures and the same damage on every run.
 struct Random(u64);
@@ -124,11 +125,38 @@ fn outcome(jpeg: &mut Jpeg, bytes: &[u8], wanted: impl Fn(&Header) -> Option<Reg
     Ok((region, out.pixels))
 }
 
+/// What a part is as planes: their samples, without what lies beyond the part; or, for pictures without planes, nothing.
+/// Of an error, what does not depend on how many rows come out at a time.
+fn planes_outcome(jpeg: &mut Jpeg, bytes: &[u8], part: impl Fn(&Header) -> Region, to: Size) -> Option<PlanesOutcome> {
+    let words = |error: Error| (format!("{:?}", error.kind()), error.detail().map(str::to_owned));
+    let header = jpeg.header(bytes).ok().filter(|header| header.memory_bytes <= 32 << 20)?;
+    let part = part(&header);
+    let from = Size { height: part.height, width: part.width };
+    let mut planes = Planes::default();
+    let decoded = match jpeg.decode_planes(bytes, &header, part, (from, to), &mut planes) {
+        Ok(false) => return None,
+        Ok(true) => Ok(()),
+        Err(error) => Err(words(error)),
+    };
+    Some(decoded.map(|()| {
+        let samples = |plane: &Plane| -> Vec<u8> {
+            let axis = |start: u32, length: u32, pitch: u32| start / pitch..(start + length).div_ceil(pitch);
+            let (columns, rows) = (axis(part.x, part.width, plane.pitch.0), axis(part.y, part.height, plane.pitch.1));
+            rows.flat_map(|row| plane.from(columns.start as usize, row as usize)[..columns.len()].to_vec()).collect()
+        };
+        planes.each().iter().map(samples).collect()
+    }))
+}
+
+type PlanesOutcome = std::result::Result<Vec<Vec<u8>>, (String, Option<String>)>;
+
 /// The decoders, which stay the same for all pictures, so that what one leaves behind would show.
 struct Three {
     own: Jpeg,
     plain: Jpeg,
     original: Jpeg,
+    /// How many had planes.
+    planar: usize,
 }
 
 impl Three {
@@ -139,7 +167,7 @@ impl Three {
             forebay_jpeg_use_plain(plain.raw);
             forebay_jpeg_use_original(original.raw);
         }
-        Self { own, plain, original }
+        Self { own, plain, original, planar: 0 }
     }
 
     /// MCUs that each decoded by our code.
@@ -159,6 +187,18 @@ impl Three {
         for jpeg in [&mut self.own, &mut self.plain] {
             assert!(outcome(jpeg, bytes, |_| None) == expected, "{name}: expected {:?}", expected.as_ref().err());
             assert!(outcome(jpeg, bytes, part) == region, "{name}, a part: expected {:?}", region.as_ref().err());
+        }
+        // For planes, too: the same samples whoever decodes, and what is wrong is wrong as pixels. (Where the first
+        // difference is a matter of rows, its number is another one.)
+        let to = Size::from(1 + a % 64);
+        let wanted = |header: &Header| part(header).unwrap_or(header.whole());
+        if let Some(expected) = planes_outcome(&mut self.original, bytes, wanted, to) {
+            for jpeg in [&mut self.own, &mut self.plain] {
+                assert!(planes_outcome(jpeg, bytes, wanted, to).as_ref() == Some(&expected), "{name}, planes");
+            }
+            let words = region.as_ref().err().map(|(kind, _, detail)| (kind.clone(), detail.clone()));
+            assert!(expected.err() == words, "{name}, planes: expected {words:?}");
+            self.planar += 1;
         }
         expected.is_ok()
     }
@@ -256,6 +296,7 @@ fn damaged_pictures_have_the_same_outcome() {
             *(if is_sound { &mut sound } else { &mut damaged }) += 1;
         }
     }
+    assert!(three.planar > rounds * corpus.len() / 2, "{} had planes", three.planar);
     // Neither kind is all there is.
     assert!(sound > rounds * corpus.len() / 10 && damaged > rounds * corpus.len() / 10, "{sound} and {damaged}");
 }

@@ -5,6 +5,7 @@ use forebay_core::{Error, Result, Rng};
 use super::blur::Blur;
 use super::convert::{Pointwise, planar, truncate};
 use super::limit::check_result;
+use super::planar::Planar;
 use super::resize::{Job, Resampler, Source};
 use super::rotate::Turn;
 use super::window::{Window, extract};
@@ -15,6 +16,7 @@ use crate::{Image, Tensor, TensorData, Value};
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) resampler: Resampler,
+    pub(crate) planar: Planar,
     /// Where ops write that cannot work in place.
     pub(crate) spare: Image,
     blur: Blur,
@@ -22,8 +24,8 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// The buffers that grow with the picture.
-    pub(crate) fn bytes_mut(&mut self) -> [&mut Vec<u8>; 2] {
-        [&mut self.spare.pixels, self.resampler.between_mut()]
+    pub(crate) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        [&mut self.spare.pixels, self.resampler.between_mut()].into_iter().chain(self.planar.bytes_mut())
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod erase;
 pub(crate) mod flip;
 pub(crate) mod gray;
 mod limit;
+pub(crate) mod planar;
 pub(crate) mod resize;
 pub(crate) mod rotate;
 pub(crate) mod wide;

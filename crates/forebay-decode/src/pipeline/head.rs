@@ -8,10 +8,10 @@ use forebay_core::{Error, Result, Rng, Stage};
 
 use super::Scratch;
 use crate::ops::apply::cut;
-use crate::ops::resize::{self, Job, Source};
+use crate::ops::resize::{self, Job, Source, is_nearest};
 use crate::ops::window::Window;
 use crate::ops::{Buffers, PaddingMode, Size, crop};
-use crate::{Image, Op, Region, Value};
+use crate::{Detail, Header, Image, Op, Region, Value};
 
 /// How a pipeline begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) enum Head {
     ResizedCrop,
     /// With a resize that is cropped.
     ResizeCrop,
+    /// With a resize.
+    Resize,
 }
 
 impl Head {
@@ -32,6 +34,7 @@ impl Head {
         match ops {
             [Op::RandomResizedCrop { .. }, ..] => Self::ResizedCrop,
             [Op::Resize { .. }, second, ..] if crops(second) => Self::ResizeCrop,
+            [Op::Resize { .. }, ..] => Self::Resize,
             [first, ..] if crops(first) => Self::Crop,
             _ => Self::Whole,
         }
@@ -59,19 +62,39 @@ struct Plan {
 const WHOLE: Plan = Plan { wanted: None, resample: None, cut: None, done: 0 };
 
 /// Decodes what is needed and does the ops that it was needed for.
-pub(super) fn begin(head: Head, ops: &[Op], bytes: &[u8], rng: &Rng, scratch: &mut Scratch) -> Result<Begun> {
+pub(super) fn begin(
+    head: Head,
+    detail: Detail,
+    ops: &[Op],
+    bytes: &[u8],
+    rng: &Rng,
+    scratch: &mut Scratch,
+) -> Result<Begun> {
     let start = Instant::now();
     let decoding = |error: Error| error.at_stage(Stage::Decode);
     let transforming = |error: Error| error.at_stage(Stage::Transform);
     let header = scratch.decoders.header(bytes).map_err(decoding)?;
     let plan = plan(head, ops, (header.width, header.height), rng, &mut scratch.buffers).map_err(transforming)?;
     let mut image = std::mem::take(&mut scratch.image);
-    let region = scratch.decoders.decode(bytes, &header, plan.wanted, &mut image).map_err(decoding)?;
-    let decode = start.elapsed();
-    check_decoded(&image, region, plan.wanted)?;
-    if let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) {
-        image = resample(image, region, wanted, job, &mut scratch.buffers);
-    }
+    let (region, decode) = if decode_planes(detail, &plan, &header, bytes, scratch).map_err(decoding)? {
+        let decode = start.elapsed();
+        resample_planes(&mut image, &plan, scratch);
+        (header.whole(), decode)
+    } else {
+        // The larger one of both buffers, which the last picture had, is for the picture again: growing the smaller one
+        // would fill it with zeros each time.
+        let spare = &mut scratch.buffers.spare.pixels;
+        if spare.len() > image.pixels.len() {
+            std::mem::swap(spare, &mut image.pixels);
+        }
+        let region = scratch.decoders.decode(bytes, &header, plan.wanted, &mut image).map_err(decoding)?;
+        let decode = start.elapsed();
+        check_decoded(&image, region, plan.wanted)?;
+        if let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) {
+            image = resample(image, region, wanted, job, &mut scratch.buffers);
+        }
+        (region, decode)
+    };
     if let Some(window) = plan.cut {
         let window = if plan.resample.is_some() { window } else { window.relative_to(region.x, region.y) };
         let (mode, fill) = ops[plan.done - 1].surrounding();
@@ -83,6 +106,31 @@ pub(super) fn begin(head: Head, ops: &[Op], bytes: &[u8], rng: &Rng, scratch: &m
         }
     }
     Ok(Begun { image, done: plan.done, decode })
+}
+
+/// Decodes as planes what is about to be resized, if it may be and can be.
+fn decode_planes(detail: Detail, plan: &Plan, header: &Header, bytes: &[u8], scratch: &mut Scratch) -> Result<bool> {
+    let (Detail::Fast, Some(job), Some(wanted)) = (detail, &plan.resample, plan.wanted) else { return Ok(false) };
+    // Single pixels are taken there, which planes do not have.
+    if is_nearest(job.interpolation) || job.from == job.to {
+        return Ok(false);
+    }
+    scratch.decoders.decode_planes(bytes, header, wanted, (job.from, job.to), &mut scratch.planes)
+}
+
+/// Resizes the planes.
+fn resample_planes(image: &mut Image, plan: &Plan, scratch: &mut Scratch) {
+    let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) else { return };
+    let (x, y) = origin(job, wanted);
+    let corner = (wanted.x - x, wanted.y - y);
+    scratch.buffers.planar.run(&scratch.planes, wanted, corner, job, image);
+}
+
+/// Where the wanted region lies in the job's picture, which begins at the crop of a resized crop, and at the picture's
+/// own corner otherwise.
+fn origin(job: &Job, wanted: Region) -> (u32, u32) {
+    let whole_part = (job.from.width, job.from.height) == (wanted.width, wanted.height);
+    if whole_part { (0, 0) } else { (wanted.x, wanted.y) }
 }
 
 fn is_all(window: Window, image: &Image) -> bool {
@@ -130,6 +178,11 @@ fn plan(head: Head, ops: &[Op], size: (u32, u32), rng: &Rng, buffers: &mut Buffe
             let window = window.relative_to(columns.start, rows.start);
             Ok(Plan { wanted: Some(wanted), resample: Some(job), cut: Some(window), done: 2 })
         }
+        (Head::Resize, [Op::Resize { size: to, max_size, interpolation, .. }, ..]) => {
+            let job =
+                Job::whole(Size { height, width }, resize::target(*to, *max_size, width, height)?, *interpolation);
+            Ok(Plan { wanted: Some(Region { x: 0, y: 0, width, height }), resample: Some(job), done: 1, ..WHOLE })
+        }
         _ => Ok(WHOLE),
     }
 }
@@ -160,9 +213,8 @@ fn resample(mut image: Image, region: Region, wanted: Region, job: &Job, buffers
     let channels = image.channels as usize;
     let stride = image.width as usize * channels;
     let start = (wanted.y - region.y) as usize * stride + (wanted.x - region.x) as usize * channels;
-    // The job's picture begins at the crop of a resized crop, and at the picture's own corner otherwise.
-    let whole_part = (job.from.width, job.from.height) == (wanted.width, wanted.height);
-    let origin = if whole_part { (0, 0) } else { (wanted.x as usize, wanted.y as usize) };
+    let (x, y) = origin(job, wanted);
+    let origin = (x as usize, y as usize);
     let source = Source { pixels: &image.pixels[start..], stride, channels, origin };
     buffers.resampler.run(source, job, &mut buffers.spare.pixels);
     std::mem::swap(&mut image.pixels, &mut buffers.spare.pixels);

@@ -16,7 +16,7 @@ fn golden() -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Encoded pictures that decode, with Pillow's pixels where those are stored.
-fn pictures() -> Vec<(String, Vec<u8>, Option<Image>)> {
+pub(crate) fn pictures() -> Vec<(String, Vec<u8>, Option<Image>)> {
     let golden = golden();
     let encoded = golden.iter().filter(|(name, _)| !name.ends_with(".ppm") && !name.starts_with("unsupported"));
     encoded

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 mod decode;
+mod fast;
 mod ops;

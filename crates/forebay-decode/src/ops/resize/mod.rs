@@ -19,6 +19,9 @@ mod table;
 
 use table::{Table, Tables};
 
+pub(crate) use nearest::is_nearest;
+pub(crate) use table::{support, weight};
+
 /// Weights are integers of this many fractional bits; 8 bits of pixel and 2 of headroom complete an `i32`.
 const PRECISION_BITS: u32 = 22;
 
@@ -129,7 +132,7 @@ pub(crate) struct Resampler {
 impl Resampler {
     /// The columns and rows of the picture that the wanted part of the result depends on.
     pub(crate) fn needed(&mut self, job: &Job) -> (Range<usize>, Range<usize>) {
-        let nearest = nearest::is_nearest(job.interpolation);
+        let nearest = is_nearest(job.interpolation);
         let mut axis = |from: u32, to: u32, wanted: &Range<usize>| {
             if from == to {
                 wanted.clone()
@@ -150,7 +153,7 @@ impl Resampler {
         if out.is_empty() {
             return;
         }
-        if nearest::is_nearest(job.interpolation) || job.from == job.to {
+        if is_nearest(job.interpolation) || job.from == job.to {
             return nearest::run(source, job, out);
         }
         let vector = self.vector();

@@ -6,7 +6,7 @@ use super::super::Interpolation;
 use super::{Job, Source};
 
 /// Whether the filter is this one.
-pub(super) fn is_nearest(interpolation: Interpolation) -> bool {
+pub(crate) fn is_nearest(interpolation: Interpolation) -> bool {
     matches!(interpolation, Interpolation::Nearest | Interpolation::NearestExact)
 }
 

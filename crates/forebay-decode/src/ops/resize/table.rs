@@ -180,7 +180,8 @@ impl Tables {
     }
 }
 
-fn support(filter: Interpolation) -> f64 {
+/// How far a filter reaches to either side, in pixels of the larger of both pictures.
+pub(crate) fn support(filter: Interpolation) -> f64 {
     match filter {
         Interpolation::Nearest | Interpolation::NearestExact | Interpolation::Box => 0.5,
         Interpolation::Bilinear | Interpolation::Hamming => 1.0,
@@ -189,7 +190,8 @@ fn support(filter: Interpolation) -> f64 {
     }
 }
 
-fn weight(filter: Interpolation, x: f64) -> f64 {
+/// The filter itself.
+pub(crate) fn weight(filter: Interpolation, x: f64) -> f64 {
     use std::f64::consts::PI;
     let sinc = |x: f64| if x == 0.0 { 1.0 } else { (x * PI).sin() / (x * PI) };
     match filter {

@@ -1,0 +1,62 @@
+//! A picture as JPEG stores it: luma and chroma apart, each with samples of its own size. What `decode="fast"` resizes,
+//! so that chroma is enlarged only once and colours are computed for pixels of the result alone.
+
+/// Luma and two of chroma.
+pub(crate) const MAX_PLANES: usize = 3;
+
+/// Bytes after the last row that vector loads may touch.
+pub(crate) const SLACK_BYTES: usize = 64;
+
+/// The planes of one picture, or of a part: 1 (grey) or 3 (Y, Cb, Cr).
+#[derive(Default)]
+pub(crate) struct Planes {
+    pub(crate) count: usize,
+    pub(crate) planes: [Plane; MAX_PLANES],
+}
+
+/// Samples of one component.
+#[derive(Default)]
+pub(crate) struct Plane {
+    /// Rows of `stride` samples, then [`SLACK_BYTES`] of anything.
+    samples: Vec<u8>,
+    stride: usize,
+    /// Column and row of the first sample among those of the whole picture.
+    pub(crate) origin: (u32, u32),
+    /// Pixels across and down that a sample stands for: number `n` those from `n * pitch` on.
+    pub(crate) pitch: (u32, u32),
+}
+
+impl Planes {
+    /// The planes that there are.
+    pub(crate) fn each(&self) -> &[Plane] {
+        &self.planes[..self.count]
+    }
+
+    /// The buffers that grow with the picture.
+    pub(crate) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
+        self.planes.iter_mut().map(|plane| &mut plane.samples)
+    }
+}
+
+impl Plane {
+    /// Makes room. Old samples are left where new ones will go: zeroing them first would cost a pass over memory.
+    pub(crate) fn prepare(&mut self, stride: usize, rows: usize) -> &mut [u8] {
+        self.stride = stride;
+        let needed = stride * rows + SLACK_BYTES;
+        if self.samples.len() < needed {
+            self.samples.resize(needed, 0);
+        }
+        &mut self.samples[..needed]
+    }
+
+    /// Samples from one row to the next.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// From this column and row of the whole picture on.
+    pub(crate) fn from(&self, column: usize, row: usize) -> &[u8] {
+        let (left, top) = (self.origin.0 as usize, self.origin.1 as usize);
+        &self.samples[(row - top) * self.stride + column - left..]
+    }
+}
