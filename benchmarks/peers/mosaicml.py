@@ -1,0 +1,34 @@
+"""MosaicML Streaming: MDS shards, read by torch's worker processes."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from contender import BATCH_SIZE
+from peers.torch_v2 import picture
+from streaming import MDSWriter, StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
+
+
+def convert(folder: Path, target: Path) -> None:
+    """Shards of 16 MB with the bytes of the files as they are."""
+    with MDSWriter(out=str(target), columns={"image": "bytes", "label": "int"}, size_limit=1 << 24) as shards:
+        for path in sorted(folder.rglob("*.jpg")):
+            shards.write({"image": path.read_bytes(), "label": int(path.parent.name)})
+
+
+class Pictures(StreamingDataset):
+    """Samples are dictionaries; a training sample is a pair."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Decodes one."""
+        item = super().__getitem__(index)
+        return picture(item["image"]), item["label"]
+
+
+def loader(folder: str, threads: int) -> Iterable[Any]:
+    """Worker processes that stay between epochs."""
+    clean_stale_shared_memory()  # of a run that was killed: it would be taken for a second user of the folder
+    dataset = Pictures(local=folder, shuffle=True, batch_size=BATCH_SIZE, shuffle_seed=0)
+    return torch.utils.data.DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=threads, persistent_workers=True)
