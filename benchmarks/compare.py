@@ -6,7 +6,7 @@ loaders. A peer that cannot be installed or run keeps its row, with the reason.
 """
 
 import argparse
-import dataclasses
+import contextlib
 import datetime
 import json
 import os
@@ -17,76 +17,27 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import bench
 import photos
 import processes
 from peers import environments
-from peers.environments import Unavailable
+from peers.contenders import CONTENDERS
+from peers.environments import UnavailableError
 
 LIMIT_SECONDS = 300
+GRACE_SECONDS = 5
+PACE = 0.6  # of the slowest, while memory is sampled: slow enough for each to have all made that it makes ahead
 FORM = "(3, 224, 224)"
 
 
-@dataclasses.dataclass(frozen=True)
-class Contender:
-    """A row: what runs, in which environment, and in what it differs from the others."""
+class Memory(NamedTuple):
+    """Of one run, in bytes."""
 
-    title: str
-    differs: str = ""
-    module: str = ""  # of `peers`, or a name that contender.py knows; its own name if it is not given
-    packages: tuple[str, ...] = ()  # none: it runs in the base environment
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    is_converted: bool = False
-
-
-CROP_ONLY = "decodes the crop only"
-V2 = "decodes with torchvision.io, transforms v2"
-CONTENDERS = {
-    "forebay": Contender("forebay", f"{CROP_ONLY}; pixels as torchvision's"),
-    "forebay-1": Contender("forebay, 1 thread", "half of the others' threads", "forebay", options={"num_workers": 1}),
-    "torch": Contender("torch DataLoader, PIL, transforms v1"),
-    "torch_v2": Contender("torch DataLoader, torchvision.io, transforms v2"),
-    "opencv": Contender(
-        "torch DataLoader, OpenCV", "INTER_AREA where the crop shrinks", packages=("opencv-python-headless==5.0.0.93",)
-    ),
-    "turboloader": Contender(
-        "TurboLoader",
-        f"tar; {CROP_ONLY}; scaled decoding and no filter against aliasing: not the same pixels",
-        packages=("turboloader==2.39.0",),
-        is_converted=True,
-    ),
-    "turboloader-antialias": Contender(
-        "TurboLoader, antialias=True",
-        f"tar; {CROP_ONLY}",
-        "turboloader",
-        packages=("turboloader==2.39.0",),
-        options={"antialias": True},
-        is_converted=True,
-    ),
-    "dali": Contender(
-        "NVIDIA DALI, CPU only",
-        f"{CROP_ONLY}; shuffles within a buffer of 1024",
-        packages=("nvidia-dali-cuda130==2.4.0",),
-    ),
-    "spdl": Contender("SPDL", "decodes, crops and scales with FFmpeg, in YUV", packages=("spdl==0.8.0",)),
-    "datago": Contender(
-        "datago",
-        "no random crop: the middle square, resized; flip and normalise by torch in the consumer",
-        packages=("datago==2026.10.1",),
-    ),
-    "webdataset": Contender(
-        "WebDataset",
-        f"16 tars; {V2}; shuffles within a buffer of 1000",
-        packages=("webdataset==1.0.2",),
-        is_converted=True,
-    ),
-    "litdata": Contender("LitData", f"its own chunks; {V2}", packages=("litdata==0.2.76",), is_converted=True),
-    "mosaicml": Contender(
-        "MosaicML Streaming", f"MDS shards; {V2}", packages=("mosaicml-streaming==0.13.0",), is_converted=True
-    ),
-}
+    imported: int
+    pss: int
+    pss_and_shared_memory: int
 
 
 class Row:
@@ -98,7 +49,7 @@ class Row:
         environment = arguments.environments / self.module
         self.python = environments.python(environment) if self.contender.packages else Path(sys.executable)
         self.results: list[dict[str, Any]] = []
-        self.peaks: list[dict[str, int]] = []
+        self.memory: list[Memory] = []
         self.conversion_seconds: float | None = None
         self.unavailable = ""
         self._arguments, self.folder = arguments, folder
@@ -107,7 +58,7 @@ class Row:
                 environments.ensure(environment, self.contender.packages)
             if self.contender.is_converted:
                 self._convert()
-        except Unavailable as error:
+        except UnavailableError as error:
             self._give_up(error)
 
     def _convert(self) -> None:
@@ -124,40 +75,43 @@ class Row:
         self.conversion_seconds = float(stamp.read_text("utf-8"))
         self.folder = target
 
-    def run(self, epochs: int, is_sampled: bool) -> None:
-        """One run; a contender that failed once is not run again."""
+    def run(self, epochs: int, pace: float = 0.0) -> None:
+        """One run, as fast as it goes, or at a pace to sample the memory; one that failed once is not run again."""
         if self.unavailable:
             return
-        numbers = [str(self.folder), str(self._arguments.threads), str(epochs), json.dumps(self.contender.options)]
+        line = [str(self.python), str(bench.HERE / "contender.py"), self.module, str(self.folder)]
+        line += [str(self._arguments.threads), str(epochs), json.dumps(self.contender.options), str(pace)]
         try:
-            output, peak = call([str(self.python), str(bench.HERE / "contender.py"), self.module, *numbers], is_sampled)
+            output, peak = call(line, is_sampled=pace > 0)
             result: dict[str, Any] = json.loads(output.splitlines()[-1])
             self._check(result, epochs)
-        except Unavailable as error:
+        except UnavailableError as error:
             self._give_up(error)
             return
-        if is_sampled:
-            self.peaks.append(peak | {"imported": result["imported"]["pss"]})
+        told = f"{self.name:22} "
+        if peak:
+            self.memory.append(Memory(result["imported"]["pss"], peak.pss, peak.pss_and_shared_memory))
+            told += "  ".join(f"{name} {amount / 1e6:.0f} MB" for name, amount in self.memory[-1]._asdict().items())
         else:
             result["rate"] = result["images"] / result["seconds"]
             self.results.append(result)
-        print(
-            f"{self.name:22} {result['images'] / result['seconds']:7.0f} images/s  {bench.processor(result):>5} us of "
-            f"processor  first batch {result['first_batch_seconds']:5.2f} s  {result['images']} delivered  "
-            f"mean {result['mean']:.3f} deviation {result['deviation']:.3f}  "
-            + (f"PSS {peak['Pss'] / 1e6:.0f} MB" if is_sampled else ""),
-            flush=True,
-        )
+            told += (
+                f"{result['rate']:7.0f} images/s  {bench.processor(result):>5} us of processor  "
+                f"first batch {result['first_batch_seconds']:5.2f} s  {result['images']} delivered  "
+                f"mean {result['mean']:.3f} deviation {result['deviation']:.3f}"
+            )
+        print(told, flush=True)
 
     def _check(self, result: dict[str, Any], epochs: int) -> None:
         """A rate is no rate if something else was delivered."""
-        expected = epochs * self._arguments.count
-        if result["images"] != expected:
-            raise Unavailable(f"expected {expected} images, got {result['images']}")
+        count = self._arguments.count
+        expected, got = (count, epochs * count), (result["warm_up_images"], result["images"])
+        if got != expected:
+            raise UnavailableError(f"expected {expected} images in the first epoch and those after it, got {got}")
         if not result["form"].startswith(FORM) or not result["form"].endswith("float32"):
-            raise Unavailable(f"expected images of {FORM} float32, got {result['form']}")
+            raise UnavailableError(f"expected images of {FORM} float32, got {result['form']}")
 
-    def _give_up(self, error: Unavailable) -> None:
+    def _give_up(self, error: UnavailableError) -> None:
         self.unavailable = str(error)
         print(f"{self.name}: {error}", flush=True)
 
@@ -166,7 +120,7 @@ class Row:
         return median(float(result[key]) for result in self.results)
 
 
-def call(line: list[str], is_sampled: bool = False) -> tuple[str, dict[str, int]]:
+def call(line: list[str], is_sampled: bool = False) -> tuple[str, processes.Peak | None]:
     """What a program prints, and the peak of its memory if it is sampled. Nothing that it started outlives it."""
     with subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -174,20 +128,29 @@ def call(line: list[str], is_sampled: bool = False) -> tuple[str, dict[str, int]
         peak = processes.Peak(process) if is_sampled else None
         try:
             output, errors = process.communicate(timeout=LIMIT_SECONDS)
+            wait_for_group(process.pid)
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"had not finished after {LIMIT_SECONDS} s") from None
+            raise UnavailableError(f"had not finished after {LIMIT_SECONDS} s") from None
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):  # none is left, as it should be
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:  # as it should be
-                pass
-            highest = peak.wait() if peak else {}
+            if peak:
+                peak.wait()
     if process.returncode != 0:
-        raise Unavailable(f"exit status {process.returncode}: {environments.last_line(errors)}")
-    return output, highest
+        raise UnavailableError(f"exit status {process.returncode}: {environments.last_line(errors)}")
+    return output, peak
 
 
-def rate_table(rows: list[Row], threads: int) -> list[str]:
+def wait_for_group(leader: int) -> None:
+    """Lets what a program started tidy up after it: multiprocessing does so in a process of its own."""
+    end = time.perf_counter() + GRACE_SECONDS
+    with contextlib.suppress(ProcessLookupError):
+        while time.perf_counter() < end:
+            os.killpg(leader, 0)
+            time.sleep(0.05)
+
+
+def rate_table(rows: list[Row]) -> list[str]:
     """How fast, and what exactly."""
     lines = [
         "| loader | images/s | forebay is | delivered per run | mean, deviation | what differs |",
@@ -209,34 +172,48 @@ def rate_table(rows: list[Row], threads: int) -> list[str]:
     return lines
 
 
-def cost_table(rows: list[Row]) -> list[str]:
-    """What it takes."""
+def time_table(rows: list[Row]) -> list[str]:
+    """How soon, and how much work."""
     lines = [
-        "| loader | first batch | with imports | peak PSS | above imports | of torch's | processor, 1,000 images |",
-        "|---|---|---|---|---|---|---|",
+        "| loader | first batch | with imports | processor time of 1,000 images |",
+        "|---|---|---|---|",
     ]
-    torch = next((above(row) for row in rows if row.name == "torch" and row.peaks), None)
     for row in rows:
-        if row.unavailable or not row.peaks:
-            continue
-        first = row.middle("first_batch_seconds")
-        total = median(result["first_batch_seconds"] + result["imported"]["seconds"] for result in row.results)
-        share = "" if torch is None or row.name == "torch" else f"{above(row) / torch:.2f}"
-        peak = median(peak["Pss"] for peak in row.peaks)
-        used = median(result["processor_seconds"] / result["images"] * 1000 for result in row.results)
-        lines.append(
-            f"| {row.contender.title} | {first:.2f} s | {total:.2f} s | {peak / 1e6:.0f} MB | "
-            f"{above(row) / 1e6:.0f} MB | {share} | {used:.2f} s |"
-        )
+        if row.results:
+            first = row.middle("first_batch_seconds")
+            total = median(result["first_batch_seconds"] + result["imported"]["seconds"] for result in row.results)
+            used = median(result["processor_seconds"] / result["images"] * 1000 for result in row.results)
+            lines.append(f"| {row.contender.title} | {first:.2f} s | {total:.2f} s | {used:.2f} s |")
     return lines
 
 
-def above(row: Row) -> float:
-    """The memory that the loader itself added at its peak."""
-    return median(peak["Pss"] - peak["imported"] for peak in row.peaks)
+def memory_table(rows: list[Row]) -> list[str]:
+    """How much of it, all in all and beside torch's DataLoader."""
+    lines = [
+        "| loader | peak PSS | after imports | above imports | of torch's | with waiting shared memory | of torch's |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    torch = next((above_imports(row) for row in rows if row.name == "torch" and row.memory), None)
+    for row in rows:
+        if row.memory:
+            peak, imported = median(run.pss for run in row.memory), median(run.imported for run in row.memory)
+            line = f"| {row.contender.title} | {peak / 1e6:.0f} MB | {imported / 1e6:.0f} MB |"
+            for number, own in enumerate(above_imports(row)):
+                share = "" if torch is None or row.name == "torch" else f"{own / torch[number]:.2f}"
+                line += f" {own / 1e6:.0f} MB | {share} |"
+            lines.append(line)
+    return lines
 
 
-def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float) -> str:
+def above_imports(row: Row) -> tuple[float, float]:
+    """The memory that the loader itself added at its peak, without and with what waits in shared memory."""
+    return (
+        median(run.pss - run.imported for run in row.memory),
+        median(run.pss_and_shared_memory - run.imported for run in row.memory),
+    )
+
+
+def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace: float) -> str:
     """The result as Markdown."""
     packages = sorted({package for row in rows for package in row.contender.packages})
     converted = {row.module: row.conversion_seconds for row in rows if row.conversion_seconds is not None}
@@ -256,19 +233,27 @@ def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float) -> s
         "",
         f"What needs another format was converted before, with the JPEGs as they are: {told or 'nothing'}.",
         "",
-        *rate_table(rows, arguments.threads),
+        *rate_table(rows),
         "",
-        "## What it takes",
+        "## Start and work",
         "",
-        *cost_table(rows),
+        *time_table(rows),
         "",
         "The first batch is timed from the call that makes the dataset and the loader; with imports, from the start of",
-        "the process. Memory is the highest sum of the proportional set sizes (`Pss` in `/proc/PID/smaps_rollup`: shared",
-        "pages are counted once) of the contender's processes, sampled every 20 ms in runs of their own that are not",
-        "timed. Most of it is Python with torch and its libraries, whatever the loader; so the second column leaves out",
-        "what the process had after all imports, before the loader was made, and the third compares that with torch's",
-        "DataLoader (PIL). Peers that map their data file count its pages, too. Processor time is of all processes, in",
-        "the timed epochs.",
+        "the process. Processor time is that of all processes in the timed epochs.",
+        "",
+        f"## Memory, where all deliver {pace:.0f} images/s",
+        "",
+        *memory_table(rows),
+        "",
+        "Sampled every 20 ms in runs of their own, where batches of 39 MB are taken at the same pace from each",
+        f"({PACE} of the rate of the slowest), as by a model that is slower than its loader: each has all made that it",
+        "makes ahead. The peak is that of the sum of the proportional set sizes (`Pss` in `/proc/PID/smaps_rollup`,",
+        "which counts shared pages once) of all processes. Most of it is Python with torch and its libraries, whatever",
+        "the loader; what the process had after all imports, before the loader was made, is in the next column, and",
+        "what the loader itself added, in all its processes, in the one after it. Batches that worker processes have",
+        "put into shared memory and that no process has touched yet are in no set size; they are added in the column",
+        "after that. A peer that maps its data file counts the pages it has touched.",
         "",
     ]
     return "\n".join(lines)
@@ -292,6 +277,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Installs, converts, measures, prints and writes."""
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # an exception, which ends the contender too
     folder = (arguments.data / f"photos-{arguments.count}").absolute()
     arguments.environments = arguments.environments.absolute()
     photos.ensure(folder, arguments.count)
@@ -303,12 +289,14 @@ def main() -> None:
         print(f"round {number}", flush=True)
         turn = number % len(rows)
         for row in rows[turn:] + rows[:turn]:
-            row.run(arguments.epochs, is_sampled=False)
-    for _ in range(arguments.memory_rounds):
-        print("memory", flush=True)
+            row.run(arguments.epochs)
+    slowest = min(row.middle("rate") for row in rows if row.results)
+    pace = PACE * slowest
+    for number in range(arguments.memory_rounds):
+        print(f"memory, round {number}, at {pace:.0f} images/s", flush=True)
         for row in rows:
-            row.run(1, is_sampled=True)
-    text = page(arguments, rows, sum(sizes) / len(sizes))
+            row.run(0, pace)
+    text = page(arguments, rows, sum(sizes) / len(sizes), pace)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(text, "utf-8")
     print("\n" + text)

@@ -1,8 +1,9 @@
 """One contender of the benchmark in a process of its own: loads the folder and prints one JSON line.
 
-`contender.py NAME FOLDER THREADS EPOCHS [OPTIONS]`; OPTIONS are further arguments of the loader, as JSON. Epoch 0
-starts workers and warms up caches; what it delivers is counted and hashed. The epochs after it are timed, and nothing
-is done with their batches, so that the loader alone is measured.
+`contender.py NAME FOLDER THREADS EPOCHS [OPTIONS [PACE]]`; OPTIONS are further arguments of the loader, as JSON. Epoch
+0 starts workers and warms up caches; what it delivers is counted and hashed. The epochs after it are timed, and nothing
+is done with their batches, so that the loader alone is measured. With a PACE, batches are taken at that many images a
+second, as a model takes them that is slower than the loader.
 """
 
 import importlib
@@ -11,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +125,31 @@ class Content:
         """As it is printed."""
         mean = self._sum / self._values
         deviation = (self._squares / self._values - mean**2) ** 0.5
-        return {"hash": f"{self._hash:016x}", "mean": mean, "deviation": deviation}
+        return {"warm_up_images": self.images, "hash": f"{self._hash:016x}", "mean": mean, "deviation": deviation}
+
+
+def paced(batches: Iterable[Any], pace: float) -> Iterator[Any]:
+    """The batches, none before its time; at once if there is no pace."""
+    due = time.perf_counter()
+    for batch in batches:
+        yield batch
+        if pace:
+            now = time.perf_counter()
+            due = max(due + len(batch[0]) / pace, now)
+            time.sleep(due - now)
 
 
 def main() -> None:
     """Measures one contender."""
     name, folder, threads, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     options: dict[str, Any] = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
+    pace = float(sys.argv[6]) if len(sys.argv) > 6 else 0.0
     make = find(name)
-    imported = {"pss": processes.pss([os.getpid()])["Pss"], "seconds": processes.started_ago(os.getpid())}
+    imported = {"pss": processes.pss(os.getpid())[0], "seconds": processes.started_ago(os.getpid())}
     started = time.perf_counter()
     loader = make(folder, threads, **options)
     content, first_batch_seconds, form = Content(), 0.0, "nothing"
-    for images, _ in loader:
+    for images, _ in paced(loader, pace):
         if not content.images:
             first_batch_seconds = time.perf_counter() - started
             form = f"{tuple(images.shape[1:])} {images.dtype}"
@@ -144,7 +157,7 @@ def main() -> None:
     delivered = 0
     started, processor = time.perf_counter(), processes.processor_seconds()
     for _ in range(epochs):
-        for images, _ in loader:
+        for images, _ in paced(loader, pace):
             delivered += len(images)
     seconds, processor = time.perf_counter() - started, processes.processor_seconds() - processor
     result = {

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.02
-PARTS = ("Pss", "Pss_Anon", "Pss_File", "Pss_Shmem")
 
 
 def family(root: int) -> list[int]:
@@ -42,43 +41,56 @@ def started_ago(process: int) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def pss(processes: list[int]) -> dict[str, int]:
-    """The proportional set size of processes, in bytes, and its parts: pages that several share are counted once."""
-    total = dict.fromkeys(PARTS, 0)
+def pss(process: int) -> tuple[int, int]:
+    """The proportional set size of a process in bytes, where pages that several share are counted once in all, and
+    the part of it that is shared memory; zeros for a process that has ended."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text("utf-8").splitlines()
+    except OSError:
+        return 0, 0
+    amounts = {name: int(amount.split()[0]) * 1024 for name, _, amount in (line.partition(":") for line in lines[1:])}
+    return amounts["Pss"], amounts["Pss_Shmem"]
+
+
+def shared_memory(processes: list[int]) -> int:
+    """Bytes of the files in /dev/shm that the processes have open. What waits there for another process is mapped by
+    none, and in no process's set size."""
+    device = os.stat("/dev/shm").st_dev
+    files: dict[int, int] = {}
     for process in processes:
         try:
-            lines = Path(f"/proc/{process}/smaps_rollup").read_text("utf-8").splitlines()
-        except OSError:  # it has ended
+            for number in os.listdir(f"/proc/{process}/fd"):
+                status = os.stat(f"/proc/{process}/fd/{number}")
+                if status.st_dev == device:
+                    files[status.st_ino] = status.st_blocks * 512
+        except OSError:  # it has ended, or closed the file
             continue
-        for line in lines:
-            name, _, amount = line.partition(":")
-            if name in total:
-                total[name] += int(amount.split()[0]) * 1024
-    return total
+    return sum(files.values())
 
 
 class Peak:
     """Samples the memory of a running process and its descendants until it ends, and keeps the highest."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.highest = dict.fromkeys(PARTS, 0)
-        self.samples = 0
+        self.pss = 0
+        self.pss_and_shared_memory = 0
         self._process = process
         self._thread = threading.Thread(target=self._sample)
         self._thread.start()
 
     def _sample(self) -> None:
         while self._process.poll() is None:
-            now = pss(family(self._process.pid))
-            self.samples += 1
-            if now["Pss"] > self.highest["Pss"]:
-                self.highest = now
+            processes = family(self._process.pid)
+            sizes = [pss(process) for process in processes]
+            total, shared = (sum(amounts) for amounts in zip(*sizes, strict=True))
+            self.pss = max(self.pss, total)
+            all_shared = max(shared, shared_memory(processes))
+            self.pss_and_shared_memory = max(self.pss_and_shared_memory, total - shared + all_shared)
             time.sleep(SAMPLE_SECONDS)
 
-    def wait(self) -> dict[str, int]:
-        """The highest sum that was seen, once the process has ended."""
+    def wait(self) -> None:
+        """Until the process has ended and no sample is being taken."""
         self._thread.join()
-        return self.highest
 
 
 def _stat(process: int) -> list[str] | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 SHARED = ("torch", "torchvision", "pillow")
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A peer cannot be installed or does not run; the text is for its row."""
 
 
@@ -44,9 +44,9 @@ def ensure(folder: Path, packages: tuple[str, ...]) -> None:
             [*pip, "--constraint", constraints, *packages], check=True, text=True, stderr=subprocess.PIPE, timeout=900
         )
     except subprocess.CalledProcessError as error:
-        raise Unavailable(f"pip: {last_line(error.stderr or str(error))}") from error
+        raise UnavailableError(f"pip: {last_line(error.stderr or str(error))}") from error
     except subprocess.TimeoutExpired as error:
-        raise Unavailable("pip had not finished after 900 s") from error
+        raise UnavailableError("pip had not finished after 900 s") from error
     stamp.write_text(wanted, "utf-8")
 
 

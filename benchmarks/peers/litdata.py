@@ -1,11 +1,14 @@
 """LitData: its own chunks, mapped by torch's worker processes."""
 
+import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import litdata
 from contender import BATCH_SIZE
+
 from peers.torch_v2 import picture
 
 
@@ -17,7 +20,9 @@ def sample(path: str) -> dict[str, Any]:
 def convert(folder: Path, target: Path) -> None:
     """Chunks of 16 MB."""
     files = [str(path) for path in sorted(folder.rglob("*.jpg"))]
-    litdata.optimize(fn=sample, inputs=files, output_dir=str(target), chunk_bytes="16MB", num_workers=1, verbose=False)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["DATA_OPTIMIZER_CACHE_FOLDER"] = os.environ["DATA_OPTIMIZER_DATA_CACHE_FOLDER"] = cache
+        litdata.optimize(sample, files, str(target), chunk_bytes="16MB", num_workers=1, verbose=False)
 
 
 def decoded(item: dict[str, Any]) -> tuple[Any, int]:

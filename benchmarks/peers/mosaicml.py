@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from contender import BATCH_SIZE
-from peers.torch_v2 import picture
 from streaming import MDSWriter, StreamingDataset
-from streaming.base.util import clean_stale_shared_memory
+
+from peers.torch_v2 import picture
 
 
 def convert(folder: Path, target: Path) -> None:
@@ -29,6 +29,5 @@ class Pictures(StreamingDataset):
 
 def loader(folder: str, threads: int) -> Iterable[Any]:
     """Worker processes that stay between epochs."""
-    clean_stale_shared_memory()  # of a run that was killed: it would be taken for a second user of the folder
     dataset = Pictures(local=folder, shuffle=True, batch_size=BATCH_SIZE, shuffle_seed=0)
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=threads, persistent_workers=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import webdataset as wds
 from contender import BATCH_SIZE
+
 from peers.torch_v2 import picture
 
 SHARDS = 16  # a multiple of the usual numbers of workers: each is to get as many
