@@ -159,9 +159,12 @@ def rate_table(rows: list[Row]) -> list[str]:
     ours = next((row.middle("rate") for row in rows if row.name == "forebay" and row.results), None)
     for row in rows:
         title, differs = row.contender.title, row.contender.differs or "nothing"
-        if row.unavailable:
-            lines.append(f"| {title} | did not run: {row.unavailable.replace('|', '/')} | | | | {differs} |")
+        reason = row.unavailable.replace("|", "/")
+        if not row.results:
+            lines.append(f"| {title} | did not run: {reason} | | | | {differs} |")
             continue
+        if reason:
+            differs += f"; failed after {len(row.results)} runs: {reason}"
         rates = [result["rate"] for result in row.results]
         ratio = "" if ours is None or row.name == "forebay" else f"{ours / median(rates):.2f}x"
         result = row.results[0]
@@ -290,8 +293,9 @@ def main() -> None:
         turn = number % len(rows)
         for row in rows[turn:] + rows[:turn]:
             row.run(arguments.epochs)
-    slowest = min(row.middle("rate") for row in rows if row.results)
-    pace = PACE * slowest
+    if not any(row.results for row in rows):
+        sys.exit("none of the contenders ran: see above")
+    pace = PACE * min(row.middle("rate") for row in rows if row.results)
     for number in range(arguments.memory_rounds):
         print(f"memory, round {number}, at {pace:.0f} images/s", flush=True)
         for row in rows:

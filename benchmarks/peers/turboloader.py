@@ -1,6 +1,7 @@
 """TurboLoader: C++ threads that decode the crop only, out of one tar file."""
 
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -49,5 +50,6 @@ class Epochs:
 
 def loader(folder: str, threads: int, antialias: bool = False) -> Iterable[Any]:
     """Its pool has a thread for each processor that the process may use, and no argument for that."""
-    assert threads == torch.get_num_threads(), "TurboLoader cannot be told how many threads to start"
+    processors = len(os.sched_getaffinity(0))
+    assert threads == processors, f"expected to be bound to {threads} processors, got {processors}"
     return Epochs(folder, antialias)
