@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench \
-    bench-formats bench-profile bench-scan docs clean
+    bench-formats bench-peers bench-profile bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -90,11 +90,17 @@ bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": f
 	@cargo build --quiet --release --package forebay --example walk
 	$(BIN)/python benchmarks/scan.py $(SCAN)
 
+# The peers are installed into benchmarks/peers/.envs, 2 GB over the torch that is there already. Without FFmpeg's
+# libraries one of them does not run, and says so in its row.
+bench-peers: develop ## beside ten other loaders, which it installs (PEERS="--rounds 5"), into benchmarks/results/
+	@scripts/setup.sh ffmpeg || echo "bench-peers: without FFmpeg"
+	$(BIN)/python benchmarks/compare.py $(PEERS)
+
 docs: native ## the Rust documentation, in target/doc
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps
 
 clean: ## remove what was built, the environment and the benchmark's pictures
 	@cargo clean
-	rm -rf $(VENV) benchmarks/data .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) benchmarks/data benchmarks/peers/.envs .pytest_cache .mypy_cache .ruff_cache
 	rm -f python/forebay/*.so
 	find python scripts benchmarks tests -name __pycache__ -prune -exec rm -rf {} +

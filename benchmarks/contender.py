@@ -1,19 +1,23 @@
 """One contender of the benchmark in a process of its own: loads the folder and prints one JSON line.
 
-`contender.py NAME FOLDER THREADS EPOCHS`. Epoch 0 starts workers and warms up caches; what it delivers is counted and
-hashed. The epochs after it are timed, and nothing is done with their batches, so that the loader alone is measured.
+`contender.py NAME FOLDER THREADS EPOCHS [OPTIONS [PACE]]`; OPTIONS are further arguments of the loader, as JSON. Epoch
+0 starts workers and warms up caches; what it delivers is counted and hashed. The epochs after it are timed, and nothing
+is done with their batches, so that the loader alone is measured. With a PACE, batches are taken at that many images a
+second, as a model takes them that is slower than the loader.
 """
 
+import importlib
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 
 BATCH_SIZE = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -122,37 +126,80 @@ LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
 }
 
 
-def processor_seconds() -> float:
-    """What this process and those it started have used, in user code and in the kernel: steadier than a clock where
-    others work, too."""
-    ticks = 0
-    for process in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if int(fields[1]) == os.getpid():
-            ticks += int(fields[11]) + int(fields[12])
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+def find(name: str) -> Callable[..., Iterable[Any]]:
+    """A contender's function, with everything imported that it uses: to import is not the loader's time or memory."""
+    if name not in LOADERS:
+        return importlib.import_module(f"peers.{name}").loader
+    for module in ("torch", "torchvision") if name == "torch" else ("torch", "forebay"):
+        importlib.import_module(module)
+    return LOADERS[name]
+
+
+class Content:
+    """What was delivered in an epoch: how much of it, a hash, and whether it looks like pictures."""
+
+    def __init__(self) -> None:
+        self.images, self._hash, self._sum, self._squares, self._values = 0, 0, 0.0, 0.0, 0
+
+    def add(self, images: Any) -> None:
+        """Counts a batch."""
+        self.images += len(images)
+        for image in np.asarray(images):
+            flat = np.ascontiguousarray(image).reshape(-1)
+            # The sum of 32-bit words does not depend on the order; examples/kernel.rs takes the same.
+            self._hash = (self._hash + int(flat.view(np.uint32).sum(dtype=np.uint64))) % 2**64
+            self._sum += float(flat.sum(dtype=np.float64))
+            self._squares += float(np.square(flat, dtype=np.float64).sum())
+            self._values += flat.size
+
+    def told(self) -> dict[str, Any]:
+        """As it is printed."""
+        mean = self._sum / self._values
+        deviation = (self._squares / self._values - mean**2) ** 0.5
+        return {"warm_up_images": self.images, "hash": f"{self._hash:016x}", "mean": mean, "deviation": deviation}
+
+
+def paced(batches: Iterable[Any], pace: float) -> Iterator[Any]:
+    """The batches, none before its time; at once if there is no pace."""
+    due = time.perf_counter()
+    for batch in batches:
+        yield batch
+        if pace:
+            now = time.perf_counter()
+            due = max(due + len(batch[0]) / pace, now)
+            time.sleep(due - now)
 
 
 def main() -> None:
     """Measures one contender."""
     name, folder, threads, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    loader = LOADERS[name](folder, threads)
-    total = 0
-    for images, _ in loader:
-        # The sum of 32-bit words does not depend on the order; examples/kernel.rs takes the same.
-        words = np.ascontiguousarray(images.numpy()).reshape(-1).view(np.uint32)
-        total = (total + int(words.sum(dtype=np.uint64))) % 2**64
+    options: dict[str, Any] = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
+    pace = float(sys.argv[6]) if len(sys.argv) > 6 else 0.0
+    make = find(name)
+    imported = {"pss": processes.pss(os.getpid())[0], "seconds": processes.started_ago(os.getpid())}
+    started = time.perf_counter()
+    loader = make(folder, threads, **options)
+    content, first_batch_seconds, form = Content(), 0.0, "nothing"
+    for images, _ in paced(loader, pace):
+        if not content.images:
+            first_batch_seconds = time.perf_counter() - started
+            form = f"{tuple(images.shape[1:])} {images.dtype}"
+        content.add(images)
     delivered = 0
-    started, processor = time.perf_counter(), processor_seconds()
+    started, processor = time.perf_counter(), processes.processor_seconds()
     for _ in range(epochs):
-        for images, _ in loader:
+        for images, _ in paced(loader, pace):
             delivered += len(images)
-    seconds, processor = time.perf_counter() - started, processor_seconds() - processor
-    result = {"images": delivered, "seconds": seconds, "processor_seconds": processor, "hash": f"{total:016x}"}
-    print(json.dumps(result))
+    seconds, processor = time.perf_counter() - started, processes.processor_seconds() - processor
+    result = {
+        "images": delivered,
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "imported": imported,
+        "first_batch_seconds": first_batch_seconds,
+        "form": form,
+    }
+    print(json.dumps(result | content.told()), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh native   cmake and nasm, for libjpeg-turbo (without nasm it would decode at half the speed)
 #   scripts/setup.sh nfs      Debian's User-Mode Linux and NFS server, which `make test-nfs` runs inside of it
+#   scripts/setup.sh ffmpeg   FFmpeg's libraries, which one of the peers of `make bench-peers` decodes with
 #   scripts/setup.sh python   .venv with the "dev" dependency group of pyproject.toml
 #
 # Nothing is done twice. PYTHON chooses the interpreter, VENV the place of the environment.
@@ -58,6 +59,11 @@ nfs() {
     install "to boot a kernel with an NFS server in it" "${packages[@]}"
 }
 
+ffmpeg() {
+    # type -P: a file, and not this function.
+    type -P ffmpeg >/dev/null || install "for SPDL, a peer of the benchmark" ffmpeg
+}
+
 find_python() {
     local candidate
     for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.14 python; do
@@ -94,6 +100,7 @@ environment() {
 case ${1:-} in
     native) native ;;
     nfs) nfs ;;
+    ffmpeg) ffmpeg ;;
     python) environment ;;
-    *) die "expected native, nfs or python, got '${1:-}'" ;;
+    *) die "expected native, nfs, ffmpeg or python, got '${1:-}'" ;;
 esac

@@ -1,0 +1,38 @@
+"""LitData: its own chunks, mapped by torch's worker processes."""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import litdata
+from contender import BATCH_SIZE
+
+from peers.torch_v2 import picture
+
+
+def sample(path: str) -> dict[str, Any]:
+    """What a chunk holds of a file: its bytes as they are."""
+    return {"image": Path(path).read_bytes(), "label": int(Path(path).parent.name)}
+
+
+def convert(folder: Path, target: Path) -> None:
+    """Chunks of 16 MB."""
+    files = [str(path) for path in sorted(folder.rglob("*.jpg"))]
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["DATA_OPTIMIZER_CACHE_FOLDER"] = os.environ["DATA_OPTIMIZER_DATA_CACHE_FOLDER"] = cache
+        litdata.optimize(sample, files, str(target), chunk_bytes="16MB", num_workers=1, verbose=False)
+
+
+def decoded(item: dict[str, Any]) -> tuple[Any, int]:
+    """A training sample."""
+    return picture(item["image"]), item["label"]
+
+
+def loader(folder: str, threads: int) -> Iterable[Any]:
+    """Worker processes that stay between epochs."""
+    dataset = litdata.StreamingDataset(folder, shuffle=True, drop_last=False, seed=0, transform=decoded)
+    return litdata.StreamingDataLoader(
+        dataset, batch_size=BATCH_SIZE, num_workers=threads, persistent_workers=True, drop_last=False
+    )

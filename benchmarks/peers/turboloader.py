@@ -1,0 +1,55 @@
+"""TurboLoader: C++ threads that decode the crop only, out of one tar file."""
+
+import io
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import turboloader
+from contender import BATCH_SIZE
+
+
+def convert(folder: Path, target: Path) -> None:
+    """One tar file, and the labels beside it in the same order: a tar has none for TurboLoader."""
+    files = sorted(folder.rglob("*.jpg"))
+    with tarfile.open(target / "photos.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for path in files:
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(f"{path.parent.name}_{path.name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    (target / "labels.txt").write_text("\n".join(path.parent.name for path in files), "utf-8")
+
+
+class Epochs:
+    """The loader, with labels and with another order in every epoch."""
+
+    def __init__(self, folder: str, antialias: bool) -> None:
+        self._labels = torch.tensor([int(label) for label in (Path(folder) / "labels.txt").read_text().split()])
+        self._epoch = 0
+        self._loader = turboloader.DataLoader(
+            str(Path(folder) / "photos.tar"),
+            batch_size=BATCH_SIZE,
+            image_size=224,
+            output_format="pytorch",
+            transform=turboloader.ImageNetNormalize(),
+            shuffle=True,
+            train_aug=True,
+            antialias=antialias,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        self._loader.set_epoch(self._epoch)
+        self._epoch += 1
+        for images, meta in self._loader:
+            yield torch.from_numpy(images), self._labels[torch.as_tensor(meta["indices"])]
+
+
+def loader(folder: str, threads: int, antialias: bool = False) -> Iterable[Any]:
+    """Its pool has a thread for each processor that the process may use, and no argument for that."""
+    processors = len(os.sched_getaffinity(0))
+    assert threads == processors, f"expected to be bound to {threads} processors, got {processors}"
+    return Epochs(folder, antialias)
