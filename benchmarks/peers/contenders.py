@@ -28,6 +28,12 @@ CONTENDERS = {
     "forebay-lean": Contender(
         "forebay, prefetch_factor=1", "two batches ahead instead of four", "forebay", options={"prefetch_factor": 1}
     ),
+    "forebay-fast": Contender(
+        'forebay, decode="fast"',
+        f"{CROP_ONLY}; scaled decoding: not the same pixels",
+        "forebay",
+        options={"decode": "fast"},
+    ),
     "torch": Contender("torch DataLoader, PIL, transforms v1"),
     "torch_v2": Contender("torch DataLoader, torchvision.io, transforms v2"),
     "opencv": Contender(
