@@ -6,7 +6,6 @@ import importlib.util
 import math
 import random
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -160,90 +159,3 @@ def draw_seed() -> int:
     if torch is None:
         return random.getrandbits(63)
     return int(torch.randint(0, 2**63 - 1, (1,)).item())
-
-
-def default_collate(samples: Any) -> Any:
-    """Torch's own."""
-    return load().utils.data.default_collate(samples)
-
-
-def default_convert(sample: Any) -> Any:
-    """Torch's own."""
-    return load().utils.data.default_convert(sample)
-
-
-def seed(number: int) -> None:
-    """Seeds torch's generator of the CPU, where torch is imported."""
-    if (torch := _loaded()) is not None:
-        torch.default_generator.manual_seed(number)
-
-
-def numpy_seed(base_seed: int, shard: int) -> list[int]:
-    """What torch seeds NumPy with in a worker."""
-    return list(importlib.import_module("torch.utils.data._utils.worker")._generate_state(base_seed, shard))
-
-
-def random_state() -> Any:
-    """The state of torch's generator of the CPU; `None` where torch is not imported."""
-    return None if (torch := _loaded()) is None else torch.default_generator.get_state()
-
-
-def set_random_state(state: Any) -> None:
-    if state is not None:
-        load().default_generator.set_state(state)
-
-
-def use_one_thread() -> None:
-    """Each worker computes with one thread: there are as many workers as wanted."""
-    load().set_num_threads(1)
-
-
-def _worker_module() -> Any:
-    return importlib.import_module("torch.utils.data._utils.worker")
-
-
-def set_worker_info(shard: int, shard_count: int, seed: int, dataset: Any) -> None:
-    """What `torch.utils.data.get_worker_info()` says in this process."""
-    module = _worker_module()
-    module._worker_info = module.WorkerInfo(id=shard, num_workers=shard_count, seed=seed, dataset=dataset)
-
-
-_of_thread = threading.local()
-
-
-def set_thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> Any:
-    """What `torch.utils.data.get_worker_info()` says in this thread; gives what it said before."""
-    module = _worker_module()
-    _make_info_local(module)
-    before = getattr(_of_thread, "info", None)
-    numpy = imported("numpy")
-    state = None if numpy is None else numpy.random.default_rng(module._generate_state(seed - shard, shard))
-    generator = load().Generator()
-    generator.manual_seed(seed)
-    fields = {"id": shard, "num_workers": shard_count, "seed": seed, "dataset": dataset}
-    if "worker_method" in module.WorkerInfo.__dataclass_fields__:  # torch 2.15 and later
-        fields |= {"rng": module._RNG(random.Random(seed), generator, state), "worker_method": "thread"}
-    _of_thread.info = module.WorkerInfo(**fields)
-    return before
-
-
-def restore_thread_info(before: Any) -> None:
-    """Ends what `set_thread_info` began."""
-    _of_thread.info = before
-
-
-def _make_info_local(module: Any) -> None:
-    """Makes torch's `get_worker_info` look at the thread first.
-
-    Torch keeps one answer for the process, and datasets hold on to the function itself (`from torch.utils.data import
-    get_worker_info`), so its code is changed in place. Where no thread is a worker it answers as before.
-    """
-    if hasattr(module, "_forebay_of_thread"):
-        return
-    module._forebay_of_thread = _of_thread
-
-    def get_worker_info():  # type: ignore[no-untyped-def]
-        info = getattr(_forebay_of_thread, "info", None)  # type: ignore[name-defined]  # noqa: F821
-        return _worker_info if info is None else info  # type: ignore[name-defined]  # noqa: F821
-
-    module.get_worker_info.__code__ = get_worker_info.__code__

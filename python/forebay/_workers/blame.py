@@ -7,34 +7,16 @@ from typing import Any
 from forebay._workers.job import Incident
 
 # What another attempt may not meet again: the storage was away, busy or slow. EIO is one of them on network mounts.
-_TRANSIENT = frozenset(
-    getattr(errno, name)
-    for name in [
-        "EIO",
-        "ESTALE",
-        "EAGAIN",
-        "EINTR",
-        "ETIMEDOUT",
-        "ENOTCONN",
-        "ECONNRESET",
-        "ECONNABORTED",
-        "ECONNREFUSED",
-        "EPIPE",
-        "EHOSTDOWN",
-        "EHOSTUNREACH",
-        "ENETDOWN",
-        "ENETUNREACH",
-        "ENETRESET",
-        "EREMOTEIO",
-        "ENOLCK",
-        "EBUSY",
-    ]
-    if hasattr(errno, name)
+_TRANSIENT_NAMES = (
+    *("EIO", "ESTALE", "EREMOTEIO", "EAGAIN", "EINTR", "EBUSY", "ENOLCK", "ETIMEDOUT", "EPIPE"),
+    *("ENOTCONN", "ECONNRESET", "ECONNABORTED", "ECONNREFUSED", "EHOSTDOWN", "EHOSTUNREACH"),
+    *("ENETDOWN", "ENETUNREACH", "ENETRESET"),
 )
+_TRANSIENT = frozenset(getattr(errno, name) for name in _TRANSIENT_NAMES if hasattr(errno, name))
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.ENOSPC))
 
 
-def is_transient(error: BaseException) -> bool:
+def is_transient(error: BaseException | None) -> bool:
     """Whether trying again may help."""
     return isinstance(error, OSError) and getattr(error, "errno", None) in _TRANSIENT
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forebay import _numpy, _torch
+from forebay import _numpy, _torch_data
 from forebay._workers.job import Job
 
 
@@ -12,7 +12,7 @@ def chosen(job: Job) -> Callable[[Any], Any]:
     if job.collate_fn is not None:
         return job.collate_fn
     if job.output == "torch":
-        return _torch.default_collate if job.is_batched else _torch.default_convert
+        return _torch_data.default_collate if job.is_batched else _torch_data.default_convert
     return arrays if job.is_batched else _same
 
 
@@ -26,7 +26,7 @@ def arrays(samples: list[Any]) -> Any:
     if isinstance(first, Mapping):
         return {name: arrays([sample[name] for sample in samples]) for name in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(arrays, zip(*samples, strict=True)))
+        return type(first)(*(arrays(list(column)) for column in zip(*samples, strict=True)))
     if isinstance(first, (list, tuple)):
         if any(len(sample) != len(first) for sample in samples):
             raise RuntimeError("each element in list of batch should be of equal size")

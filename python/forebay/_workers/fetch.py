@@ -4,9 +4,11 @@ Runs in a worker process, in a thread, or in the caller.
 """
 
 import inspect
+import itertools
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from forebay._workers import blame, collate, seeds
@@ -18,12 +20,40 @@ _PAUSE_SECONDS = 0.05
 _MAX_SUBSTITUTES = 64
 
 
-class _Failed(Exception):
+class _SampleError(Exception):
     """Carries an exception of the user's code, with the sample it is about, to where the batch is given up."""
 
     def __init__(self, cause: Exception, index: Any, position: int | None) -> None:
         super().__init__(cause, index, position)
         self.cause, self.index, self.position = cause, index, position
+
+
+class _NotTriedError(Exception):
+    """The sample is to be got in another way than by `dataset[index]`."""
+
+
+@dataclass
+class _Place:
+    """Where a sample belongs: its task, its position there, and what came of those before it."""
+
+    task: Task
+    result: Result
+    position: int
+    index: Any
+    samples: list[Any]
+    delivered: list[Any]
+
+    def deliver(self, sample: Any, index: Any) -> None:
+        self.samples.append(sample)
+        self.delivered.append(index)
+
+    def say(self, error: Exception | None, attempts: int, began: float, outcome: str, substitute: Any = None) -> None:
+        if error is None:
+            said = _given_up(self.position, self.index, outcome, substitute)
+        else:
+            elapsed = time.monotonic() - began
+            said = blame.incident(self.position, self.index, error, attempts, elapsed, outcome, substitute)
+        self.result.incidents.append(said)
 
 
 class Fetcher:
@@ -46,6 +76,8 @@ class Fetcher:
             self._dataset.load_state_dict(state["dataset"])
         if job.is_iterable:
             self._stream = _Stream(self._dataset, state)
+            if state is not None and state.get("finished"):
+                self._stream = _Stream(self._dataset, None)  # that pass is over: another one begins
         # Decided once: the attribute may be computed, and `None` switches it off.
         self._get_many = None if job.is_iterable else getattr(self._dataset, "__getitems__", None) or None
 
@@ -55,7 +87,7 @@ class Fetcher:
         result = Result(task.number, self._shard, None)
         try:
             self._fill(task, result)
-        except _Failed as failed:
+        except _SampleError as failed:
             text = "".join(traceback.format_exception(failed.cause))
             result.value = Raised(failed.cause, text, failed.index, failed.position)
         except Exception as error:
@@ -67,8 +99,9 @@ class Fetcher:
 
     def state(self) -> dict[str, Any]:
         """Where the dataset is; a fetcher that is made with it goes on there."""
-        own = self._dataset if self._stream is None or self._stream.iterator is not self._dataset else None
-        state = {"dataset": own.state_dict() if _is_stateful(own) else None}
+        # A dataset that is its own iterator has one state, that of the iterator.
+        is_apart = self._stream is None or self._stream.iterator is not self._dataset
+        state = {"dataset": self._dataset.state_dict() if is_apart and is_stateful(self._dataset) else None}
         return state | (self._stream.state() if self._stream is not None else {})
 
     def _add_state(self, result: Result) -> None:
@@ -87,8 +120,7 @@ class Fetcher:
         elif self._job.is_batched:
             samples = self._batch(task, result)
         else:
-            samples = self._one(task, result, 0, task.indices)
-            samples = samples[0] if samples else END
+            samples = self._single(task, result)
         result.sample_count = len(samples) if self._job.is_batched else int(samples is not END)
         if not result.sample_count:
             return  # all of them were skipped: there is no batch
@@ -112,76 +144,81 @@ class Fetcher:
                 # One of them is bad, and only asking for each by itself says which.
         samples: list[Any] = []
         delivered: list[Any] = []
+        note, is_keyed, dataset = self._note, self._job.seed is not None, self._dataset
+        is_plain = self._get_many is None and not task.excluded
+        # The loop that every sample goes through: what fails is looked at elsewhere.
         for position, index in enumerate(task.indices):
-            for sample in self._one(task, result, position, index, delivered):
-                samples.append(sample)
+            note(position)
+            try:
+                if not is_plain:
+                    raise _NotTriedError
+                if is_keyed:
+                    self._seed(task, index)
+                samples.append(dataset[index])
+                delivered.append(index)
+            except Exception as error:
+                first = None if isinstance(error, _NotTriedError) else error
+                self._again(_Place(task, result, position, index, samples, delivered), first)
         if len(result.incidents):
             result.delivered = delivered
         return samples
 
-    def _one(
-        self, task: Task, result: Result, position: int, index: Any, delivered: list[Any] | None = None
-    ) -> list[Any]:
-        """The sample at a position, or its substitute, in a list; an empty one where it is skipped."""
-        delivered = [] if delivered is None else delivered
-        self._note(position)
+    def _single(self, task: Task, result: Result) -> Any:
+        """The one sample of a task that is no batch; `END` where it is skipped."""
+        samples: list[Any] = []
+        self._note(0)
+        place = _Place(task, result, 0, task.indices, samples, [])
+        self._again(place, None)
+        if len(result.incidents):
+            result.delivered = place.delivered
+        return samples[0] if samples else END
+
+    def _again(self, place: "_Place", first: Exception | None) -> None:
+        """Gets a sample that failed, or was not tried yet, or does without it as the user wants it done."""
+        task, position, index = place.task, place.position, place.index
         began = time.monotonic()
         attempts, error = 0, None
         if position not in task.excluded:
-            sample, attempts, error = self._tried(task, index)
+            sample, attempts, error, passed = self._tried(task, index, first)
             if error is None:
-                delivered.append(index)
-                if attempts > 1:
-                    result.incidents.append(self._incident(position, index, self._last, attempts, began, "recovered"))
-                return [sample]
-        if self._job.on_error == "raise":
-            assert error is not None, "a sample is excluded only where it may be left out"
-            result.incidents.append(self._incident(position, index, error, attempts, began, "raised"))
-            raise _Failed(error, index, position) from error
+                place.deliver(sample, index)
+                if passed is not None:
+                    place.say(passed, attempts, began, "recovered")
+                return
+        if self._job.on_error == "skip":
+            place.say(error, attempts, began, "skipped")
+            return
+        tried = 0
         if self._job.on_error == "replace":
-            tried = 0
-            candidates = task.substitutes.candidates(position) if task.substitutes is not None else iter(())
-            for other in candidates:
-                sample, _, refused = self._tried(task, other)
-                if refused is None:
-                    if error is not None:
-                        said = self._incident(position, index, error, attempts, began, "replaced", other)
-                        result.incidents.append(said)
-                    else:
-                        result.incidents.append(_given_up(position, index, "replaced", other))
-                    delivered.append(other)
-                    if not self._job.is_batched:
-                        result.delivered = delivered
-                    return [sample]
+            candidates = iter(()) if task.substitutes is None else task.substitutes.candidates(position)
+            for other in itertools.islice(candidates, _MAX_SUBSTITUTES):
                 tried += 1
-                if tried == _MAX_SUBSTITUTES:
-                    break
-            if error is None:
-                error = RuntimeError(f"no substitute for sample {index!r} could be loaded either")
+                sample, _, refused, _ = self._tried(task, other, None)
+                if refused is None:
+                    place.deliver(sample, other)
+                    place.say(error, attempts, began, "replaced", other)
+                    return
+            error = error or RuntimeError(f"sample {index!r} took down two workers")
             error.add_note(f"forebay: none of {tried} substitutes could be loaded either")
-            result.incidents.append(self._incident(position, index, error, attempts, began, "raised"))
-            raise _Failed(error, index, position) from error
-        if error is not None:
-            result.incidents.append(self._incident(position, index, error, attempts, began, "skipped"))
-        else:
-            result.incidents.append(_given_up(position, index, "skipped", None))
-        if not self._job.is_batched:
-            result.delivered = delivered
-        return []
+        if error is None:
+            raise AssertionError("a sample is given up only where it may be left out")
+        place.say(error, attempts, began, "raised")
+        raise _SampleError(error, index, position) from error
 
-    def _tried(self, task: Task, index: Any) -> tuple[Any, int, Exception | None]:
-        """(sample, attempts, error): an error that may pass is tried again."""
-        attempt = 0
+    def _tried(self, task: Task, index: Any, first: Exception | None) -> tuple[Any, int, Exception | None, Any]:
+        """(sample, attempts, error, the error that passed): what may pass is tried again. `first` is that of a try."""
+        attempt, passed = int(first is not None), first
         while True:
+            if attempt:
+                if attempt >= self._job.max_attempts or not blame.is_transient(passed):
+                    return None, attempt, passed, None
+                time.sleep(_PAUSE_SECONDS * 2 ** min(attempt - 1, 6))
             attempt += 1
-            self._seed(task, index)
             try:
-                return self._get(index), attempt, None
+                self._seed(task, index)
+                return self._get(index), attempt, None, passed
             except Exception as error:
-                self._last = error
-                if attempt >= self._job.max_attempts or not blame.is_transient(error):
-                    return None, attempt, error
-            time.sleep(_PAUSE_SECONDS * 2 ** min(attempt - 1, 6))
+                passed = error
 
     def _get(self, index: Any) -> Any:
         if self._get_many is not None:
@@ -191,18 +228,6 @@ class Fetcher:
     def _seed(self, task: Task, index: Any) -> None:
         if self._job.seed is not None:
             seeds.of_sample(self._job.seed, task.epoch, index)
-
-    def _incident(
-        self,
-        position: int,
-        index: Any,
-        error: BaseException,
-        attempts: int,
-        began: float,
-        outcome: str,
-        substitute: Any = None,
-    ) -> Incident:
-        return blame.incident(position, index, error, attempts, time.monotonic() - began, outcome, substitute)
 
     def _from_stream(self, task: Task, result: Result, stream: "_Stream") -> Any:
         """The next samples of an iterable dataset, or `END`."""
@@ -234,14 +259,15 @@ class Fetcher:
             except Exception as error:
                 is_over = inspect.isgenerator(stream.iterator) and stream.iterator.gi_frame is None
                 outcome = "raised" if is_over or self._job.on_error == "raise" else "skipped"
-                result.incidents.append(self._incident(position, index, error, 1, began, outcome))
+                elapsed = time.monotonic() - began
+                result.incidents.append(blame.incident(position, index, error, 1, elapsed, outcome))
                 if outcome == "raised":
                     if is_over and self._job.on_error != "raise":
                         error.add_note(
                             "forebay: a generator ends with the first exception that leaves it, so what follows the "
                             "sample is lost: catch the exception inside it, or give the dataset an iterator class"
                         )
-                    raise _Failed(error, index, position) from error
+                    raise _SampleError(error, index, position) from error
 
 
 class _Stream:
@@ -281,11 +307,12 @@ class _Stream:
         return sample
 
     def state(self) -> dict[str, Any]:
-        iterator = self.iterator.state_dict() if _is_stateful(self.iterator) else None
+        iterator = self.iterator.state_dict() if is_stateful(self.iterator) else None
         return {"iterator": iterator, "drawn": self.drawn + self._behind, "ended": self.is_ended}
 
 
-def _is_stateful(value: Any) -> bool:
+def is_stateful(value: Any) -> bool:
+    """Whether it can tell where it is, and go on there."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 

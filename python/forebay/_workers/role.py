@@ -5,7 +5,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from forebay import _torch
+from forebay import _torch_data
 from forebay._workers import seeds
 from forebay._workers.job import Job
 
@@ -14,9 +14,9 @@ def enter_process(job: Job, shard: int) -> None:
     """Makes this process the worker of a shard, before its first task. What `worker_init_fn` raises goes through."""
     seed = seeds.of_worker(job.base_seed, shard)
     if job.output == "torch":
-        _torch.use_one_thread()
+        _torch_data.use_one_thread()
         if job.shard_count:
-            _torch.set_worker_info(shard, job.shard_count, seed, job.dataset)
+            _torch_data.set_worker_info(shard, job.shard_count, seed, job.dataset)
     if job.worker_init_fn is not None:
         job.worker_init_fn(shard)
 
@@ -31,8 +31,8 @@ def in_thread(job: Job, shard: int) -> Iterator[None]:
     if job.output != "torch" or not job.shard_count:
         yield
         return
-    before = _torch.set_thread_info(shard, job.shard_count, job.base_seed + shard, job.dataset)
+    before = _torch_data.set_thread_info(shard, job.shard_count, job.base_seed + shard, job.dataset)
     try:
         yield
     finally:
-        _torch.restore_thread_info(before)
+        _torch_data.restore_thread_info(before)

@@ -7,7 +7,7 @@ import hashlib
 import random
 from typing import Any
 
-from forebay import _torch
+from forebay import _torch, _torch_data
 from forebay._modules import imported
 
 
@@ -15,10 +15,10 @@ def of_worker(base_seed: int, shard: int) -> int:
     """Seeds this process as torch seeds its worker, and gives the seed that `get_worker_info()` tells."""
     seed = base_seed + shard
     random.seed(seed)
-    _torch.seed(seed)
+    _torch_data.seed(seed)
     if (numpy := imported("numpy")) is not None:
         entropy = (shard, base_seed & 0xFFFFFFFF, base_seed >> 32)
-        numpy.random.seed(_torch.numpy_seed(base_seed, shard) if _torch.is_available() else entropy)
+        numpy.random.seed(_torch_data.numpy_seed(base_seed, shard) if _torch.is_available() else entropy)
     return seed
 
 
@@ -34,7 +34,7 @@ def of_sample(seed: int, epoch: int, index: Any) -> None:
     random.seed(number)
     if (numpy := imported("numpy")) is not None:
         numpy.random.seed((number & 0xFFFFFFFF, number >> 32))
-    _torch.seed(number)
+    _torch_data.seed(number)
 
 
 class Kept:
@@ -44,11 +44,11 @@ class Kept:
         self._python = random.getstate()
         numpy = imported("numpy")
         self._numpy = None if numpy is None else numpy.random.get_state()
-        self._torch = _torch.random_state()
+        self._torch = _torch_data.random_state()
 
     def put_back(self) -> None:
         """Makes them go on where they were."""
         random.setstate(self._python)
         if self._numpy is not None and (numpy := imported("numpy")) is not None:
             numpy.random.set_state(self._numpy)
-        _torch.set_random_state(self._torch)
+        _torch_data.set_random_state(self._torch)
