@@ -121,9 +121,13 @@ class Fetcher:
             samples = self._batch(task, result)
         else:
             samples = self._single(task, result)
-        result.sample_count = len(samples) if self._job.is_batched else int(samples is not END)
-        if not result.sample_count:
+        if result.delivered is not None and not result.delivered:
             return  # all of them were skipped: there is no batch
+        if self._stream is not None:
+            result.sample_count = len(samples) if self._job.is_batched else 1
+        else:  # what `__getitems__` gave need not have a length
+            asked = len(task.indices) if self._job.is_batched else 1
+            result.sample_count = asked if result.delivered is None else len(result.delivered)
         self._note(-1)
         try:
             result.value = self._collate(samples)
