@@ -204,3 +204,9 @@ def integers(values: Any) -> Any:
         return torch.tensor(values, dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError):
         return values
+
+
+def bytes_tensor(data: bytes) -> Any:
+    """A tensor of bytes."""
+    torch = load()
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
