@@ -32,7 +32,7 @@ LEVELS = {
     "nfstest": 3,
 }
 PYTHON_CRATE = "forebay-python"
-TORCH_FILES = ("_torch.py", "_torch_data.py")
+TORCH_FILES = ("_torch.py", "_torch_data.py", "_torch_parcel.py")
 
 
 def check_crates(packages: Iterable[dict[str, Any]]) -> Iterator[str]:

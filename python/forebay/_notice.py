@@ -77,3 +77,9 @@ def stalled(sentence: str) -> None:
     warnings.warn_explicit(
         sentence, RuntimeWarning, user.f_code.co_filename, user.f_lineno, user.f_globals.get("__name__"), registry={}
     )
+
+
+def growing(sentence: str) -> None:
+    """Says that a worker uses more and more."""
+    _LOG.warning("%s", sentence, stacklevel=_users_level())
+    warnings.warn(sentence, RuntimeWarning, stacklevel=_users_level())

@@ -254,3 +254,9 @@ def pin_device(is_wanted: bool, name: str) -> str | None:
             stacklevel=users_level(),
         )
     return device
+
+
+def bytes_tensor(data: bytes) -> Any:
+    """A tensor of bytes."""
+    torch = load()
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -104,6 +104,15 @@ class Fetcher:
         state = {"dataset": self._dataset.state_dict() if is_apart and is_stateful(self._dataset) else None}
         return state | (self._stream.state() if self._stream is not None else {})
 
+    def catch_up(self) -> None:
+        """Draws now what was delivered before, where the dataset cannot say where it is."""
+        if self._stream is not None:
+            self._stream.catch_up()
+
+    def is_resumable(self) -> bool:
+        """Whether another worker can go on without drawing everything again."""
+        return self._stream is None or is_stateful(self._stream.iterator) or is_stateful(self._dataset)
+
     def _add_state(self, result: Result) -> None:
         try:
             result.state = self.state()
