@@ -81,5 +81,5 @@ def stalled(sentence: str) -> None:
 
 def growing(sentence: str) -> None:
     """Says that a worker uses more and more."""
-    _LOG.warning("%s", sentence, stacklevel=_users_level())
-    warnings.warn(sentence, RuntimeWarning, stacklevel=_users_level())
+    _LOG.warning("%s", sentence, stacklevel=users_level())
+    warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())

@@ -63,8 +63,7 @@ class Draw:
         self._iterator = iter(self._source)
 
     def __next__(self) -> Any:
-        if self._begun_at is None and is_shuffling(self._source):
-            self._iterator = self._shuffled(self._source, None)
+        self.decide()
         if self._iterator is None:
             self.begin()
         item = next(self._iterator)  # type: ignore[arg-type]
@@ -91,6 +90,11 @@ class Draw:
                 _torch_data.set_generator_state(sampler.generator, begun_at)
             self._begun_at = _torch_data.generator_state(sampler.generator)
         return iter(known)
+
+    def decide(self) -> None:
+        """Decides the order of a `RandomSampler` now, if nothing was drawn yet."""
+        if self._begun_at is None and is_shuffling(self._source):
+            self._iterator = self._shuffled(self._source, None)
 
     def state(self) -> dict[str, Any]:
         """Where it is after what was drawn last."""
@@ -160,6 +164,10 @@ class Order:
                 raise
         return batch
 
+    def decide(self) -> None:
+        """Decides the order now, where that is done when its first index is drawn."""
+        self._draw.decide()
+
     def state(self) -> dict[str, Any]:
         return self._draw.state()
 
@@ -181,6 +189,9 @@ class Endless:
 
     def next(self) -> Any:
         return self._batch_size
+
+    def decide(self) -> None:
+        pass
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -3,7 +3,8 @@
 import os
 import time
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ class Setup:
     """What a pass is made of."""
 
     crew: Crew
+    # Called at the end of the pass: what becomes of the crew.
+    release: Callable[[], None]
     # "inline", "threads" or "processes".
     kind: str
     job: Job
@@ -34,7 +37,6 @@ class Setup:
     ahead: int
     shards: list[int]
     in_order: bool
-    is_persistent: bool
     books: Books
     patience: Patience
     # Substitutes for on_error="replace" are taken from the whole dataset: (seed, length).
@@ -67,6 +69,9 @@ class Pass(Iterator[Any]):
         self._loader = loader
         self._crew: Crew | None = setup.crew
         self._process = os.getpid()
+        # Also when the loop is left and the pass is dropped. Not at exit: then the loader closes everything.
+        self._release = weakref.finalize(self, setup.release)
+        self._release.atexit = False
         self._sent: dict[int, _Sent] = {}
         self._ready: dict[int, Result] = {}
         self._numbers = 0
@@ -74,7 +79,7 @@ class Pass(Iterator[Any]):
         self._outstanding = dict.fromkeys(setup.shards, 0)
         self._cursor = 0
         self._is_drawn_out = False
-        self._progress = setup.progress
+        self.progress = self._progress = setup.progress
         self.wait_seconds = 0.0
         self.waits: list[float] = []
         self._resume()
@@ -84,7 +89,7 @@ class Pass(Iterator[Any]):
     def _resume(self) -> None:
         setup, where = self._setup, self._progress.where
         if setup.resumed is None:
-            where.order = setup.order.state()
+            self._progress.begin(setup.order.state())
             return
         since = self._progress.resume(setup.resumed)
         self._numbers, self._drawn_samples = where.number, where.position
@@ -100,6 +105,13 @@ class Pass(Iterator[Any]):
 
     def __iter__(self) -> "Pass":
         return self
+
+    def state(self) -> dict[str, Any]:
+        """Where it is. What decides its order is decided now, if it was not before."""
+        if self._progress.where.number == 0:
+            self._setup.order.decide()
+            self._progress.know_order(self._setup.order.state())
+        return self._progress.state()
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -295,8 +307,8 @@ class Pass(Iterator[Any]):
     def close(self) -> None:
         """Ends the workers of this pass, unless they are to stay for the next one. Further calls do nothing."""
         crew, self._crew = self._crew, None
-        if crew is not None and not self._setup.is_persistent and self._process == os.getpid():
-            crew.close()
+        if crew is not None:
+            self._release()
 
 
 def in_words(crew: Crew) -> str:

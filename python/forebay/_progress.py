@@ -53,6 +53,17 @@ class Progress:
     # With `in_order=False`: the order's state after each task that came before its turn.
     _orders: dict[int, Any] = field(default_factory=dict)
 
+    def begin(self, order: dict[str, Any]) -> None:
+        """Begins a whole pass."""
+        self.where.order = order
+        self._snapshot = self.where.copy() if self._is_sparse else None
+
+    def know_order(self, order: dict[str, Any]) -> None:
+        """Takes note of what decides the order, where nothing of it was handed over yet."""
+        for where in (self.where, self._snapshot):
+            if where is not None and where.number == 0:
+                where.order = order | {"count": 0}
+
     def resume(self, state: dict[str, Any]) -> int:
         """Begins where a state was taken, and gives how many batches after that have been handed over already."""
         where = self.where

@@ -1,11 +1,12 @@
 """The loader for Python datasets: torch's meaning of everything, crews of workers behind it."""
 
 import copy
+import functools
 import os
 import random
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from forebay._settings import Patience
 from forebay._workers.fetch import is_stateful
 from forebay._workers.inline import InlineCrew
 from forebay._workers.job import Crew, Job
+from forebay._workers.processes import ProcessCrew
 from forebay._workers.threads import ThreadCrew
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
@@ -52,6 +54,16 @@ def is_free_threaded() -> bool:
     return asked is not None and not asked()
 
 
+def _nothing() -> None:
+    pass
+
+
+def _rest(crew: ProcessCrew, resting: list[ProcessCrew]) -> None:
+    """Ends the workers of a pass; what they were forked from waits for the next one."""
+    crew.rest()
+    resting.append(crew)
+
+
 class PythonLoader:
     """What is behind a `DataLoader` of a Python dataset.
 
@@ -71,7 +83,12 @@ class PythonLoader:
         self._passes: list[weakref.ref[Pass]] = []
         # Of the pass that was begun last, which may be gone.
         self._progress: Progress | None = None
+        # Workers that stay from pass to pass.
         self._staying: tuple[Crew, Job, list[int]] | None = None
+        # Nurseries that nobody works for at the moment.
+        self._resting: list[ProcessCrew] = []
+        # What a state that was taken between two passes says of the next one.
+        self._promised: dict[str, Any] | None = None
         self._is_closed = False
         self._process: int | None = None
         if policy.on_error == "skip" and (policy.place is not None or _contract.world_size() > 1):
@@ -88,14 +105,18 @@ class PythonLoader:
         finished = resumed if resumed is not None and resumed["finished"] else None
         if finished is not None:
             self.epoch, resumed = finished["epoch"] + 1, None
+            self._promised = finished.get("next")
         if resumed is not None:
             self.epoch = resumed["epoch"]
+            if "next" in resumed:  # taken before the pass began
+                self._promised, resumed = resumed["next"], None
+        promised, self._promised = self._promised, None
         epoch, self.epoch = self.epoch, self.epoch + 1
         for latest in self._living() if loader.persistent_workers else []:
             latest.close()  # workers that stay work for one pass at a time
         order = self._order(loader, epoch)
         self._begin_order(loader, order, epoch, finished, resumed)
-        setup = self._setup(loader, order, epoch, resumed, finished)
+        setup = self._setup(loader, order, epoch, resumed, finished, promised)
         made = Pass(setup, loader)
         self._process = os.getpid()
         self._passes = [known for known in self._passes if known() is not None] + [weakref.ref(made)]
@@ -128,18 +149,22 @@ class PythonLoader:
             return _torch_data.draw_base_seed(loader.generator)
         return random.getrandbits(62)
 
-    def _setup(self, loader: Any, order: Any, epoch: int, resumed: Any, finished: Any) -> Setup:
+    def _setup(self, loader: Any, order: Any, epoch: int, resumed: Any, finished: Any, promised: Any) -> Setup:
         policy, count = self._policy, loader.num_workers
         kind = self.kind(loader)
         stays = kind != "inline" and loader.persistent_workers
         is_renewed = stays and self._staying is not None and resumed is None
-        if is_renewed and self._staying is not None:
+        if promised is not None:
+            base_seed = promised["base_seed"]
+        elif is_renewed and self._staying is not None:
             base_seed = self._staying[1].base_seed
         else:
             base_seed = self._base_seed(loader, epoch)
         if resumed is not None:
             base_seed = resumed["base_seed"]
             order.restore(resumed["order"])
+        elif promised is not None and promised["order"] is not None:
+            order.restore(promised["order"])
         elif count > 0:
             order.begin()  # torch does, twice: samplers that draw random numbers then draw them twice
         shard_count = count if resumed is None or not self._is_iterable else resumed["shard_count"]
@@ -163,7 +188,7 @@ class PythonLoader:
         )
         shards = list(range(max(1, shard_count)))
         states = self._states(loader, resumed, finished, shards, kind)
-        crew = self._crew(kind, job, shards, states, stays)
+        crew, release = self._crew(kind, job, shards, states, stays)
         progress = Progress(
             epoch=epoch,
             base_seed=base_seed,
@@ -177,6 +202,7 @@ class PythonLoader:
         ahead = 1 if kind == "inline" else max(1, loader.prefetch_factor or 0) * max(1, len(shards))
         return Setup(
             crew=crew,
+            release=release,
             kind=kind,
             job=job,
             order=order,
@@ -184,7 +210,6 @@ class PythonLoader:
             ahead=ahead,
             shards=shards,
             in_order=bool(loader.in_order) or kind == "inline",
-            is_persistent=stays,
             books=self.books,
             patience=Patience(policy.stall_seconds, float(loader.timeout) or float("inf")),
             replaces_from=self._replaces_from(loader),
@@ -210,20 +235,33 @@ class PythonLoader:
             return "threads"
         return "processes"
 
-    def _crew(self, kind: str, job: Job, shards: list[int], states: list[Any] | None, stays: bool) -> Crew:
+    def _crew(
+        self, kind: str, job: Job, shards: list[int], states: list[Any] | None, stays: bool
+    ) -> tuple[Crew, Callable[[], None]]:
+        """Workers, at work, and what becomes of them at the end of the pass."""
         if stays and self._staying is not None:
             crew, _, before = self._staying
             if before == shards:
-                crew.renew({"base_seed": job.base_seed, "shard_count": job.shard_count}, states)
-                self._staying = crew, job, shards
-                return crew
-            self._staying = None
-            crew.close()
+                crew.renew({}, states)  # their random numbers go on, too
+                return crew, _nothing
+            self._end_staying()
         crew = self._hired(kind)
-        crew.start(job, shards, states)
+        try:
+            crew.start(job, shards, states)
+        except BaseException:
+            crew.close()
+            raise
         if stays:
             self._staying = crew, job, shards
-        return crew
+            return crew, _nothing
+        if isinstance(crew, ProcessCrew):
+            return crew, functools.partial(_rest, crew, self._resting)
+        return crew, crew.close
+
+    def _end_staying(self) -> None:
+        staying, self._staying = self._staying, None
+        if staying is not None:
+            staying[0].close()
 
     def _hired(self, kind: str) -> Crew:
         policy = self._policy
@@ -231,8 +269,8 @@ class PythonLoader:
             return InlineCrew()
         if kind == "threads":
             return ThreadCrew(policy.deadline_seconds)
-        from forebay._workers.processes import ProcessCrew
-
+        if self._resting:
+            return self._resting.pop()
         return ProcessCrew(
             deadline_seconds=policy.deadline_seconds,
             memory_budget=policy.memory_budget,
@@ -263,14 +301,31 @@ class PythonLoader:
         """The resume point: what the loop has got counts, not what was prefetched."""
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
-        if self._progress is not None:
+        living = self._living()
+        if self._progress is not None and living and living[-1].progress is self._progress:
+            told = living[-1].state()
+        elif self._progress is not None:
             told = self._progress.state()
         else:
             told = {"epoch": self.epoch, "step": 0, "position": 0, "finished": False, "order": {"count": 0}}
             told |= {"base_seed": None, "shard_count": loader.num_workers}
-            if loader.num_workers == 0 and is_stateful(loader.dataset):
-                told["initial"] = loader.dataset.state_dict()
+        if told["finished"] or self._progress is None:
+            told["next"] = self._promise(loader)
         return {"forebay": _VERSION, **self._identity(loader), **told}
+
+    def _promise(self, loader: Any) -> dict[str, Any]:
+        """Decides what decides the next pass, as torch would when it begins: drawn once, and kept to."""
+        if self._promised is None:
+            stays = loader.persistent_workers and self._staying is not None
+            seed = self._staying[1].base_seed if stays and self._staying is not None else None
+            base_seed = self._base_seed(loader, self.epoch) if seed is None else seed
+            order = None
+            if not self._is_iterable and self._policy.seed is None and _order.is_shuffling(loader.sampler):
+                draw = self._order(loader, self.epoch)
+                draw.decide()
+                order = draw.state()
+            self._promised = {"base_seed": base_seed, "order": order}
+        return self._promised
 
     def _identity(self, loader: Any) -> dict[str, Any]:
         length = None
@@ -281,7 +336,8 @@ class PythonLoader:
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
-        self._progress = None
+        self._progress = self._promised = None
+        self._end_staying()  # they are in the midst of another pass
         if not state_dict:
             self._resumed = None
             return
@@ -394,7 +450,7 @@ class PythonLoader:
             return
         for one in self._living():
             one.close()
-        staying, self._staying = self._staying, None
-        if staying is not None:
-            staying[0].close()
+        self._end_staying()
+        while self._resting:
+            self._resting.pop().close()
         self.books.close()

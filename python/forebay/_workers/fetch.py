@@ -77,7 +77,9 @@ class Fetcher:
         if job.is_iterable:
             self._stream = _Stream(self._dataset, state)
             if state is not None and state.get("finished"):
-                self._stream = _Stream(self._dataset, None)  # that pass is over: another one begins
+                # That pass is over, which a generator that was told where to go on learns only when it is asked.
+                self._stream.draw()
+                self._stream = _Stream(self._dataset, None)
         # Decided once: the attribute may be computed, and `None` switches it off.
         self._get_many = None if job.is_iterable else getattr(self._dataset, "__getitems__", None) or None
 

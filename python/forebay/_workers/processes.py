@@ -214,6 +214,15 @@ class ProcessCrew:
                 self._dismiss(seat)
                 self._hire(seat)
 
+    def rest(self) -> None:
+        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds."""
+        if not self._closer.alive or os.getpid() != self._house.owner:
+            return
+        for seat in self._seats.values():
+            self._dismiss(seat)
+        self._seats.clear()
+        self._results.clear()
+
     def close(self) -> None:
         """Ends every worker. Further calls do nothing."""
         self._closer()
