@@ -61,8 +61,8 @@ class Progress:
     def know_order(self, order: dict[str, Any]) -> None:
         """Takes note of what decides the order, where nothing of it was handed over yet."""
         for where in (self.where, self._snapshot):
-            if where is not None and where.number == 0:
-                where.order = order | {"count": 0}
+            if where is not None and where.number == 0 and "begun_at" in order:
+                where.order = {"count": 0, "begun_at": order["begun_at"]}
 
     def resume(self, state: dict[str, Any]) -> int:
         """Begins where a state was taken, and gives how many batches after that have been handed over already."""

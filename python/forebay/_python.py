@@ -16,6 +16,7 @@ from forebay._failures import Failures, Report
 from forebay._pass import Pass, Setup
 from forebay._progress import Progress
 from forebay._settings import Patience
+from forebay._workers import spare
 from forebay._workers.fetch import is_stateful
 from forebay._workers.inline import InlineCrew
 from forebay._workers.job import Crew, Job
@@ -87,6 +88,10 @@ class PythonLoader:
         self._staying: tuple[Crew, Job, list[int]] | None = None
         # Nurseries that nobody works for at the moment.
         self._resting: list[ProcessCrew] = []
+        # And those that somebody does, for passes to come.
+        self._kept: list[ProcessCrew] = []
+        for crews in (self._resting, self._kept):
+            weakref.finalize(self, spare.leave, crews).atexit = False
         # What a state that was taken between two passes says of the next one.
         self._promised: dict[str, Any] | None = None
         self._is_closed = False
@@ -253,6 +258,7 @@ class PythonLoader:
             raise
         if stays:
             self._staying = crew, job, shards
+            self._kept[:] = [crew] if isinstance(crew, ProcessCrew) else []
             return crew, _nothing
         if isinstance(crew, ProcessCrew):
             return crew, functools.partial(_rest, crew, self._resting)
@@ -260,7 +266,10 @@ class PythonLoader:
 
     def _end_staying(self) -> None:
         staying, self._staying = self._staying, None
-        if staying is not None:
+        if staying is not None and isinstance(staying[0], ProcessCrew):
+            self._kept.clear()
+            _rest(staying[0], self._resting)
+        elif staying is not None:
             staying[0].close()
 
     def _hired(self, kind: str) -> Crew:
@@ -271,11 +280,7 @@ class PythonLoader:
             return ThreadCrew(policy.deadline_seconds)
         if self._resting:
             return self._resting.pop()
-        return ProcessCrew(
-            deadline_seconds=policy.deadline_seconds,
-            memory_budget=policy.memory_budget,
-            max_worker_memory=policy.max_worker_memory,
-        )
+        return spare.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)
 
     def _states(self, loader: Any, resumed: Any, finished: Any, shards: list[int], kind: str) -> list[Any] | None:
         """The states that the shards go on from."""
