@@ -732,7 +732,7 @@ class ProcessCrew:
         for seat in self._seats.values():
             if seat.worker is None:
                 continue
-            stage, generation, number, position, since, _ = seat.worker.board.hand()
+            stage, generation, number, position, since = seat.worker.board.hand()
             task = next((task for task in seat.tasks if task.number == number), None)
             is_known = task is not None and generation == self._generation and self._job is not None
             if stage in (slate.IDLE, slate.LEAVING) or (stage != slate.STARTING and not is_known):
