@@ -1,5 +1,6 @@
 """Workers that are killed, crash, leave or hang: every task has its result, and what was at fault is named."""
 
+import contextlib
 import ctypes
 import os
 import random
@@ -126,10 +127,8 @@ def test_makes_the_same_samples_when_workers_are_killed_at_any_moment(undisturbe
             if time.monotonic() < after or not pids:
                 return
             after = time.monotonic() + 0.1 * chance.random()
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(pids), chance.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)))
-            except ProcessLookupError:
-                pass
 
         made = crews.results(crew, crews.tasks(job, 4000, 16), each=kill, seconds=150)
         assert crew.stats()["restarts"] >= 5
@@ -157,8 +156,7 @@ def test_names_the_sample_that_takes_down_two_workers(kind: str) -> None:
             crew.start(job, [0, 1], None)
             made = crews.results(crew, crews.tasks(job, 100, 8))
             assert crew.stats()["restarts"] == 2 * count
-            rest = [result.value.tolist() for result in made[:4] + made[5:]]
-            assert sum(rest, []) == [*range(32), *range(40, 100)]
+            assert crews.flat(result.value for result in made[:4] + made[5:]) == [*range(32), *range(40, 100)]
             check_named(kind, policy, made[4])
 
 
@@ -261,7 +259,7 @@ def test_finds_the_sample_in_a_batch_that_is_asked_for_at_once() -> None:
         made = crews.results(crew, crews.tasks(job, 64, 8))
     (incident,) = made[2].incidents
     assert (incident.index, incident.outcome) == (21, "skipped")
-    assert sum((result.value.tolist() for result in made), []) == [index for index in range(64) if index != 21]
+    assert crews.flat(result.value for result in made) == [index for index in range(64) if index != 21]
 
 
 def crash_on_32(samples: list[int]) -> Any:
@@ -398,16 +396,17 @@ def test_a_replacement_is_ready_within_milliseconds() -> None:
 
     job = crews.job(list(range(10_000)), shard_count=1)
     with crews.crew(job) as crew:
-        todo = crews.tasks(job, 8 * 12, 8)
         times = []
-        for task in todo:
-            pid = crew.stats()["workers"][0]["pid"]
+        for task in crews.tasks(job, 8 * 12, 8):
             crew.submit(task)
             assert crew.receive(30) is not None
-            before = time.monotonic()
-            pid = crew.stats()["workers"][0]["pid"]
+            before, pid = time.monotonic(), pid_of(crew)
             os.kill(pid, signal.SIGKILL)
-            assert crews.wait_until(lambda: crew.receive(0.0) is None and crew.stats()["workers"][0]["pid"] not in (0, pid))
+            assert crews.wait_until(lambda: crew.receive(0.0) is None and pid_of(crew) not in (0, pid))
             times.append(time.monotonic() - before)
     print(f"replaced in {sorted(times)[len(times) // 2] * 1000:.1f} ms")
     assert sorted(times)[len(times) // 2] < 0.5
+
+
+def pid_of(crew: Any) -> int:
+    return int(crew.stats()["workers"][0]["pid"])

@@ -182,10 +182,11 @@ class ProcessCrew:
         if self._house.process is None:
             self._open_nursery()
         self._send_job()
-        self._seats = {}
-        for place, shard in enumerate(shards):
-            seat = _Seat(shard, states[place] if states else None, last=(self._generation, -1))
-            self._seats[shard] = seat
+        self._seats = {
+            shard: _Seat(shard, states[place] if states else None, last=(self._generation, -1))
+            for place, shard in enumerate(shards)
+        }
+        for seat in self._seats.values():
             self._hire(seat)
 
     def renew(self, changes: Mapping[str, Any], states: list[Any] | None) -> None:
