@@ -8,10 +8,12 @@ import importlib
 import multiprocessing.context
 import random
 import threading
+import warnings
 import zlib
 from typing import Any
 
 from forebay._modules import imported
+from forebay._notice import users_level
 from forebay._torch import _loaded, load
 
 
@@ -204,6 +206,54 @@ def integers(values: Any) -> Any:
         return torch.tensor(values, dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError):
         return values
+
+
+def collate_function(is_batched: bool) -> Any:
+    """Torch's own function, by its name there: users compare it."""
+    return load().utils.data.default_collate if is_batched else load().utils.data.default_convert
+
+
+def is_pipe(dataset: Any) -> bool:
+    """Whether it is one of torch's `IterDataPipe`s or `MapDataPipe`s."""
+    torch = _loaded()
+    return torch is not None and isinstance(dataset, (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe))
+
+
+def unwrapped(dataset: Any) -> Any:
+    """The dataset itself, where torch's loader would have put it into something."""
+    return dataset
+
+
+def for_pass(dataset: Any, generator: Any, is_here: bool) -> Any:
+    """The dataset as a pass takes it. Torch's data pipes get their seed, and in this process their shard."""
+    return dataset
+
+
+def init_function(dataset: Any, worker_init_fn: Any) -> Any:
+    """What a worker calls first."""
+    return worker_init_fn
+
+
+def pin_device(is_wanted: bool, name: str) -> str | None:
+    """Where pinned memory is for; `None` where it is not wanted or there is no device, which torch's words say."""
+    if not is_wanted:
+        return None
+    if name:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{name}'.",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+    device = accelerator()
+    if device is None:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+    return device
 
 
 def bytes_tensor(data: bytes) -> Any:

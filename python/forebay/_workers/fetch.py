@@ -77,7 +77,9 @@ class Fetcher:
         if job.is_iterable:
             self._stream = _Stream(self._dataset, state)
             if state is not None and state.get("finished"):
-                self._stream = _Stream(self._dataset, None)  # that pass is over: another one begins
+                # That pass is over, which a generator that was told where to go on learns only when it is asked.
+                self._stream.draw()
+                self._stream = _Stream(self._dataset, None)
         # Decided once: the attribute may be computed, and `None` switches it off.
         self._get_many = None if job.is_iterable else getattr(self._dataset, "__getitems__", None) or None
 
@@ -130,9 +132,13 @@ class Fetcher:
             samples = self._batch(task, result)
         else:
             samples = self._single(task, result)
-        result.sample_count = len(samples) if self._job.is_batched else int(samples is not END)
-        if not result.sample_count:
+        if result.delivered is not None and not result.delivered:
             return  # all of them were skipped: there is no batch
+        if self._stream is not None:
+            result.sample_count = len(samples) if self._job.is_batched else 1
+        else:  # what `__getitems__` gave need not have a length
+            asked = len(task.indices) if self._job.is_batched else 1
+            result.sample_count = asked if result.delivered is None else len(result.delivered)
         self._note(-1)
         try:
             result.value = self._collate(samples)

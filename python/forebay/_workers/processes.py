@@ -215,6 +215,30 @@ class ProcessCrew:
                 self._dismiss(seat)
                 self._hire(seat)
 
+    def settings(
+        self, deadline_seconds: float | None, memory_budget: int | None, max_worker_memory: int | None
+    ) -> None:
+        """Takes the limits of the loader that it works for next."""
+        self._deadline_seconds = deadline_seconds
+        self._budget_bytes, self._max_worker_bytes = memory_budget, max_worker_memory
+        self._counts = dict.fromkeys(self._counts, 0)
+        self._growth.clear()
+
+    def is_at_hand(self) -> bool:
+        """Whether it is this process's, open, and its nursery alive."""
+        nursery_process = self._house.process
+        is_ours = self._closer.alive and os.getpid() == self._house.owner
+        return is_ours and nursery_process is not None and nursery_process.poll() is None
+
+    def rest(self) -> None:
+        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds."""
+        if not self._closer.alive or os.getpid() != self._house.owner:
+            return
+        for seat in self._seats.values():
+            self._dismiss(seat)
+        self._seats.clear()
+        self._results.clear()
+
     def close(self) -> None:
         """Ends every worker. Further calls do nothing."""
         self._closer()
