@@ -63,3 +63,12 @@ class Growth:
             for later in points[place + 1 :]
         ]
         return 1000 * median(slopes)
+
+
+def growth_over(samples: int, grown_bytes: int, grown_fds: int) -> tuple[float | None, float | None]:
+    """Bytes and descriptors for every 1,000 samples of a worker that grew until it had to leave."""
+    count = max(1, samples)
+    return (
+        1000 * grown_bytes / count if grown_bytes >= _LEAST_BYTES else None,
+        1000 * grown_fds / count if grown_fds >= _LEAST_FDS else None,
+    )

@@ -1,5 +1,6 @@
 """The loop in a worker process: takes tasks, makes them, sends results, and looks at what it uses itself."""
 
+import contextlib
 import faulthandler
 import os
 import resource
@@ -76,11 +77,11 @@ class _Meter:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_fd = int(soft * _FD_SHARE) if soft != resource.RLIM_INFINITY else 1 << 30
-        self.baseline_bytes = self._memory_bytes()
+        self._first_bytes, self._first_fds = self._memory_bytes(), len(os.listdir("/proc/self/fd"))
         self.max_bytes = max_memory_bytes
-        if max_memory_bytes is not None and self.baseline_bytes * 1.25 > max_memory_bytes:
+        if max_memory_bytes is not None and self._first_bytes * 1.25 > max_memory_bytes:
             # A fresh worker would be no smaller.
-            self.max_bytes = int(self.baseline_bytes * 1.25)
+            self.max_bytes = int(self._first_bytes * 1.25)
         self._looked = 0.0
         self.look(0)
 
@@ -91,6 +92,10 @@ class _Meter:
         except OSError:  # closed by the dataset's code
             return 0
         return (int(fields[1]) - int(fields[2])) * self._page_bytes
+
+    def grown(self) -> tuple[int, int]:
+        """By how many bytes and descriptors this process grew since it began."""
+        return self._memory_bytes() - self._first_bytes, len(os.listdir("/proc/self/fd")) - self._first_fds
 
     def look(self, samples: int) -> str | None:
         """Why this worker should be exchanged, if it should."""
@@ -183,7 +188,10 @@ class Worker:
             self._run()
         except _FullError as full:
             self._board.stage(slate.LEAVING)
-            self._wire.send(RECYCLE, [parcel.dumps((str(full), open_files()))])
+            grown_bytes, grown_fds = self._meter.grown()
+            told = parcel.dumps((str(full), self._samples, grown_bytes, grown_fds, open_files()))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._wire.send(RECYCLE, [told])
         return 0
 
     def _run(self) -> None:
