@@ -33,11 +33,6 @@ def seed(number: int) -> None:
         torch.default_generator.manual_seed(number)
 
 
-def numpy_seed(base_seed: int, shard: int) -> list[int]:
-    """What torch seeds NumPy with in a worker."""
-    return list(importlib.import_module("torch.utils.data._utils.worker")._generate_state(base_seed, shard))
-
-
 def random_state() -> Any:
     """The state of torch's generator of the CPU; `None` where torch is not imported."""
     return None if (torch := _loaded()) is None else torch.default_generator.get_state()

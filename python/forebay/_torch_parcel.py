@@ -18,8 +18,10 @@ def reduced(obj: Any, is_sharing: bool = False) -> Any:
     With `is_sharing`, a tensor in shared memory stays one: both sides see what either writes.
     """
     torch = imported("torch")
-    if torch is None or not isinstance(obj, torch.Tensor):
+    if torch is None:
         return NotImplemented
+    if not isinstance(obj, torch.Tensor):
+        return _shared_storage(torch, obj) if is_sharing else NotImplemented
     kind = type(obj)
     if is_sharing and (obj.device.type != "cpu" or obj.is_shared()):
         return importlib.import_module("torch.multiprocessing.reductions").reduce_tensor(obj)
@@ -39,7 +41,7 @@ def reduced(obj: Any, is_sharing: bool = False) -> Any:
         )
     flat, shape, strides = obj.detach(), tuple(obj.shape), None
     if not flat.is_contiguous():
-        if torch._prims_common.is_non_overlapping_and_dense(flat):
+        if _is_dense(flat):
             strides = flat.stride()
             flat = flat.as_strided((flat.numel(),), (1,))
         else:
@@ -48,6 +50,25 @@ def reduced(obj: Any, is_sharing: bool = False) -> Any:
         return _rebuilt_empty, (obj.dtype, shape, obj.requires_grad)
     memory = pickle.PickleBuffer(flat.reshape(-1).view(torch.uint8).numpy())
     return _rebuilt, (memory, obj.dtype, shape, strides, obj.requires_grad)
+
+
+def _shared_storage(torch: Any, obj: Any) -> Any:
+    """The memory of a tensor that is shared already: its descriptor goes along."""
+    if isinstance(obj, torch.UntypedStorage) and obj.is_shared():
+        return importlib.import_module("torch.multiprocessing.reductions").reduce_storage(obj)
+    if isinstance(obj, torch.storage.TypedStorage) and obj._untyped_storage.is_shared():
+        return importlib.import_module("torch.multiprocessing.reductions").reduce_typed_storage(obj)
+    return NotImplemented
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether its elements fill their memory without gaps, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _rebuilt(memory: Any, dtype: Any, shape: tuple[int, ...], strides: Any, requires_grad: bool) -> Any:

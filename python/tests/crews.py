@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,10 @@ def values(made: list[Result]) -> list[Any]:
             print(result.value.traceback)
             raise result.value.exception
     return [result.value for result in made if result.value is not END]
+
+
+def flat(batches: Iterable[Any]) -> list[Any]:
+    return [sample for batch in batches for sample in batch.tolist()]
 
 
 def children(pid: int | None = None) -> list[int]:

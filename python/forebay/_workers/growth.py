@@ -5,9 +5,10 @@ from itertools import pairwise
 from statistics import median
 
 _MAX_POINTS = 64
-_LEAST_POINTS = 8
+_LEAST_POINTS = 12
+_LEAST_SAMPLES = 300
 # Growth that is worth a word, over what was seen: caches fill, allocators keep some.
-_LEAST_BYTES = 32 << 20
+_LEAST_BYTES = 64 << 20
 _LEAST_FDS = 16
 
 
@@ -45,7 +46,13 @@ class Growth:
             return None
         # The first of them are start-up: imports, caches.
         points = points[len(points) // 4 :]
-        if points[-1][1] - points[0][1] < least:
+        if points[-1][1] - points[0][1] < least or points[-1][0] - points[0][0] < _LEAST_SAMPLES:
+            return None
+        # What slows down is a cache that fills, not a leak.
+        middle = points[len(points) // 2]
+        early = (middle[1] - points[0][1]) / (middle[0] - points[0][0])
+        late = (points[-1][1] - middle[1]) / (points[-1][0] - middle[0])
+        if late < 0.6 * early:
             return None
         steps = [later[1] - earlier[1] for earlier, later in pairwise(points)]
         if sum(step > 0 for step in steps) < 0.75 * len(steps):
@@ -56,3 +63,12 @@ class Growth:
             for later in points[place + 1 :]
         ]
         return 1000 * median(slopes)
+
+
+def growth_over(samples: int, grown_bytes: int, grown_fds: int) -> tuple[float | None, float | None]:
+    """Bytes and descriptors for every 1,000 samples of a worker that grew until it had to leave."""
+    count = max(1, samples)
+    return (
+        1000 * grown_bytes / count if grown_bytes >= _LEAST_BYTES else None,
+        1000 * grown_fds / count if grown_fds >= _LEAST_FDS else None,
+    )

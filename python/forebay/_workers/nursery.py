@@ -87,15 +87,16 @@ class Nursery:
 
     def run(self) -> None:
         """Serves until the loader is gone."""
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            self._serve()
+
+    def _serve(self) -> None:
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._parent:
                     return
                 if fd == self._wire.fileno():
-                    try:
-                        self._obey()
-                    except (EOFError, BrokenPipeError, ConnectionResetError):
-                        return
+                    self._obey()
                 elif fd == 2:
                     self._pass_on()
                 elif (child := self._by_fd.get(fd)) is not None:

@@ -10,7 +10,7 @@ import pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import context
+from multiprocessing import context, reduction
 from typing import Any
 
 import cloudpickle
@@ -271,10 +271,21 @@ def _spawning() -> Iterator[_Spawning]:
         context.set_spawning_popen(before)
 
 
+# How multiprocessing pickles its own: pipes, shared memory, sockets.
+_MULTIPROCESSING: dict[type, Callable[[Any], Any]] = reduction.ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+
+
 class _JobPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         found = _torch_parcel.reduced(obj, is_sharing=True)
-        return super().reducer_override(obj) if found is NotImplemented else found
+        if found is not NotImplemented:
+            return found
+        kind = type(obj)
+        reduce = _MULTIPROCESSING.get(kind)
+        # Torch registers its tensors there too, and would move them to `/dev/shm`.
+        if reduce is not None and kind.__module__.partition(".")[0] != "torch":
+            return reduce(obj)
+        return super().reducer_override(obj)
 
 
 class SealedJob:

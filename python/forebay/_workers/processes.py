@@ -23,7 +23,7 @@ from typing import Any
 from forebay import _notice, _torch
 from forebay._workers import autopsy, blocks, limits, nursery, parcel, slate, wire, worker
 from forebay._workers.autopsy import Death
-from forebay._workers.growth import Growth
+from forebay._workers.growth import Growth, growth_over
 from forebay._workers.inline import index_at
 from forebay._workers.job import Incident, Job, Raised, Result, Task
 from forebay.errors import StoppedError, WorkerDiedError
@@ -182,10 +182,11 @@ class ProcessCrew:
         if self._house.process is None:
             self._open_nursery()
         self._send_job()
-        self._seats = {}
-        for place, shard in enumerate(shards):
-            seat = _Seat(shard, states[place] if states else None, last=(self._generation, -1))
-            self._seats[shard] = seat
+        self._seats = {
+            shard: _Seat(shard, states[place] if states else None, last=(self._generation, -1))
+            for place, shard in enumerate(shards)
+        }
+        for seat in self._seats.values():
             self._hire(seat)
 
     def renew(self, changes: Mapping[str, Any], states: list[Any] | None) -> None:
@@ -456,9 +457,9 @@ class ProcessCrew:
             return
         kind, content, fds = message
         if kind == worker.RECYCLE:
-            reason, files = parcel.loads(content)
-            source.recycling = reason
-            self._look(source, files, is_last=True)
+            source.recycling, samples, grown_bytes, grown_fds, files = parcel.loads(content)
+            memory, descriptors = growth_over(samples, grown_bytes, grown_fds)
+            self._note_growth(source, memory, descriptors, files)
         elif kind == worker.RESULT:
             self._take(source, content, fds)
 
@@ -729,15 +730,20 @@ class ProcessCrew:
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _look(self, source: _Worker, files: list[tuple[str, int]] | None = None, is_last: bool = False) -> None:
-        """Notes what a worker uses; says so, once, if it grows and grows."""
+    def _look(self, source: _Worker) -> None:
+        """Notes what a worker uses."""
         memory_bytes, fds, _, samples = source.board.used()
         source.growth.add(samples, memory_bytes, fds)
         memory, descriptors = source.growth.memory_per_1000(), source.growth.fds_per_1000()
+        files = worker.open_files(source.board.pid()) if descriptors is not None else []
+        self._note_growth(source, memory, descriptors, files)
+
+    def _note_growth(
+        self, source: _Worker, memory: float | None, descriptors: float | None, files: list[tuple[str, int]]
+    ) -> None:
+        """Keeps what a worker grows by, and says so, once."""
         if memory is None and descriptors is None:
             return
-        if descriptors is not None and files is None:
-            files = worker.open_files(source.board.pid())
         found = {
             "shard": source.shard,
             "bytes_per_1000_samples": memory,
@@ -756,7 +762,7 @@ class ProcessCrew:
         for seat in self._seats.values():
             if seat.worker is None:
                 continue
-            stage, generation, number, position, since, _ = seat.worker.board.hand()
+            stage, generation, number, position, since = seat.worker.board.hand()
             task = next((task for task in seat.tasks if task.number == number), None)
             is_known = task is not None and generation == self._generation and self._job is not None
             if stage in (slate.IDLE, slate.LEAVING) or (stage != slate.STARTING and not is_known):

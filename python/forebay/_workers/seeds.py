@@ -7,7 +7,7 @@ import hashlib
 import random
 from typing import Any
 
-from forebay import _torch, _torch_data
+from forebay import _torch_data
 from forebay._modules import imported
 
 
@@ -17,8 +17,9 @@ def of_worker(base_seed: int, shard: int) -> int:
     random.seed(seed)
     _torch_data.seed(seed)
     if (numpy := imported("numpy")) is not None:
-        entropy = (shard, base_seed & 0xFFFFFFFF, base_seed >> 32)
-        numpy.random.seed(_torch_data.numpy_seed(base_seed, shard) if _torch.is_available() else entropy)
+        # What torch computes by itself, to the same result, so that torch need not be imported for it.
+        entropy = (shard, base_seed & 0xFFFFFFFF, base_seed >> 32, 0)
+        numpy.random.seed(numpy.random.SeedSequence(entropy).generate_state(4))
     return seed
 
 

@@ -7,6 +7,7 @@ after the worker's death.
 
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 from forebay._workers.blocks import PAGE_BYTES, Mapping
@@ -14,12 +15,12 @@ from forebay._workers.blocks import PAGE_BYTES, Mapping
 # What a worker is at.
 STARTING, IDLE, WORKING, SENDING, WAITING, LEAVING = range(6)
 
-_HAND = struct.Struct("<qqqqqq")  # stage, generation, number, position, since, samples begun
-_USE = struct.Struct("<qqqq")  # rss, descriptors, threads, samples done
+_HAND = struct.Struct("<qqqqq")  # stage, generation, number, position, since
+_USE = struct.Struct("<qqqq")  # memory, descriptors, threads, samples made
 _PID = struct.Struct("<q")
 _NUMBER = struct.Struct("<q")
 _HAND_AT, _USE_AT, _PID_AT, _GENERATION_AT = 0, 64, 128, 192
-_POSITION = struct.Struct("<qqq")
+_POSITION = struct.Struct("<qq")
 _POSITION_AT = _HAND_AT + 24
 
 # Two places for random states: that after the last task that was finished, and that after the one before.
@@ -34,7 +35,6 @@ class Slate:
 
     def __init__(self, fd: int) -> None:
         self._view = memoryview(Mapping(fd, SIZE_BYTES).array())
-        self._samples = 0
         self._turn = 0
 
     # The worker's side.
@@ -44,19 +44,22 @@ class Slate:
 
     def at(self, stage: int, generation: int, number: int) -> None:
         """Notes what the worker is at from now on."""
-        _HAND.pack_into(self._view, _HAND_AT, stage, generation, number, -1, time.monotonic_ns(), self._samples)
+        _HAND.pack_into(self._view, _HAND_AT, stage, generation, number, -1, time.monotonic_ns())
 
     def stage(self, stage: int) -> None:
         _NUMBER.pack_into(self._view, _HAND_AT, stage)
 
-    def note(self, position: int) -> None:
-        """Notes which sample of its task it begins; -1: it makes a batch of them."""
-        if position >= 0:
-            self._samples += 1
-        _POSITION.pack_into(self._view, _POSITION_AT, position, time.monotonic_ns(), self._samples)
+    def noter(self) -> Callable[[int], None]:
+        """A function that notes which sample of its task a worker begins; -1: it makes a batch of them."""
+        pack, view, now = _POSITION.pack_into, self._view, time.monotonic_ns
 
-    def use(self, rss_bytes: int, fds: int, threads: int) -> None:
-        _USE.pack_into(self._view, _USE_AT, rss_bytes, fds, threads, self._samples)
+        def note(position: int) -> None:  # called for every sample
+            pack(view, _POSITION_AT, position, now())
+
+        return note
+
+    def use(self, memory_bytes: int, fds: int, threads: int, samples: int) -> None:
+        _USE.pack_into(self._view, _USE_AT, memory_bytes, fds, threads, samples)
 
     def wanted_generation(self) -> int:
         return int(_NUMBER.unpack_from(self._view, _GENERATION_AT)[0])
@@ -82,8 +85,8 @@ class Slate:
         """Tasks of other generations are not begun any more."""
         _NUMBER.pack_into(self._view, _GENERATION_AT, generation)
 
-    def hand(self) -> tuple[int, int, int, int, int, int]:
-        """(stage, generation, number, position, since in ns, samples begun)."""
+    def hand(self) -> tuple[int, int, int, int, int]:
+        """(stage, generation, number, position, since in ns)."""
         return _HAND.unpack_from(self._view, _HAND_AT)
 
     def used(self) -> tuple[int, int, int, int]:

@@ -17,6 +17,9 @@ _QUEUE_BYTES = 1 << 20
 # The kernel passes at most 253 descriptors at a time.
 MAX_FDS = 240
 _ELSEWHERE = 0x80
+# As plain numbers: combining flags of an enumeration costs more than the call they are for.
+_NO_SIGNAL, _NO_WAIT = int(socket.MSG_NOSIGNAL), int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 _LENGTH = struct.Struct("<Q")
 _ANCILLARY_BYTES = socket.CMSG_SPACE((MAX_FDS + 1) * array.array("i").itemsize)
 
@@ -50,7 +53,7 @@ class Wire:
         Raises `BrokenPipeError` or `ConnectionResetError` when there is no other side.
         """
         total = sum(len(part) for part in parts)
-        flags = socket.MSG_NOSIGNAL | (0 if is_patient else socket.MSG_DONTWAIT)
+        flags = _NO_SIGNAL if is_patient else _NO_SIGNAL | _NO_WAIT
         if total <= PACKET_BYTES:
             return self._send([bytes((kind,)), *parts], fds, flags)
         file = os.memfd_create("forebay-message", os.MFD_CLOEXEC)
@@ -74,7 +77,7 @@ class Wire:
 
     def receive(self, is_patient: bool = True) -> tuple[int, Any, list[int]] | None:
         """(kind, content, descriptors), or `None` where nothing has come yet; `EOFError` when nothing will."""
-        flags = socket.MSG_CMSG_CLOEXEC | (0 if is_patient else socket.MSG_DONTWAIT)
+        flags = _CLOSE_ON_EXEC if is_patient else _CLOSE_ON_EXEC | _NO_WAIT
         try:
             length, beside, told, _ = self._end.recvmsg_into([self._view], _ANCILLARY_BYTES, flags)
         except BlockingIOError:
@@ -90,7 +93,7 @@ class Wire:
         if not length:
             raise EOFError
         kind = self._memory[0]
-        if told & socket.MSG_CTRUNC:
+        if told & _TRUNCATED:
             # Not even one descriptor more was to be had, so what they carried is lost.
             for fd in fds:
                 os.close(fd)

@@ -1,5 +1,6 @@
 """The loop in a worker process: takes tasks, makes them, sends results, and looks at what it uses itself."""
 
+import contextlib
 import faulthandler
 import os
 import resource
@@ -63,6 +64,10 @@ class _Gone(BaseException):
     """The loader is no longer there."""
 
 
+class _FullError(BaseException):
+    """The worker cannot go on; another one can."""
+
+
 class _Meter:
     """What this process uses, looked at between tasks."""
 
@@ -72,13 +77,13 @@ class _Meter:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_fd = int(soft * _FD_SHARE) if soft != resource.RLIM_INFINITY else 1 << 30
-        self.baseline_bytes = self._memory_bytes()
+        self._first_bytes, self._first_fds = self._memory_bytes(), len(os.listdir("/proc/self/fd"))
         self.max_bytes = max_memory_bytes
-        if max_memory_bytes is not None and self.baseline_bytes * 1.25 > max_memory_bytes:
+        if max_memory_bytes is not None and self._first_bytes * 1.25 > max_memory_bytes:
             # A fresh worker would be no smaller.
-            self.max_bytes = int(self.baseline_bytes * 1.25)
+            self.max_bytes = int(self._first_bytes * 1.25)
         self._looked = 0.0
-        self.look()
+        self.look(0)
 
     def _memory_bytes(self) -> int:
         """What is this process's own: shared blocks and libraries are not."""
@@ -88,13 +93,19 @@ class _Meter:
             return 0
         return (int(fields[1]) - int(fields[2])) * self._page_bytes
 
-    def look(self) -> str | None:
+    def grown(self) -> tuple[int, int]:
+        """By how many bytes and descriptors this process grew since it began."""
+        return self._memory_bytes() - self._first_bytes, len(os.listdir("/proc/self/fd")) - self._first_fds
+
+    def look(self, samples: int) -> str | None:
         """Why this worker should be exchanged, if it should."""
         memory_bytes = self._memory_bytes()
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            self._board.use(memory_bytes, len(os.listdir("/proc/self/fd")) - 1, len(os.listdir("/proc/self/task")))
+            self._board.use(
+                memory_bytes, len(os.listdir("/proc/self/fd")) - 1, len(os.listdir("/proc/self/task")), samples
+            )
         if self.max_bytes is not None and memory_bytes > self.max_bytes:
             return f"{memory_bytes >> 20} MiB of memory, max_worker_memory is {self.max_bytes >> 20} MiB"
         try:
@@ -118,7 +129,7 @@ class Worker:
         self._fetcher: Fetcher | None = None
         self._refusal: Raised | None = None
         self._is_kept = False
-        self._current = -1
+        self._samples = 0
 
     # ── beginnings ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,7 +151,7 @@ class Worker:
         self._refusal = None
         try:
             self._job = job()
-            self._fetcher = Fetcher(self._job, self._shard, state, self._board.note)
+            self._fetcher = Fetcher(self._job, self._shard, state, self._board.noter())
             self._is_kept = self._job.is_iterable or is_stateful(self._job.dataset)
             if streams is not None:
                 self._fetcher.catch_up()
@@ -172,7 +183,18 @@ class Worker:
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> int:
-        """Works until the loader is gone, or wants another worker in its place."""
+        """Works until the loader is gone, or until it wants another worker in its place."""
+        try:
+            self._run()
+        except _FullError as full:
+            self._board.stage(slate.LEAVING)
+            grown_bytes, grown_fds = self._meter.grown()
+            told = parcel.dumps((str(full), self._samples, grown_bytes, grown_fds, open_files()))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._wire.send(RECYCLE, [told])
+        return 0
+
+    def _run(self) -> None:
         while True:
             self._board.stage(slate.IDLE)
             while not self._inbox:
@@ -187,11 +209,9 @@ class Worker:
                 continue
             self._do(Task(*fields), generation, suspicion)
             if not self._inbox or self._inbox[0][0] != BEGIN:
-                reason = self._meter.look()
+                reason = self._meter.look(self._samples)
                 if reason is not None and self._may_leave():
-                    self._board.stage(slate.LEAVING)
-                    self._wire.send(RECYCLE, [parcel.dumps((reason, open_files()))])
-                    return 0
+                    raise _FullError(reason)
 
     def _may_leave(self) -> bool:
         """A stream that cannot say where it is would have to be drawn again from its beginning, leak and all."""
@@ -202,7 +222,6 @@ class Worker:
 
     def _do(self, task: Task, generation: int, suspicion: int) -> None:
         self._board.at(slate.WORKING, generation, task.number)
-        self._current = task.number
         if suspicion:
             # It took down a worker before. Should it do so again, the last of these says where it was.
             os.lseek(self._dump, 0, os.SEEK_SET)
@@ -223,6 +242,7 @@ class Worker:
             except Exception as error:
                 error.add_note("forebay: raised by state_dict() of the dataset or its iterator")
                 result.value = Raised(error, "".join(traceback.format_exception(error)))
+        self._samples += result.sample_count
         packed = self._packed(task, generation, result, kept)
         del result, kept
         self._note_streams(generation, task.number)
@@ -238,7 +258,7 @@ class Worker:
             return Result(task.number, self._shard, self._refusal)
         try:
             return self._fetcher.fetch(task)
-        except _Gone:
+        except (_Gone, _FullError):
             raise
         except BaseException as error:  # SystemExit and its like must not end a worker unnoticed
             return Result(task.number, self._shard, Raised(error, "".join(traceback.format_exception(error))))
@@ -269,9 +289,11 @@ class Worker:
             message = self._wire.receive()
         except EOFError:
             raise _Gone from None
-        if message is None or message[1] is None:
+        if message is None:
             return
         kind, content, _ = message
+        if content is None:
+            raise _FullError("no descriptor is left")
         _, taken, count = BACK_HEAD.unpack_from(content)
         end = BACK_HEAD.size + count * _BLOCK.size
         for _ in range(taken):
