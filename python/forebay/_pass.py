@@ -320,6 +320,8 @@ def in_words(crew: Crew) -> str:
 
 
 def _one_in_words(item: dict[str, Any]) -> str:
+    if item["stage"] == "start":
+        return f"worker {item['shard']} is starting"
     what = "a batch to collate" if item["stage"] == "assemble" else "its next sample"
     if item["index"] is not None:
         what = f"sample {item['index']!r}"

@@ -13,7 +13,7 @@ from torch.utils import data
 import forebay as fb
 import python_datasets as datasets
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning", "ignore:no batch for:RuntimeWarning")
 
 
 def seed(number: int) -> None:

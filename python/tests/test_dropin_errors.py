@@ -14,7 +14,10 @@ KINDS: list[dict[str, Any]] = [
     {"num_workers": 2, "workers": "threads"},
     {"num_workers": 2, "workers": "processes"},
 ]
-pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning")]
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning", "ignore:no batch for:RuntimeWarning"),
+]
 
 
 def notes(error: BaseException) -> str:
