@@ -32,7 +32,7 @@ LEVELS = {
     "nfstest": 3,
 }
 PYTHON_CRATE = "forebay-python"
-TORCH_FILE = "_torch.py"
+TORCH_FILES = ("_torch.py", "_torch_data.py", "_torch_parcel.py")
 
 
 def check_crates(packages: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -68,13 +68,13 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def check_torch(modules: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Imports of torch outside its one file, among (path, text) of the package's modules."""
+    """Imports of torch outside its files, among (path, text) of the package's modules."""
     for path, text in modules:
-        if Path(path).name == TORCH_FILE:
+        if Path(path).name in TORCH_FILES:
             continue
         for line, name in imported(ast.parse(text, path)):
             if name.split(".")[0] in ("torch", "torchvision"):
-                yield f"{path}:{line}: {path} -> {name}: only python/forebay/{TORCH_FILE} may import torch"
+                yield f"{path}:{line}: {path} -> {name}: only {' and '.join(TORCH_FILES)} may import torch"
 
 
 def repository() -> Iterator[str]:
@@ -127,8 +127,9 @@ def self_test() -> Iterator[str]:
     ):
         if len(list(check_torch([("python/forebay/loader.py", text)]))) != 1:
             yield f"not noticed: {text!r}"
-        if list(check_torch([(f"python/forebay/{TORCH_FILE}", text)])):
-            yield f"forbidden in {TORCH_FILE}: {text!r}"
+        for file in TORCH_FILES:
+            if list(check_torch([(f"python/forebay/{file}", text)])):
+                yield f"forbidden in {file}: {text!r}"
     if found := list(check_torch([("a.py", "from forebay import _torch\nfrom .torch import x\nname = 'torch'")])):
         yield f"expected no fault, got {found}"
 

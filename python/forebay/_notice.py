@@ -22,10 +22,10 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
     if kind in _said:
         return
     _said.add(kind)
-    warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=_users_level())
+    warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=users_level())
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """How far up the stack the user's own line is, from the caller: what `stacklevel` wants to know."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
@@ -51,8 +51,8 @@ class FirstFailure:
         if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
             self._is_ledger_said = True
             said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
-            _LOG.warning("%s", said, stacklevel=_users_level())
-            warnings.warn(said, RuntimeWarning, stacklevel=_users_level())
+            _LOG.warning("%s", said, stacklevel=users_level())
+            warnings.warn(said, RuntimeWarning, stacklevel=users_level())
         if self._is_said:
             return
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
@@ -61,7 +61,7 @@ class FirstFailure:
             warnings.warn(
                 f"{failure['message']}: {failure['outcome']}; further ones are counted silently: see loader.report()",
                 RuntimeWarning,
-                stacklevel=_users_level(),
+                stacklevel=users_level(),
             )
 
 
@@ -71,9 +71,15 @@ def stalled(sentence: str) -> None:
     Everybody sees the warning, each time: Python's default is to show one at the same line in the same words only once.
     The log is for those who have one: without a handler of the user's own nothing is printed.
     """
-    level = _users_level()
+    level = users_level()
     _LOG.warning("%s", sentence, stacklevel=level)
     user = sys._getframe(level - 1)
     warnings.warn_explicit(
         sentence, RuntimeWarning, user.f_code.co_filename, user.f_lineno, user.f_globals.get("__name__"), registry={}
     )
+
+
+def growing(sentence: str) -> None:
+    """Says that a worker uses more and more."""
+    _LOG.warning("%s", sentence, stacklevel=users_level())
+    warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())

@@ -193,19 +193,19 @@ class Patience:
         return min(again, self.timeout_seconds - waited)
 
 
-def memory_budget(value: Any) -> int | None:
+def memory_budget(value: Any, name: str = "memory_budget") -> int | None:
     """Bytes, from a number or from text like "8GiB" or "512 MB"."""
     if value is None:
         return None
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", value.lower())
         if match is None or match[2] not in _UNITS:
-            raise ConfigError(f'memory_budget: expected bytes or text like "8GiB" or "512MB", got {value!r}')
+            raise ConfigError(f'{name}: expected bytes or text like "8GiB" or "512MB", got {value!r}')
         bytes_ = float(match[1]) * _UNITS[match[2]]
         if bytes_ >= 2**63:
-            raise ConfigError(f"memory_budget: expected one below 2**63 bytes, got {value!r}")
+            raise ConfigError(f"{name}: expected one below 2**63 bytes, got {value!r}")
         value = int(bytes_)
-    return whole("memory_budget", value, least=1)
+    return whole(name, value, least=1)
 
 
 def max_failures(value: Any) -> int | float | None:

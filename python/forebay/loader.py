@@ -1,47 +1,68 @@
-"""The loader: torch's arguments and meaning, the native engine behind them."""
+"""The loader: torch's arguments and meaning. Behind it the native engine, or a crew of workers for Python datasets."""
 
 import atexit
-import itertools
-import json
-import math
 import os
-import warnings
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
-from forebay import _notice, _numpy, _pipeline, _settings, _signal, _torch
-from forebay._delivery import Delivery
-from forebay._failures import Failure, Failures, Report
-from forebay._forebay import Engine
-from forebay._iteration import IMPATIENT, Given, Iteration
-from forebay.datasets import DatasetFolder
-from forebay.errors import ConfigError, StateMismatchError, StoppedError
+from forebay import _contract, _settings, _signal, _torch
+from forebay._failures import Failures, Report
+from forebay._iteration import IMPATIENT
+from forebay._native import NativeLoader, is_native
+from forebay._python import Policy, PythonLoader
+from forebay.errors import ConfigError
 
 _open: "weakref.WeakSet[DataLoader]" = weakref.WeakSet()
 
+# What torch's loader does not let anybody change, either.
+_FIXED = frozenset(("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"))
+
 
 class DataLoader:
-    """Gives the batches of a forebay dataset: threads instead of worker processes, nothing else to change.
+    """Gives the batches of a dataset: torch's `DataLoader`, with nothing else to change.
 
-    Every argument of `torch.utils.data.DataLoader` is taken. `num_workers` counts threads: `None` means one for each
-    CPU, 0 means one. What only worker processes have (`worker_init_fn`, `multiprocessing_context`) has no effect, and
-    batches always come in order.
+    Every argument of `torch.utils.data.DataLoader` is taken. What it means depends on the dataset:
+
+    - forebay's own (`ImageFolder`, `DatasetFolder`) are read natively, by threads. `num_workers` counts them: `None`
+      means one for each CPU, 0 means one. What only worker processes have (`worker_init_fn`,
+      `multiprocessing_context`) has no effect, and batches always come in order.
+    - any other is a Python dataset, and everything is as in torch: the same batches from the same seeds, made in
+      `num_workers` workers under supervision, or in your loop with 0, which is the default.
 
     Beyond torch's arguments:
 
     - `on_error`: `"raise"` (default), `"replace"` by a deterministic substitute, or `"skip"` (one rank only)
     - `max_failures`: a count, or a fraction judged after 100 samples, that ends the run
-    - `ledger`: a JSONL file that failures are appended to; files known to be bad are not read again until they change
-    - `deadline_seconds`, `retries`: how long and how often a failing read is tried; by default 60 and 3 on disks, 120
-      and 6 on network and FUSE mounts
+    - `ledger`: a JSONL file that failures are appended to; native: files known to be bad are not read again until they
+      change
+    - `deadline_seconds`, `retries`: how long and how often a failing sample is tried. Native: by default 60 and 3 on
+      disks, 120 and 6 on network and FUSE mounts. Python datasets: no deadline, and 3 retries of errors that may pass
+      (`EIO`, `ESTALE`, …)
+    - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
+    - `memory_budget`: bytes or text like `"8GiB"`; native: a quarter of the available memory by default
+    - `seed`: the key of order and augmentation. Native: `generator.initial_seed()` if a generator is given. Python
+      datasets: every sample is seeded by (seed, epoch, index), whatever the workers; without it there are torch's
+      streams
+    - `rank`, `world_size`: native: taken from torch.distributed or the launcher's environment by default. Python
+      datasets are divided only if they are given, as torch's are by a sampler only
+    - `device`: a CUDA device that batches are delivered on, copied from pinned memory beside your training step
+    - `output` (`"torch"` or `"numpy"`)
+    - `with_ids`: the index of each sample in `dataset`, that of the substitute where one was replaced. Native batches
+      are [images, labels, ids], and `collate_fn` gets (sample, target, index); those of a Python dataset (batch, ids)
+
+    Only for Python datasets:
+
+    - `workers`: `"processes"`, `"threads"`, or `"auto"` (default): threads where Python runs without a GIL
+    - `max_worker_memory`: bytes or text; a worker process that grows beyond it is replaced between two samples
+    - `snapshot_every_n_steps`: how often workers tell the state of a dataset that has one (`state_dict`)
+
+    Only native:
+
     - `hedge`: a read that takes this many seconds, or longer than `"p99"` of all reads, gets a second one beside it
     - `max_lost_threads`: reads that may be stuck in the kernel, in threads or reader processes, before the run stops
-    - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
-    - `memory_budget`: bytes or text like `"8GiB"`; a quarter of the available memory by default
-    - `seed`: the key of order and augmentation; `generator.initial_seed()` if a generator is given
-    - `rank`, `world_size`: taken from torch.distributed or the launcher's environment by default
     - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`
       (default: where the dataset's mount can hang, such as NFS and FUSE), `"always"` or `"never"`
     - `dtype` (`"float32"`, `"float16"`, `"bfloat16"`, `"uint8"` or torch's), `memory_format` (`"contiguous"` or
@@ -49,10 +70,7 @@ class DataLoader:
       floats
     - `decode`: `"fast"` decodes of a JPEG that is resized only as much detail as the result can show: other pixels, by
       about a level, in less time. `"faithful"` (default) gives Pillow's
-    - `device`: a CUDA device that batches are delivered on, copied from pinned memory beside your training step
-    - `io_threads`, `output` (`"torch"` or `"numpy"`), `workers` (`"auto"` or `"threads"`)
-    - `with_ids`: batches are [images, labels, ids], with the index of each sample in `dataset`, that of the substitute
-      where one was replaced; `collate_fn` gets (sample, target, index)
+    - `io_threads`
 
     >>> import forebay as fb
     >>> from forebay import transforms as T
@@ -63,7 +81,43 @@ class DataLoader:
     >>> report = loader.report()
     no sample failed
     epoch 0: planned 8 = delivered 8 + replaced 0 + skipped 0
+
+    Anything with `__getitem__` and `__len__` is a Python dataset:
+
+    >>> squares = [number * number for number in range(6)]
+    >>> [batch.tolist() for batch in fb.DataLoader(squares, batch_size=3)]
+    [[0, 1, 4], [9, 16, 25]]
     """
+
+    # `DataLoader[int]` in annotations, as with torch's.
+    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
+
+    dataset: Any
+    batch_size: int | None
+    shuffle: bool
+    sampler: Any
+    batch_sampler: Any
+    num_workers: int
+    collate_fn: Callable[[Any], Any] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: Any
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    on_error: str
+    seed: int | None
+    rank: int
+    world_size: int
+    with_ids: bool
+    dtype: Any
+    memory_format: Any
+    decode: str
+    _loader: NativeLoader | PythonLoader
 
     def __init__(
         self,
@@ -95,7 +149,7 @@ class DataLoader:
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        workers: Literal["auto", "threads"] = "auto",
+        workers: Literal["auto", "processes", "threads"] = "auto",
         output: Literal["auto", "torch", "numpy"] | None = None,
         io_threads: int | None = None,
         with_ids: bool = False,
@@ -106,227 +160,264 @@ class DataLoader:
         dtype: Any = None,
         memory_format: Any = None,
         decode: Literal["faithful", "fast"] = "faithful",
+        max_worker_memory: int | str | None = None,
+        snapshot_every_n_steps: int | None = 1,
     ) -> None:
         _signal.from_environment()
-        self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
-        cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
-        _settings.choice("workers", workers, "auto", "threads")
-        _settings.optional_callable("worker_init_fn", worker_init_fn)
-        _settings.optional_callable("collate_fn", collate_fn)
-        self._patience = _settings.Patience.of(stall_seconds, timeout)
-        self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads)
-        self._folder, self._base = _unwrap(dataset)
-        self._made_with = _parts(self._base)
-        wants_torch = _settings.output_module(output) == "torch"
-        self._form = _settings.Form.of(dtype, memory_format, decode, wants_torch)
-        options: dict[str, Any] = {
-            "batch_size": batch_size or 1,
-            "shuffle": self._order.shuffle,
-            "drop_last": self._order.drop_last,
-            "seed": _settings.seed(seed, generator),
-            "cpu_threads": cpu_threads,
-            "io_threads": None if io_threads is None else _settings.whole("io_threads", io_threads, least=1),
-            "prefetch_batches": self._ahead,
-            "memory_budget": _settings.memory_budget(memory_budget),
-            "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
-            "max_failures": _settings.max_failures(max_failures),
-            "retries": None if retries is None else _settings.whole("retries", retries, bits=32),
-            "deadline_seconds": _settings.optional_seconds("deadline_seconds", deadline_seconds),
-            "hedge": hedge if isinstance(hedge, str) else _settings.optional_seconds("hedge", hedge),
-            "max_lost_threads": _settings.whole("max_lost_threads", max_lost_threads, bits=32),
-            "ledger": _settings.path("ledger", ledger),
-            "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
-        }
-        # A user's own order is the user's own division among ranks, too; the place is told with each failure.
-        self._given_place = (rank, world_size)
-        self._place = _settings.place(rank, world_size)
-        options["rank"], options["world_size"] = self._place
-        self._check_batches(collate_fn)
-        if wants_torch:
-            _torch.load()
-        pipeline = self._form.applied(self._folder._pipeline)
-        self._engine = Engine(self._folder._index, pipeline, self._folder._open, options)
-        copier = None if device is None else _copier(device, wants_torch)
-        is_pinned = copier is not None or (bool(pin_memory) and wants_torch and _can_pin())
-        self._delivery = Delivery(
-            index=self._folder._index,
-            output=_torch if wants_torch else _numpy,
-            form=self._form,
-            target_transform=self._folder.target_transform,
-            collate_fn=collate_fn,
-            is_batched=batch_size is not None,
-            is_pinned=is_pinned,
-            with_ids=bool(with_ids),
-            copier=copier,
-            # Batches of the user's own order may have any size.
-            lends_to=self._engine if is_pinned and not self._order.is_given else None,
+        if is_native(dataset):
+            native = NativeLoader(
+                dataset,
+                batch_size,
+                shuffle,
+                sampler,
+                batch_sampler,
+                num_workers,
+                collate_fn,
+                pin_memory,
+                drop_last,
+                timeout,
+                worker_init_fn,
+                multiprocessing_context,
+                generator,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                pin_memory_device=pin_memory_device,
+                in_order=in_order,
+                on_error=on_error,
+                max_failures=max_failures,
+                ledger=ledger,
+                deadline_seconds=deadline_seconds,
+                stall_seconds=stall_seconds,
+                retries=retries,
+                memory_budget=memory_budget,
+                seed=seed,
+                rank=rank,
+                world_size=world_size,
+                workers=workers,
+                output=output,
+                io_threads=io_threads,
+                with_ids=with_ids,
+                isolate=isolate,
+                hedge=hedge,
+                max_lost_threads=max_lost_threads,
+                device=device,
+                dtype=dtype,
+                memory_format=memory_format,
+                decode=decode,
+            )
+            self._show({name: value for name, value in vars(native).items() if not name.startswith("_")})
+            self._finish(native)
+            return
+        _only_native(
+            {
+                "io_threads": io_threads,
+                "hedge": hedge,
+                "dtype": dtype,
+                "memory_format": memory_format,
+                "decode": None if decode == "faithful" else decode,
+            },
+            isolate,
         )
-        self._first_failure = _notice.FirstFailure(self._engine.failures, self._engine.ledger_error)
-        self._process: int | None = None
-        self._is_closed = False
-        self._resumed: _Resumed | None = None
-        # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
-        self._iterations: list[weakref.ref[Iteration]] = []
-        self._say_costs(collate_fn, worker_init_fn)
+        policy = self._policy(
+            on_error=on_error,
+            max_failures=max_failures,
+            ledger=ledger,
+            deadline_seconds=deadline_seconds,
+            stall_seconds=stall_seconds,
+            retries=retries,
+            memory_budget=memory_budget,
+            max_worker_memory=max_worker_memory,
+            seed=seed,
+            generator=generator,
+            place=_contract.sharded(rank, world_size) if sampler is None and batch_sampler is None else None,
+            workers=workers,
+            output=output,
+            with_ids=with_ids,
+            device=device,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+        )
+        contract = _contract.sign(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            timeout=timeout,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            wants_torch=policy.output == "torch",
+            place=policy.place,
+            seed=policy.seed,
+        )
+        if contract.is_iterable and with_ids:
+            raise ConfigError("with_ids: expected a dataset with indices, got an iterable one")
+        self._show(
+            {
+                "dataset": contract.dataset,
+                "batch_size": contract.batch_size,
+                "shuffle": bool(shuffle),
+                "sampler": contract.sampler,
+                "batch_sampler": contract.batch_sampler,
+                "num_workers": contract.num_workers,
+                "collate_fn": contract.collate_fn,
+                "pin_memory": pin_memory,
+                "drop_last": contract.drop_last,
+                "timeout": contract.timeout,
+                "worker_init_fn": worker_init_fn,
+                "multiprocessing_context": contract.multiprocessing_context,
+                "generator": generator,
+                "prefetch_factor": contract.prefetch_factor,
+                "persistent_workers": persistent_workers,
+                "pin_memory_device": pin_memory_device,
+                "in_order": in_order,
+                "on_error": on_error,
+                "seed": policy.seed,
+                "rank": _contract.rank() if rank is None else rank,
+                "world_size": _contract.world_size() if world_size is None else world_size,
+                "with_ids": bool(with_ids),
+                "dtype": None,
+                "memory_format": None,
+                "decode": decode,
+            }
+        )
+        python = PythonLoader(contract, policy)
+        if contract.num_workers:
+            _contract.say_too_many(contract.num_workers, "threads" if python.kind(self) == "threads" else "processes")
+        self._finish(python)
+
+    @staticmethod
+    def _policy(
+        *,
+        retries: Any,
+        device: Any,
+        generator: Any,
+        seed: Any,
+        output: Any,
+        place: tuple[int, int] | None,
+        with_ids: Any,
+        snapshot_every_n_steps: Any,
+        **given: Any,
+    ) -> Policy:
+        wanted = _settings.output_module(output)
+        if wanted == "torch":
+            _torch.load()
+        if seed is not None and generator is not None:
+            raise ConfigError("seed: expected none beside generator, got both")
+        if device is not None and wanted != "torch":
+            raise ConfigError('device: expected output="torch" beside it, got "numpy"')
+        every = 0 if snapshot_every_n_steps is None else snapshot_every_n_steps
+        return Policy(
+            on_error=_settings.choice("on_error", given["on_error"], "raise", "replace", "skip"),
+            max_failures=_settings.max_failures(given["max_failures"]),
+            ledger=_settings.path("ledger", given["ledger"]),
+            deadline_seconds=_settings.optional_seconds("deadline_seconds", given["deadline_seconds"]),
+            stall_seconds=_settings.seconds("stall_seconds", given["stall_seconds"]),
+            retries=3 if retries is None else _settings.whole("retries", retries, bits=32),
+            memory_budget=_settings.memory_budget(given["memory_budget"]),
+            max_worker_memory=_settings.memory_budget(given["max_worker_memory"], "max_worker_memory"),
+            seed=None if seed is None else _settings.whole("seed", seed, bits=64),
+            place=place,
+            workers=_settings.choice("workers", given["workers"], "auto", "processes", "threads"),
+            output=wanted,
+            with_ids=bool(with_ids),
+            copier=None if device is None else _torch.Copier(device),
+            snapshot_every=_settings.whole("snapshot_every_n_steps", every),
+        )
+
+    def _show(self, attributes: Mapping[str, Any]) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def _finish(self, loader: NativeLoader | PythonLoader) -> None:
+        object.__setattr__(self, "_loader", loader)
         _open.add(self)
 
-        self.dataset = dataset
-        self.batch_size = None if batch_sampler is not None else batch_size
-        self.shuffle = self._order.shuffle
-        self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.num_workers = cpu_threads if num_workers is None else num_workers
-        self.collate_fn = collate_fn
-        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.drop_last = self._order.drop_last
-        self.timeout = timeout
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.generator = generator
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.in_order = in_order
-        self.seed: int = options["seed"]
-        self.rank, self.world_size = self._place
-        self.on_error: str = options["on_error"]
-        self.with_ids, self.dtype, self.memory_format = bool(with_ids), dtype, memory_format
-        self.decode: str = decode
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Torch's rule: what the order was made of cannot be changed later."""
+        if name in _FIXED and "_loader" in self.__dict__:
+            raise ConfigError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        if name == "multiprocessing_context" and isinstance(self.__dict__.get("_loader"), PythonLoader):
+            value = _contract.check_context(value, self.num_workers)
+        object.__setattr__(self, name, value)
 
-    def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
-        is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False
-        if not is_picture or self._form.dtype == "uint8":  # as bytes, pictures make a batch
-            return
-        if self._form.is_given:
-            raise ConfigError(
-                "dtype and memory_format: expected transforms that end in tensors, got PIL images",
-                hint='end the transforms with ToTensor(), or with PILToTensor() and dtype="uint8"',
-            )
-        if collate_fn is None and self._order.batch_size is not None:
-            raise ConfigError(
-                "transform: expected transforms that end in tensors, got PIL images, which do not make a batch",
-                hint='end the transforms with ToTensor(), or pass a collate_fn or dtype="uint8"',
-            )
+    # Of torch's class, and used by libraries that work with loaders.
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
 
-    def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
-        folder = self._folder
-        in_threads = "it runs under the GIL, where threads overlap only as far as it releases the GIL"
-        in_loop = "it runs in your loop's thread, between two batches"
-        for name in _pipeline.python_names(folder._chain):
-            _notice.python_callable("transform", name, in_threads)
-        if folder._open is not None:
-            _notice.python_callable("loader", _pipeline.name_of(folder.loader), in_threads)
-        if folder.target_transform is not None:
-            _notice.python_callable("target_transform", _pipeline.name_of(folder.target_transform), in_loop)
-        if collate_fn is not None:
-            _notice.python_callable("collate_fn", _pipeline.name_of(collate_fn), in_loop)
-        if worker_init_fn is not None:
-            warnings.warn("worker_init_fn is not called: there are no worker processes", UserWarning, stacklevel=3)
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def _engine(self) -> Any:
+        return self._loader._engine  # type: ignore[union-attr]
 
     def __iter__(self) -> Iterator[Any]:
         """Enters the next epoch, or goes on where a loaded state was taken."""
-        if self._is_closed:
-            raise StoppedError("the loader was closed", hint="construct another one, or close it later")
-        self._check_unchanged()
-        # The sampler's own `iter` is called before the run begins: if it fails, a loaded state is still there.
-        given = Given(self._batches(), self._ahead + 1) if self._order.is_given else None
-        self._delivery.lend()
-        run = self._engine.begin() if given is None else self._engine.begin_given()
-        self._resumed = None
-        self._process = os.getpid()
-        iteration = Iteration(run, self, self._delivery, given, self._patience, self._first_failure)
-        self._iterations = [weakref.ref(living) for living in (*self._living(), iteration)]
-        return iteration
-
-    def _check_unchanged(self) -> None:
-        """Refuses what changed since the loader was made, and what it therefore would not follow."""
-        for name, (before, now) in zip(_PARTS, zip(self._made_with, _parts(self._base), strict=True), strict=True):
-            if before is not now:
-                raise ConfigError(
-                    f"dataset.{name}: expected the one the loader was made with, got another one set since",
-                    hint="construct the loader again after changing the dataset",
-                )
-        # What was given stays; the rest is what the process group says, once there is one.
-        found = _torch.distributed() or self._place
-        place = tuple(there if given is None else given for given, there in zip(self._given_place, found, strict=True))
-        if place != self._place:
-            raise ConfigError(
-                f"the loader was made for rank {self._place[0]} of {self._place[1]}, and the process group that was "
-                f"initialised since says rank {place[0]} of {place[1]}",
-                hint="construct the loader after torch.distributed.init_process_group, or pass rank= and world_size=",
-            )
-
-    def _living(self) -> list[Iteration]:
-        return [iteration for known in self._iterations if (iteration := known()) is not None]
-
-    def _batches(self) -> Iterator[Any]:
-        """The user's own order as batches of indices, from where a loaded state was taken."""
-        done = self._resumed or _Resumed(0, 0, 0)
-        if self._order.batch_sampler is not None:
-            return itertools.islice(self._order.batch_sampler, done.step, None)
-        # Indices, not batches: the batch size may be another one now.
-        sampler = () if self._order.sampler is None else self._order.sampler
-        indices = itertools.islice(sampler, done.position, None)
-        return _batched(indices, self._order.batch_size or 1, self._order.drop_last)
+        return self._loader.begin(self)
 
     def __len__(self) -> int:
         """Batches in a whole epoch, the same on every rank."""
-        if self._order.batch_sampler is not None:
-            return len(self._order.batch_sampler)  # type: ignore[arg-type]
-        if self._order.sampler is None:
-            return self._engine.steps
-        samples, size = len(self._order.sampler), self._order.batch_size or 1  # type: ignore[arg-type]
-        return samples // size if self._order.drop_last else math.ceil(samples / size)
+        if isinstance(self._loader, NativeLoader):
+            return len(self._loader)
+        return self._loader.length(self)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass that of `epoch`; a loaded state of the same epoch stays in force."""
-        self._engine.set_epoch(_settings.whole("epoch", epoch))
-        if self._resumed and self._resumed.epoch != epoch:
-            self._resumed = None
+        if isinstance(self._loader, NativeLoader):
+            self._loader.set_epoch(epoch)
+        else:
+            self._loader.set_epoch(self, _settings.whole("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched."""
-        state: dict[str, Any] = json.loads(self._engine.state())
-        return state | {"sampler": True} if self._order.is_given else state
+        """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched.
+
+        Where a Python dataset, its iterator or its sampler has a `state_dict` of its own, it is in it.
+        """
+        return self._loader.state_dict() if isinstance(self._loader, NativeLoader) else self._loader.state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, skip_steps: range | None = None) -> None:
-        """Goes on where a state was taken, on any number of ranks and threads; refuses one of another dataset.
+        """Goes on where a state was taken, on any number of ranks, threads and workers; refuses one of another dataset.
 
         `skip_steps` leaves steps of that epoch out, without reading them: those that made the loss explode, say.
         A fresh pass over a sampler begins behind as many indices as were handed out, one over a batch_sampler behind
-        as many batches: the order has to be the same again.
+        as many batches: the order has to be the same again, unless the sampler has a state of its own.
         """
-        first, end = _settings.steps("skip_steps", skip_steps)
-        if skip_steps is not None and self._order.is_given:
-            raise ConfigError("skip_steps: expected an order of the loader's own, got a sampler")
-        try:
-            state = dict(state_dict)
-            has_sampler = bool(state.pop("sampler", False))
-            text = json.dumps(state)
-        except (TypeError, ValueError):
-            raise StateMismatchError(f"expected what state_dict() gave, got {state_dict!r}") from None
-        if has_sampler != self._order.is_given:
-            ours, its = ("one", "none") if self._order.is_given else ("none", "one")
-            raise StateMismatchError(
-                f"the state belongs to another order: sampler or batch_sampler: this loader has {ours}, the state {its}"
-            )
-        self._engine.load_state(text, first, end)
-        self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
+        if isinstance(self._loader, NativeLoader):
+            self._loader.load_state_dict(state_dict, skip_steps=skip_steps)
+            return
+        if skip_steps is not None:
+            raise ConfigError("skip_steps: expected one of forebay's own datasets, got a Python dataset")
+        self._loader.load(self, state_dict)
 
     @property
     def failures(self) -> Failures:
         """What failed so far, oldest first."""
-        return Failures(map(Failure.from_line, self._engine.failures()))
+        return self._loader.failures
 
     def report(self) -> Report:
         """Prints what failed, why, what to do, and the balance of each epoch; the text is returned, too."""
-        text = Report(self._engine.report())
+        text = self._loader.report()
         print(text, end="")
         return text
 
     def stats(self) -> dict[str, Any]:
-        """Where time went: each stage's items, busy and waiting seconds and quantiles, and a verdict in one word."""
-        return self._engine.stats()
+        """Where time went. Native: each stage's items, busy and waiting seconds and quantiles, and a verdict in one
+        word. Python datasets: how long the loop waited for batches, and what became of the workers.
+        """
+        return self._loader.stats()
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """What the threads have in hand, longest first: path, index, stage, thread, attempt, elapsed seconds, mount."""
-        return [item for iteration in self._living() for item in iteration.in_flight()]
+        """What is in hand, longest first. Native: path, index, stage, thread, attempt, elapsed seconds, mount. Python
+        datasets: shard, pid, number of the batch, index, since_seconds, stage.
+        """
+        return self._loader.in_flight()
 
     def explain(
         self, step: int, epoch: int | None = None, *, world_size: int | None = None, rank: int | None = None
@@ -334,37 +425,29 @@ class DataLoader:
         """Which samples make up a step, for any world size, without reading any.
 
         Of a delivered step the ones that were: `index` is the substitute where `planned` was replaced, and what was
-        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks.
+        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks. The order of a
+        Python dataset is known of a pass that was begun, and of any other where it does not depend on torch's
+        generators: in order, or with a `seed`.
         """
-        if self._order.is_given:
-            raise ConfigError("explain: expected an order of the loader's own, got a sampler")
-        return self._engine.explain(
-            _settings.whole("step", step),
-            None if epoch is None else _settings.whole("epoch", epoch),
-            None if world_size is None else _settings.whole("world_size", world_size, least=1, bits=32),
-            None if rank is None else _settings.whole("rank", rank, bits=32),
-        )
+        if isinstance(self._loader, NativeLoader):
+            return self._loader.explain(step, epoch, world_size=world_size, rank=rank)
+        if world_size is not None or rank is not None:
+            raise ConfigError("explain: expected neither rank nor world_size for a Python dataset")
+        told = None if epoch is None else _settings.whole("epoch", epoch)
+        return self._loader.explain(self, _settings.whole("step", step), told)
 
     def close(self) -> None:
-        """Stops every thread and waits for them. Reports and state stay readable; iterating again is refused."""
-        self._is_closed = True
-        if self._is_forked():
-            return
-        for iteration in self._living():
-            iteration.close()
-        self._engine.close()
-
-    def _is_forked(self) -> bool:
-        """Whether this is a forked child, which has the objects, but not the threads."""
-        return self._process not in (None, os.getpid())
+        """Stops every worker and waits for them. Reports and state stay readable; iterating again is refused."""
+        self._loader.close()
 
     def __repr__(self) -> str:
+        length = f" of {len(self.dataset)} samples" if hasattr(type(self.dataset), "__len__") else ""
         shown = {
-            "dataset": f"<{type(self.dataset).__name__} of {len(self._folder)} samples>",
+            "dataset": f"<{type(self.dataset).__name__}{length}>",
             "batch_size": self.batch_size,
             "num_workers": self.num_workers,
             "on_error": repr(self.on_error),
-            "epoch": json.loads(self._engine.state())["epoch"],
+            "epoch": self._loader.epoch,
         }
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in shown.items())})"
 
@@ -375,82 +458,20 @@ class DataLoader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Closes the loader. An interrupt or a timeout does not wait for the threads: `close()` or the exit does."""
-        if not isinstance(error, IMPATIENT):
+        if isinstance(error, IMPATIENT) and isinstance(self._loader, NativeLoader):
+            self._loader.abandon()
+        else:
             self.close()
-            return
-        self._is_closed = True
-        if not self._is_forked():
-            for iteration in self._living():
-                iteration.abandon()
 
 
-class _Resumed(NamedTuple):
-    """Where a loaded state goes on: what of a sampler's order is passed over."""
-
-    epoch: int
-    step: int
-    position: int
-
-
-def _batched(indices: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    batch = []
-    for index in indices:
-        batch.append(index)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch and not drop_last:
-        yield batch
-
-
-def _copier(device: Any, wants_torch: bool) -> _torch.Copier:
-    if not wants_torch:
-        raise ConfigError('device: expected output="torch" beside it, got "numpy"')
-    return _torch.Copier(device)
-
-
-def _can_pin() -> bool:
-    if _torch.can_pin():
-        return True
-    warnings.warn("pin_memory: expected an accelerator, got none: memory is not pinned", UserWarning, stacklevel=3)
-    return False
-
-
-# What a loader takes from its dataset once, when it is made.
-_PARTS = ("transform", "target_transform", "loader")
-
-
-def _parts(folder: DatasetFolder) -> tuple[object, ...]:
-    return folder._pipeline, folder.target_transform, folder.loader
-
-
-def _check_methods(dataset: Any, base: type) -> None:
-    """Refuses a subclass whose way to give samples would never be asked."""
-    for name in ("__getitem__", "__getitems__", "__len__"):
-        if getattr(type(dataset), name, None) is not getattr(base, name, None):
+def _only_native(given: Mapping[str, Any], isolate: str) -> None:
+    """Refuses what a Python dataset has to do itself."""
+    for name, value in (dict(given) | {"isolate": None if isolate in ("auto", "never") else isolate}).items():
+        if value is not None:
             raise ConfigError(
-                f"dataset: expected {base.__name__}'s own {name}, got {type(dataset).__qualname__}.{name}, which would "
-                "never be called: samples are read and decoded natively",
-                hint="do what it does in transform, target_transform or collate_fn; with_ids=True gives indices, and "
-                "subset() chooses samples",
+                f"{name}: expected none for a Python dataset, got {value!r}",
+                hint="it is for forebay's own datasets (ImageFolder, DatasetFolder), which forebay reads itself",
             )
-
-
-def _unwrap(dataset: Any) -> tuple[DatasetFolder, DatasetFolder]:
-    """The folder below any number of `torch.utils.data.Subset`s: with their samples chosen, and as it is."""
-    chosen: list[int] | None = None
-    while (subset := _torch.subset_class(dataset)) is not None:
-        _check_methods(dataset, subset)
-        indices = list(dataset.indices)
-        chosen = indices if chosen is None else [indices[position] for position in chosen]
-        dataset = dataset.dataset
-    if not isinstance(dataset, DatasetFolder):
-        raise ConfigError(
-            "dataset: expected a forebay.ImageFolder or forebay.DatasetFolder, or a torch.utils.data.Subset of one, "
-            f"got {type(dataset).__module__}.{type(dataset).__qualname__}"
-        )
-    _check_methods(dataset, DatasetFolder)
-    return (dataset if chosen is None else dataset.subset(chosen)), dataset
 
 
 def _close_all() -> None:

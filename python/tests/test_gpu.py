@@ -26,7 +26,7 @@ def dataset(folder: Path, augment: T.Compose) -> fb.ImageFolder:
 def lending(dataset: fb.ImageFolder, **settings: Any) -> fb.DataLoader:
     """A loader that writes to memory of torch's: pinned where there is a GPU."""
     loader = fb.DataLoader(dataset, BATCH, shuffle=True, seed=3, **settings)
-    loader._delivery = dataclasses.replace(loader._delivery, lends_to=loader._engine)
+    loader._loader._delivery = dataclasses.replace(loader._loader._delivery, lends_to=loader._engine)
     return loader
 
 

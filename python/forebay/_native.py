@@ -1,0 +1,406 @@
+"""The loader for forebay's own datasets: torch's arguments and meaning, the native engine behind them."""
+
+import itertools
+import json
+import math
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from forebay import _notice, _numpy, _pipeline, _settings, _torch
+from forebay._delivery import Delivery
+from forebay._failures import Failure, Failures, Report
+from forebay._forebay import Engine
+from forebay._iteration import Given, Iteration
+from forebay.datasets import DatasetFolder
+from forebay.errors import ConfigError, StateMismatchError, StoppedError
+
+
+class NativeLoader:
+    """What is behind a `DataLoader` of one of forebay's own datasets.
+
+    `num_workers` counts threads: `None` means one for each CPU, 0 means one. What only worker processes have has no
+    effect, and batches always come in order.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        on_error: Literal["raise", "replace", "skip"] = "raise",
+        max_failures: int | float | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        deadline_seconds: float | None = None,
+        stall_seconds: float = 30.0,
+        retries: int | None = None,
+        memory_budget: int | str | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        workers: Literal["auto", "processes", "threads"] = "auto",
+        output: Literal["auto", "torch", "numpy"] | None = None,
+        io_threads: int | None = None,
+        with_ids: bool = False,
+        isolate: Literal["auto", "always", "never"] = "auto",
+        hedge: float | str | None = None,
+        max_lost_threads: int = 256,
+        device: Any = None,
+        dtype: Any = None,
+        memory_format: Any = None,
+        decode: Literal["faithful", "fast"] = "faithful",
+    ) -> None:
+        self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
+        cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
+        _settings.choice("workers", workers, "auto", "threads")
+        _settings.optional_callable("worker_init_fn", worker_init_fn)
+        _settings.optional_callable("collate_fn", collate_fn)
+        self._patience = _settings.Patience.of(stall_seconds, timeout)
+        self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads)
+        self._folder, self._base = _unwrap(dataset)
+        self._made_with = _parts(self._base)
+        wants_torch = _settings.output_module(output) == "torch"
+        self._form = _settings.Form.of(dtype, memory_format, decode, wants_torch)
+        options: dict[str, Any] = {
+            "batch_size": batch_size or 1,
+            "shuffle": self._order.shuffle,
+            "drop_last": self._order.drop_last,
+            "seed": _settings.seed(seed, generator),
+            "cpu_threads": cpu_threads,
+            "io_threads": None if io_threads is None else _settings.whole("io_threads", io_threads, least=1),
+            "prefetch_batches": self._ahead,
+            "memory_budget": _settings.memory_budget(memory_budget),
+            "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
+            "max_failures": _settings.max_failures(max_failures),
+            "retries": None if retries is None else _settings.whole("retries", retries, bits=32),
+            "deadline_seconds": _settings.optional_seconds("deadline_seconds", deadline_seconds),
+            "hedge": hedge if isinstance(hedge, str) else _settings.optional_seconds("hedge", hedge),
+            "max_lost_threads": _settings.whole("max_lost_threads", max_lost_threads, bits=32),
+            "ledger": _settings.path("ledger", ledger),
+            "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
+        }
+        # A user's own order is the user's own division among ranks, too; the place is told with each failure.
+        self._given_place = (rank, world_size)
+        self._place = _settings.place(rank, world_size)
+        options["rank"], options["world_size"] = self._place
+        self._check_batches(collate_fn)
+        if wants_torch:
+            _torch.load()
+        pipeline = self._form.applied(self._folder._pipeline)
+        self._engine = Engine(self._folder._index, pipeline, self._folder._open, options)
+        copier = None if device is None else _copier(device, wants_torch)
+        is_pinned = copier is not None or (bool(pin_memory) and wants_torch and _can_pin())
+        self._delivery = Delivery(
+            index=self._folder._index,
+            output=_torch if wants_torch else _numpy,
+            form=self._form,
+            target_transform=self._folder.target_transform,
+            collate_fn=collate_fn,
+            is_batched=batch_size is not None,
+            is_pinned=is_pinned,
+            with_ids=bool(with_ids),
+            copier=copier,
+            # Batches of the user's own order may have any size.
+            lends_to=self._engine if is_pinned and not self._order.is_given else None,
+        )
+        self._first_failure = _notice.FirstFailure(self._engine.failures, self._engine.ledger_error)
+        self._process: int | None = None
+        self._is_closed = False
+        self._resumed: _Resumed | None = None
+        # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
+        self._iterations: list[weakref.ref[Iteration]] = []
+        self._say_costs(collate_fn, worker_init_fn)
+
+        self.dataset = dataset
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.shuffle = self._order.shuffle
+        self.sampler, self.batch_sampler = sampler, batch_sampler
+        self.num_workers = cpu_threads if num_workers is None else num_workers
+        self.collate_fn = collate_fn
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.drop_last = self._order.drop_last
+        self.timeout = timeout
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self.generator = generator
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
+        self.in_order = in_order
+        self.seed: int = options["seed"]
+        self.rank, self.world_size = self._place
+        self.on_error: str = options["on_error"]
+        self.with_ids, self.dtype, self.memory_format = bool(with_ids), dtype, memory_format
+        self.decode: str = decode
+
+    def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
+        is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False
+        if not is_picture or self._form.dtype == "uint8":  # as bytes, pictures make a batch
+            return
+        if self._form.is_given:
+            raise ConfigError(
+                "dtype and memory_format: expected transforms that end in tensors, got PIL images",
+                hint='end the transforms with ToTensor(), or with PILToTensor() and dtype="uint8"',
+            )
+        if collate_fn is None and self._order.batch_size is not None:
+            raise ConfigError(
+                "transform: expected transforms that end in tensors, got PIL images, which do not make a batch",
+                hint='end the transforms with ToTensor(), or pass a collate_fn or dtype="uint8"',
+            )
+
+    def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
+        folder = self._folder
+        in_threads = "it runs under the GIL, where threads overlap only as far as it releases the GIL"
+        in_loop = "it runs in your loop's thread, between two batches"
+        for name in _pipeline.python_names(folder._chain):
+            _notice.python_callable("transform", name, in_threads)
+        if folder._open is not None:
+            _notice.python_callable("loader", _pipeline.name_of(folder.loader), in_threads)
+        if folder.target_transform is not None:
+            _notice.python_callable("target_transform", _pipeline.name_of(folder.target_transform), in_loop)
+        if collate_fn is not None:
+            _notice.python_callable("collate_fn", _pipeline.name_of(collate_fn), in_loop)
+        if worker_init_fn is not None:
+            warnings.warn(
+                "worker_init_fn is not called: there are no worker processes",
+                UserWarning,
+                stacklevel=_notice.users_level(),
+            )
+
+    def begin(self, loader: object) -> Iterator[Any]:
+        """Enters the next epoch, or goes on where a loaded state was taken."""
+        if self._is_closed:
+            raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+        self._check_unchanged()
+        # The sampler's own `iter` is called before the run begins: if it fails, a loaded state is still there.
+        given = Given(self._batches(), self._ahead + 1) if self._order.is_given else None
+        self._delivery.lend()
+        run = self._engine.begin() if given is None else self._engine.begin_given()
+        self._resumed = None
+        self._process = os.getpid()
+        iteration = Iteration(run, loader, self._delivery, given, self._patience, self._first_failure)
+        self._iterations = [weakref.ref(living) for living in (*self._living(), iteration)]
+        return iteration
+
+    def _check_unchanged(self) -> None:
+        """Refuses what changed since the loader was made, and what it therefore would not follow."""
+        for name, (before, now) in zip(_PARTS, zip(self._made_with, _parts(self._base), strict=True), strict=True):
+            if before is not now:
+                raise ConfigError(
+                    f"dataset.{name}: expected the one the loader was made with, got another one set since",
+                    hint="construct the loader again after changing the dataset",
+                )
+        # What was given stays; the rest is what the process group says, once there is one.
+        found = _torch.distributed() or self._place
+        place = tuple(there if given is None else given for given, there in zip(self._given_place, found, strict=True))
+        if place != self._place:
+            raise ConfigError(
+                f"the loader was made for rank {self._place[0]} of {self._place[1]}, and the process group that was "
+                f"initialised since says rank {place[0]} of {place[1]}",
+                hint="construct the loader after torch.distributed.init_process_group, or pass rank= and world_size=",
+            )
+
+    def _living(self) -> list[Iteration]:
+        return [iteration for known in self._iterations if (iteration := known()) is not None]
+
+    def _batches(self) -> Iterator[Any]:
+        """The user's own order as batches of indices, from where a loaded state was taken."""
+        done = self._resumed or _Resumed(0, 0, 0)
+        if self._order.batch_sampler is not None:
+            return itertools.islice(self._order.batch_sampler, done.step, None)
+        # Indices, not batches: the batch size may be another one now.
+        sampler = () if self._order.sampler is None else self._order.sampler
+        indices = itertools.islice(sampler, done.position, None)
+        return _batched(indices, self._order.batch_size or 1, self._order.drop_last)
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, the same on every rank."""
+        if self._order.batch_sampler is not None:
+            return len(self._order.batch_sampler)  # type: ignore[arg-type]
+        if self._order.sampler is None:
+            return self._engine.steps
+        samples, size = len(self._order.sampler), self._order.batch_size or 1  # type: ignore[arg-type]
+        return samples // size if self._order.drop_last else math.ceil(samples / size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass that of `epoch`; a loaded state of the same epoch stays in force."""
+        self._engine.set_epoch(_settings.whole("epoch", epoch))
+        if self._resumed and self._resumed.epoch != epoch:
+            self._resumed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched."""
+        state: dict[str, Any] = json.loads(self._engine.state())
+        return state | {"sampler": True} if self._order.is_given else state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, skip_steps: range | None = None) -> None:
+        """Goes on where a state was taken, on any number of ranks and threads; refuses one of another dataset.
+
+        `skip_steps` leaves steps of that epoch out, without reading them: those that made the loss explode, say.
+        A fresh pass over a sampler begins behind as many indices as were handed out, one over a batch_sampler behind
+        as many batches: the order has to be the same again.
+        """
+        first, end = _settings.steps("skip_steps", skip_steps)
+        if skip_steps is not None and self._order.is_given:
+            raise ConfigError("skip_steps: expected an order of the loader's own, got a sampler")
+        try:
+            state = dict(state_dict)
+            has_sampler = bool(state.pop("sampler", False))
+            text = json.dumps(state)
+        except (TypeError, ValueError):
+            raise StateMismatchError(f"expected what state_dict() gave, got {state_dict!r}") from None
+        if has_sampler != self._order.is_given:
+            ours, its = ("one", "none") if self._order.is_given else ("none", "one")
+            raise StateMismatchError(
+                f"the state belongs to another order: sampler or batch_sampler: this loader has {ours}, the state {its}"
+            )
+        self._engine.load_state(text, first, end)
+        self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
+
+    @property
+    def failures(self) -> Failures:
+        """What failed so far, oldest first."""
+        return Failures(map(Failure.from_line, self._engine.failures()))
+
+    def report(self) -> Report:
+        """What failed, why, what to do, and the balance of each epoch."""
+        return Report(self._engine.report())
+
+    def stats(self) -> dict[str, Any]:
+        """Where time went: each stage's items, busy and waiting seconds and quantiles, and a verdict in one word."""
+        return self._engine.stats()
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """What the threads have in hand, longest first: path, index, stage, thread, attempt, elapsed seconds, mount."""
+        return [item for iteration in self._living() for item in iteration.in_flight()]
+
+    def explain(
+        self, step: int, epoch: int | None = None, *, world_size: int | None = None, rank: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Which samples make up a step, for any world size, without reading any.
+
+        Of a delivered step the ones that were: `index` is the substitute where `planned` was replaced, and what was
+        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks.
+        """
+        if self._order.is_given:
+            raise ConfigError("explain: expected an order of the loader's own, got a sampler")
+        return self._engine.explain(
+            _settings.whole("step", step),
+            None if epoch is None else _settings.whole("epoch", epoch),
+            None if world_size is None else _settings.whole("world_size", world_size, least=1, bits=32),
+            None if rank is None else _settings.whole("rank", rank, bits=32),
+        )
+
+    def close(self) -> None:
+        """Stops every thread and waits for them. Reports and state stay readable; iterating again is refused."""
+        self._is_closed = True
+        if self._is_forked():
+            return
+        for iteration in self._living():
+            iteration.close()
+        self._engine.close()
+
+    def _is_forked(self) -> bool:
+        """Whether this is a forked child, which has the objects, but not the threads."""
+        return self._process not in (None, os.getpid())
+
+    def abandon(self) -> None:
+        """Stops the threads without waiting for them: `close()` or the exit does."""
+        self._is_closed = True
+        if not self._is_forked():
+            for iteration in self._living():
+                iteration.abandon()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the state is in."""
+        return int(json.loads(self._engine.state())["epoch"])
+
+
+class _Resumed(NamedTuple):
+    """Where a loaded state goes on: what of a sampler's order is passed over."""
+
+    epoch: int
+    step: int
+    position: int
+
+
+def _batched(indices: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    batch = []
+    for index in indices:
+        batch.append(index)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not drop_last:
+        yield batch
+
+
+def _copier(device: Any, wants_torch: bool) -> _torch.Copier:
+    if not wants_torch:
+        raise ConfigError('device: expected output="torch" beside it, got "numpy"')
+    return _torch.Copier(device)
+
+
+def _can_pin() -> bool:
+    if _torch.can_pin():
+        return True
+    warnings.warn(
+        "pin_memory: expected an accelerator, got none: memory is not pinned",
+        UserWarning,
+        stacklevel=_notice.users_level(),
+    )
+    return False
+
+
+# What a loader takes from its dataset once, when it is made.
+_PARTS = ("transform", "target_transform", "loader")
+
+
+def _parts(folder: DatasetFolder) -> tuple[object, ...]:
+    return folder._pipeline, folder.target_transform, folder.loader
+
+
+def _check_methods(dataset: Any, base: type) -> None:
+    """Refuses a subclass whose way to give samples would never be asked."""
+    for name in ("__getitem__", "__getitems__", "__len__"):
+        if getattr(type(dataset), name, None) is not getattr(base, name, None):
+            raise ConfigError(
+                f"dataset: expected {base.__name__}'s own {name}, got {type(dataset).__qualname__}.{name}, which would "
+                "never be called: samples are read and decoded natively",
+                hint="do what it does in transform, target_transform or collate_fn; with_ids=True gives indices, and "
+                "subset() chooses samples",
+            )
+
+
+def is_native(dataset: Any) -> bool:
+    """Whether it is one of forebay's own datasets, or a `torch.utils.data.Subset` of one."""
+    while _torch.subset_class(dataset) is not None:
+        dataset = dataset.dataset
+    return isinstance(dataset, DatasetFolder)
+
+
+def _unwrap(dataset: Any) -> tuple[DatasetFolder, DatasetFolder]:
+    """The folder below any number of `torch.utils.data.Subset`s: with their samples chosen, and as it is."""
+    chosen: list[int] | None = None
+    while (subset := _torch.subset_class(dataset)) is not None:
+        _check_methods(dataset, subset)
+        indices = list(dataset.indices)
+        chosen = indices if chosen is None else [indices[position] for position in chosen]
+        dataset = dataset.dataset
+    _check_methods(dataset, DatasetFolder)
+    return (dataset if chosen is None else dataset.subset(chosen)), dataset

@@ -1,0 +1,214 @@
+"""The order of one pass over a Python dataset: which indices make up which task, and where it is.
+
+It can say where it is after each task in a few JSON values, and begin there again: torch's own samplers from their
+seed, samplers with a state from their state, all others by drawing and dropping what was handed out before.
+"""
+
+import copy
+import hashlib
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from forebay import _samplers, _torch_data
+from forebay._workers import seeds
+from forebay._workers.fetch import is_stateful
+
+
+@dataclass(frozen=True)
+class FromDataset:
+    """Substitutes from the whole dataset, the same ones in every run: where the order is the loader's own."""
+
+    seed: int
+    epoch: int
+    number: int
+    length: int
+
+    def candidates(self, position: int) -> Iterator[int]:
+        for attempt in itertools.count():
+            key = repr((self.seed, self.epoch, self.number, position, attempt)).encode()
+            yield int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") % self.length
+
+
+@dataclass(frozen=True)
+class FromBatch:
+    """Substitutes from the same batch: a user's own sampler may choose among samples, and nobody else should."""
+
+    indices: list[Any]
+
+    def candidates(self, position: int) -> Iterator[Any]:
+        count = len(self.indices)
+        return (self.indices[(position + further) % count] for further in range(1, count))
+
+
+class Draw:
+    """Draws from a sampler, and knows where it is.
+
+    As in torch, a sampler that is asked directly is asked for its iterator at once, and where there are workers twice:
+    some draw random numbers then. One below a batch sampler is asked when its first index is wanted.
+    """
+
+    def __init__(self, source: Iterable[Any], key: int | None) -> None:
+        self._source = source
+        # Decides the order of a `RandomSampler`; without it the order is torch's, from the generator.
+        self._key = key
+        self._iterator: Iterator[Any] | None = None
+        self._begun_at: str | int | None = None
+        self.count = 0
+
+    def begin(self) -> None:
+        """Asks for the iterator."""
+        self._iterator = iter(self._source)
+
+    def __next__(self) -> Any:
+        self.decide()
+        if self._iterator is None:
+            self.begin()
+        item = next(self._iterator)  # type: ignore[arg-type]
+        self.count += 1
+        return item
+
+    def _shuffled(self, sampler: Any, begun_at: str | int | None) -> Iterator[Any]:
+        """The order of torch's `RandomSampler`, with its seed or its generator's state kept in mind."""
+        known = copy.copy(sampler)
+        if isinstance(sampler, _samplers.RandomSampler):
+            known.seed = begun_at if begun_at is not None else self._key
+            known.seed = random.getrandbits(63) if known.seed is None else known.seed
+            self._begun_at = known.seed
+            return iter(known)
+        if self._key is not None and begun_at is None:
+            begun_at = self._key
+        if sampler.generator is None or self._key is not None:
+            # Exactly what the sampler does itself, when its first index is drawn.
+            self._begun_at = _torch_data.draw_base_seed(None) if begun_at is None else begun_at
+            known.generator = _torch_data.generator(0)
+            _torch_data.set_generator_state(known.generator, self._begun_at)
+        else:
+            if begun_at is not None:
+                _torch_data.set_generator_state(sampler.generator, begun_at)
+            self._begun_at = _torch_data.generator_state(sampler.generator)
+        return iter(known)
+
+    def decide(self) -> None:
+        """Decides the order of a `RandomSampler` now, if nothing was drawn yet."""
+        if self._begun_at is None and is_shuffling(self._source):
+            self._iterator = self._shuffled(self._source, None)
+
+    def state(self) -> dict[str, Any]:
+        """Where it is after what was drawn last."""
+        state: dict[str, Any] = {"count": self.count}
+        if self._begun_at is not None:
+            state["begun_at"] = self._begun_at
+        if is_stateful(self._source):
+            state["sampler"] = copy.deepcopy(self._source.state_dict())  # type: ignore[attr-defined]
+        if is_stateful(self._iterator) and self._iterator is not self._source:
+            state["iterator"] = copy.deepcopy(self._iterator.state_dict())  # type: ignore[union-attr]
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on behind what had been drawn."""
+        self.count = state["count"]
+        if is_shuffling(self._source):
+            if "begun_at" in state:
+                order = self._shuffled(self._source, state["begun_at"])
+                self._iterator = itertools.islice(order, self.count, None)
+            return
+        if "sampler" in state and is_stateful(self._source):
+            self._source.load_state_dict(state["sampler"])  # type: ignore[attr-defined]
+        self.begin()
+        if "iterator" in state and is_stateful(self._iterator):
+            self._iterator.load_state_dict(state["iterator"])  # type: ignore[union-attr]
+        if "sampler" not in state and "iterator" not in state:
+            self._iterator = itertools.islice(self._iterator, self.count, None)  # type: ignore[arg-type]
+
+    def finish(self, state: dict[str, Any]) -> None:
+        """Leaves the sampler as the pass left it that this is the end of: the next one goes on from there."""
+        if "sampler" in state and is_stateful(self._source):
+            self._source.load_state_dict(state["sampler"])  # type: ignore[attr-defined]
+        generator = getattr(self._source, "generator", None) if is_shuffling(self._source) else None
+        if generator is not None and self._key is None and state.get("begun_at") is not None:
+            for _ in self._shuffled(self._source, state["begun_at"]):
+                pass
+
+
+def is_shuffling(sampler: Any) -> bool:
+    """Whether it is a `RandomSampler`, whose order a seed decides."""
+    return type(sampler) is _samplers.RandomSampler or _torch_data.is_shuffling(sampler)
+
+
+class Order:
+    """The tasks of one pass over a map-style dataset: lists of indices, or single ones where nothing is batched."""
+
+    def __init__(self, source: Iterable[Any], batch_size: int | None, drop_last: bool, key: int | None) -> None:
+        """`source` gives what a task is; with a `batch_size` it gives indices, and they are batched here."""
+        self._draw = Draw(source, key)
+        self._batch_size, self._drop_last = batch_size, drop_last
+        # The last batch was not a full one: the sampler has said that it is at its end, and may begin again.
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Asks a sampler that is used directly for its iterator."""
+        if self._batch_size is None:
+            self._draw.begin()
+
+    def next(self) -> Any:
+        """What the next task is made of; raises `StopIteration` at the end."""
+        if self._batch_size is None:
+            return next(self._draw)
+        if self._is_over:
+            raise StopIteration
+        batch: list[Any] = []
+        try:
+            while len(batch) < self._batch_size:
+                batch.append(next(self._draw))
+        except StopIteration:
+            if not batch or self._drop_last:
+                raise
+            self._is_over = True
+        return batch
+
+    def decide(self) -> None:
+        """Decides the order now, where that is done when its first index is drawn."""
+        self._draw.decide()
+
+    def state(self) -> dict[str, Any]:
+        return self._draw.state() | ({"over": True} if self._is_over else {})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._is_over = state.get("over", False)
+        self._draw.restore(state)
+
+    def finish(self, state: dict[str, Any]) -> None:
+        self._draw.finish(state)
+
+
+class Endless:
+    """The tasks of an iterable dataset: each asks for a batch, and the dataset says when it ends."""
+
+    def __init__(self, batch_size: int | None) -> None:
+        self._batch_size = batch_size
+
+    def begin(self) -> None:
+        pass
+
+    def next(self) -> Any:
+        return self._batch_size
+
+    def decide(self) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+    def finish(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def keyed(seed: int | None, epoch: int, what: str) -> int | None:
+    """A number of an epoch's own, where the user gave a seed."""
+    return None if seed is None else seeds.key(seed, epoch, what) >> 1

@@ -1,0 +1,329 @@
+"""One pass over a Python dataset: hands tasks to a crew, takes batches from it in order, keeps books and state."""
+
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from forebay import _notice, _raise, _torch, _torch_data
+from forebay._books import Books
+from forebay._order import Endless, FromBatch, FromDataset, Order
+from forebay._progress import Progress
+from forebay._settings import Patience
+from forebay._workers.job import END, Crew, Job, Raised, Result, Task
+from forebay.errors import DeadlineError, StoppedError
+
+
+class LoaderTimeoutError(DeadlineError, RuntimeError):
+    """No batch came within `timeout`: torch's error for it is a `RuntimeError`, and this one is both."""
+
+
+@dataclass
+class Setup:
+    """What a pass is made of."""
+
+    crew: Crew
+    # Called at the end of the pass: what becomes of the crew.
+    release: Callable[[], None]
+    # "inline", "threads" or "processes".
+    kind: str
+    job: Job
+    order: Order | Endless
+    epoch: int
+    # Tasks handed out and not yet delivered.
+    ahead: int
+    shards: list[int]
+    in_order: bool
+    books: Books
+    patience: Patience
+    # Substitutes for on_error="replace" are taken from the whole dataset: (seed, length).
+    replaces_from: tuple[int, int] | None
+    pin_device: str | None
+    with_ids: bool
+    copier: _torch.Copier | None
+    progress: Progress
+    length_told: int | None
+    # What `Pass.state` gave, where the pass goes on from one.
+    resumed: dict[str, Any] | None
+
+
+@dataclass
+class _Sent:
+    """A task that was handed out."""
+
+    task: Task
+    # The order's state after it.
+    order: dict[str, Any]
+    first_position: int
+    size: int
+
+
+class Pass(Iterator[Any]):
+    """What `iter(loader)` gives. The loader is kept alive, because it is what closes everything at exit."""
+
+    def __init__(self, setup: Setup, loader: object) -> None:
+        self._setup = setup
+        self._loader = loader
+        self._crew: Crew | None = setup.crew
+        self._process = os.getpid()
+        # Also when the loop is left and the pass is dropped. Not at exit: then the loader closes everything.
+        self._release = weakref.finalize(self, setup.release)
+        self._release.atexit = False
+        self._sent: dict[int, _Sent] = {}
+        self._ready: dict[int, Result] = {}
+        self._numbers = 0
+        self._drawn_samples = 0
+        self._outstanding = dict.fromkeys(setup.shards, 0)
+        self._cursor = 0
+        self._is_drawn_out = False
+        self.progress = self._progress = setup.progress
+        self.wait_seconds = 0.0
+        self.waits: list[float] = []
+        self._resume()
+        if setup.kind != "inline":
+            self._refill()
+
+    def _resume(self) -> None:
+        setup, where = self._setup, self._progress.where
+        if setup.resumed is None:
+            self._progress.begin(setup.order.state())
+            return
+        since = self._progress.resume(setup.resumed)
+        self._numbers, self._drawn_samples = where.number, where.position
+        if not setup.job.is_iterable:
+            self._cursor = self._numbers
+        elif where.last_shard in setup.shards:
+            self._cursor = setup.shards.index(where.last_shard) + 1
+        if since:
+            self._refill()
+            for _ in range(since):
+                if self._advance() is END:
+                    break
+
+    def __iter__(self) -> "Pass":
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """Where it is. What decides its order is decided now, if it was not before."""
+        if self._progress.where.number == 0:
+            self._setup.order.decide()
+            self._progress.know_order(self._setup.order.state())
+        return self._progress.state()
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        if self._crew is None:
+            raise StopIteration
+        if self._process != os.getpid():
+            raise StoppedError("the pass was begun in another process", hint="begin a pass in each process")
+        began = time.monotonic()
+        value = self._advance()
+        waited = time.monotonic() - began
+        self.wait_seconds += waited
+        if len(self.waits) < 100_000:
+            self.waits.append(waited)
+        if value is END:
+            self._finish()
+            raise StopIteration
+        self._check_length()
+        return self._handed_over(value)
+
+    def _handed_over(self, value: Any) -> Any:
+        """The batch where the user wants it: pinned, on a device."""
+        if self._setup.pin_device is not None:
+            value = _torch_data.pinned(value, self._setup.pin_device)
+        if (copier := self._setup.copier) is not None:
+            # Copied on a stream of its own, beside what the training step still does on the device.
+            value = copier.finish(*copier.start(value))
+        return value
+
+    def _advance(self) -> Any:
+        """The next batch, or `END`."""
+        while True:
+            if self._setup.kind == "inline" or not self._sent:
+                self._refill()
+            result = self._take()
+            if result is None:
+                return END
+            sent = self._sent.pop(result.number)
+            self._outstanding[result.shard] -= 1
+            if result.value is END:
+                self._progress.end_shard(result.number, result.shard, result.state)
+            if self._setup.kind != "inline":
+                self._refill()
+            if result.value is END:
+                continue
+            if isinstance(result.value, Raised):
+                self._write_down(sent, result, planned=0)
+                _raise.again(result.value, result.number, self._setup.epoch, result.shard, self._setup.kind)
+            is_empty = result.delivered is not None and not result.delivered
+            self._write_down(sent, result, planned=sent.size)
+            told = result.state
+            behind = sent.first_position + sent.size
+            is_in_turn = self._setup.in_order
+            if not is_empty:
+                self._progress.count_batch()
+            self._progress.hand_over(result.number, result.shard, sent.order, behind, told, is_in_turn)
+            if not is_empty:
+                return self._with_ids(sent, result) if self._setup.with_ids else result.value
+
+    def _write_down(self, sent: _Sent, result: Result, planned: int) -> None:
+        if self._setup.job.is_iterable:
+            skipped = sum(incident.outcome == "skipped" for incident in result.incidents)
+            planned = result.sample_count + skipped if planned else 0
+        step = self._progress.where.step
+        self._setup.books.enter(self._setup.epoch, step, sent.first_position, planned, result.incidents)
+
+    def _with_ids(self, sent: _Sent, result: Result) -> Any:
+        ids = sent.task.indices if result.delivered is None else result.delivered
+        if not self._setup.job.is_batched and result.delivered is not None:
+            ids = result.delivered[0]
+        return result.value, _torch_data.integers(ids) if self._setup.job.output == "torch" else ids
+
+    def _take(self) -> Result | None:
+        """The result whose turn it is; `None` at the end."""
+        while self._sent:
+            if self._setup.in_order:
+                first = next(iter(self._sent))
+                if first in self._ready:
+                    return self._ready.pop(first)
+            elif self._ready:
+                return self._ready.pop(next(iter(self._ready)))
+            result = self._wait()
+            if result.number in self._sent:
+                self._ready[result.number] = result
+        return None
+
+    def _wait(self) -> Result:
+        """A result of the crew. A long wait is said in between, and ended where the user wants it ended."""
+        crew, patience, began = self._crew, self._setup.patience, time.monotonic()
+        if crew is None:
+            raise AssertionError("the pass is over")
+        waited = 0.0
+        while (result := crew.receive(patience.until_told(waited))) is None:
+            waited = time.monotonic() - began
+            if waited >= patience.timeout_seconds:
+                raise LoaderTimeoutError(
+                    f"DataLoader timed out after {patience.timeout_seconds:g} seconds; {in_words(crew)}",
+                    stage="deliver",
+                )
+            if waited >= patience.stall_seconds:
+                _notice.stalled(f"no batch for {waited:.0f} s: {in_words(crew)}")
+        return result
+
+    def _refill(self) -> None:
+        while not self._is_drawn_out and len(self._sent) < self._setup.ahead:
+            shard = self._next_shard()
+            if shard is None:
+                # All at their end; or busy, where the order does not matter.
+                self._is_drawn_out = len(self._progress.where.ended) == len(self._setup.shards)
+                return
+            try:
+                indices = self._setup.order.next()
+            except StopIteration:
+                self._is_drawn_out = True
+                return
+            self._submit(indices, shard)
+
+    def _next_shard(self) -> int | None:
+        """Round robin, as in torch, among those that are not at their end, and with `in_order=False` not busy."""
+        shards, ended, most = self._setup.shards, self._progress.where.ended, None
+        if not self._setup.in_order and len(shards) > 1:
+            most = max(1, self._setup.ahead // max(1, len(shards) - len(ended)))
+        for _ in shards:
+            shard = shards[self._cursor % len(shards)]
+            self._cursor += 1
+            if shard not in ended and (most is None or self._outstanding[shard] < most):
+                return shard
+        return None
+
+    def _submit(self, indices: Any, shard: int) -> None:
+        setup, number = self._setup, self._numbers
+        self._numbers += 1
+        is_many = setup.job.is_batched and not setup.job.is_iterable
+        size = len(indices) if is_many else int(not setup.job.is_iterable)
+        if setup.job.is_iterable and setup.job.is_batched:
+            size = indices
+        order, first = setup.order.state(), self._drawn_samples
+        self._drawn_samples += size
+        if number in self._progress.where.early:  # delivered before the state was taken
+            self._progress.remember(number, order, first + size)
+            return
+        task = Task(
+            number,
+            shard,
+            indices,
+            setup.epoch,
+            substitutes=self._substitutes(number, indices),
+            wants_state=self._progress.wants_state(number),
+        )
+        self._sent[number] = _Sent(task, order, first, size)
+        self._outstanding[shard] += 1
+        if self._crew is not None:
+            self._crew.submit(task)
+
+    def _substitutes(self, number: int, indices: Any) -> FromDataset | FromBatch | None:
+        setup = self._setup
+        if setup.job.on_error != "replace" or setup.job.is_iterable:
+            return None
+        if setup.replaces_from is not None:
+            seed, length = setup.replaces_from
+            return FromDataset(seed, setup.epoch, number, length)
+        return FromBatch(list(indices) if setup.job.is_batched else [indices])
+
+    def _check_length(self) -> None:
+        told, step = self._setup.length_told, self._progress.where.step
+        if told is not None and step > told:
+            worker = (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+            warnings.warn(
+                f"Length of IterableDataset {self._setup.job.dataset} was reported to be {told}(when accessing "
+                f"len(dataloader)), but {step} samples have been fetched. "
+                + (worker if self._setup.kind != "inline" else ""),
+                UserWarning,
+                stacklevel=_notice.users_level(),
+            )
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """What the workers of this pass have in hand, longest first."""
+        items = [] if self._crew is None else self._crew.in_flight()
+        return sorted(items, key=lambda item: -item["since_seconds"])
+
+    def crew_stats(self) -> dict[str, Any]:
+        return {} if self._crew is None else self._crew.stats()
+
+    def _finish(self) -> None:
+        self._progress.finish()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the workers of this pass, unless they are to stay for the next one. Further calls do nothing."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            self._release()
+
+
+def in_words(crew: Crew) -> str:
+    """What the workers have in hand, for the person who waits."""
+    items = sorted(crew.in_flight(), key=lambda item: -item["since_seconds"])
+    if not items:
+        return "no worker has a sample in hand"
+    return "; ".join(map(_one_in_words, items))
+
+
+def _one_in_words(item: dict[str, Any]) -> str:
+    if item["stage"] == "start":
+        return f"worker {item['shard']} is starting"
+    what = "a batch to collate" if item["stage"] == "assemble" else "its next sample"
+    if item["index"] is not None:
+        what = f"sample {item['index']!r}"
+    where = f"\n{item['stack']}" if item.get("stack") else ""
+    return f"worker {item['shard']} (pid {item['pid']}) has {what} in hand for {item['since_seconds']:.1f} s{where}"

@@ -1,0 +1,461 @@
+"""The loader for Python datasets: torch's meaning of everything, crews of workers behind it."""
+
+import copy
+import functools
+import os
+import random
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay import _contract, _order, _torch, _torch_data
+from forebay._books import Books
+from forebay._failures import Failures, Report
+from forebay._pass import Pass, Setup
+from forebay._progress import Progress
+from forebay._settings import Patience
+from forebay._workers import spare
+from forebay._workers.fetch import is_stateful
+from forebay._workers.inline import InlineCrew
+from forebay._workers.job import Crew, Job
+from forebay._workers.processes import ProcessCrew
+from forebay._workers.threads import ThreadCrew
+from forebay.errors import ConfigError, StateMismatchError, StoppedError
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What forebay adds to torch's arguments."""
+
+    on_error: str
+    max_failures: int | float | None
+    ledger: str | None
+    deadline_seconds: float | None
+    stall_seconds: float
+    retries: int
+    memory_budget: int | None
+    max_worker_memory: int | None
+    seed: int | None
+    # (rank, world size) where the dataset is divided.
+    place: tuple[int, int] | None
+    workers: str
+    output: str
+    with_ids: bool
+    copier: _torch.Copier | None
+    snapshot_every: int
+
+
+def is_free_threaded() -> bool:
+    """Whether this interpreter runs without a GIL, right now."""
+    asked = getattr(sys, "_is_gil_enabled", None)
+    return asked is not None and not asked()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _rest(crew: ProcessCrew, resting: list[ProcessCrew]) -> None:
+    """Ends the workers of a pass; what they were forked from waits for the next one."""
+    crew.rest()
+    resting.append(crew)
+
+
+class PythonLoader:
+    """What is behind a `DataLoader` of a Python dataset.
+
+    It holds what outlives a pass: epoch, books, workers that stay, a loaded state. What a pass is made of is read from
+    the loader's attributes when it begins, as in torch.
+    """
+
+    def __init__(self, contract: _contract.Contract, policy: Policy) -> None:
+        self._is_iterable = contract.is_iterable
+        self._is_own_order, self._is_own_batches = contract.is_own_order, contract.is_own_batches
+        self._policy = policy
+        rank = _contract.rank() if policy.place is None else policy.place[0]
+        self.books = Books(rank, policy.max_failures, policy.ledger)
+        self.epoch = 0
+        self.length_told: int | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._passes: list[weakref.ref[Pass]] = []
+        # Of the pass that was begun last, which may be gone.
+        self._progress: Progress | None = None
+        # Workers that stay from pass to pass.
+        self._staying: tuple[Crew, Job, list[int]] | None = None
+        # Nurseries that nobody works for at the moment.
+        self._resting: list[ProcessCrew] = []
+        # And those that somebody does, for passes to come.
+        self._kept: list[ProcessCrew] = []
+        for crews in (self._resting, self._kept):
+            weakref.finalize(self, spare.leave, crews).atexit = False
+        # What a state that was taken between two passes says of the next one.
+        self._promised: dict[str, Any] | None = None
+        self._is_closed = False
+        self._process: int | None = None
+        if policy.on_error == "skip" and (policy.place is not None or _contract.world_size() > 1):
+            raise ConfigError(
+                'on_error: expected "raise" or "replace" on several ranks, got "skip": ranks that skip different '
+                "samples make different numbers of steps, and wait for each other for ever"
+            )
+
+    def begin(self, loader: Any) -> Pass:
+        """The next pass, or what is left of the one a loaded state was taken in."""
+        if self._is_closed:
+            raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+        resumed, self._resumed = self._resumed, None
+        finished = resumed if resumed is not None and resumed["finished"] else None
+        if finished is not None:
+            self.epoch, resumed = finished["epoch"] + 1, None
+            self._promised = finished.get("next")
+        if resumed is not None:
+            self.epoch = resumed["epoch"]
+            if "next" in resumed:  # taken before the pass began
+                self._promised, resumed = resumed["next"], None
+        promised, self._promised = self._promised, None
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        for latest in self._living() if loader.persistent_workers else []:
+            latest.close()  # workers that stay work for one pass at a time
+        order = self._order(loader, epoch)
+        self._begin_order(loader, order, epoch, finished, resumed)
+        setup = self._setup(loader, order, epoch, resumed, finished, promised)
+        made = Pass(setup, loader)
+        self._process = os.getpid()
+        self._passes = [known for known in self._passes if known() is not None] + [weakref.ref(made)]
+        self._progress = setup.progress
+        return made
+
+    def _order(self, loader: Any, epoch: int) -> Any:
+        if self._is_iterable:
+            return _order.Endless(loader.batch_size)
+        key = _order.keyed(self._policy.seed, epoch, "order")
+        if loader.batch_sampler is None:
+            return _order.Order(loader.sampler, None, False, key)
+        if self._is_own_batches:
+            return _order.Order(loader.sampler, loader.batch_size, loader.drop_last, key)
+        return _order.Order(loader.batch_sampler, None, False, key)
+
+    def _begin_order(self, loader: Any, order: Any, epoch: int, finished: Any, resumed: Any) -> None:
+        if self._policy.place is not None and self._is_own_order and not self._is_iterable:
+            loader.sampler.set_epoch(epoch)
+        if finished is not None:
+            order.finish(finished["order"])
+        if resumed is None:
+            order.begin()
+
+    def _base_seed(self, loader: Any, epoch: int) -> int:
+        seed = _order.keyed(self._policy.seed, epoch, "workers")
+        if seed is not None:
+            return seed
+        if self._policy.output == "torch":
+            return _torch_data.draw_base_seed(loader.generator)
+        return random.getrandbits(62)
+
+    def _setup(self, loader: Any, order: Any, epoch: int, resumed: Any, finished: Any, promised: Any) -> Setup:
+        policy, count = self._policy, loader.num_workers
+        kind = self.kind(loader)
+        stays = kind != "inline" and loader.persistent_workers
+        is_renewed = stays and self._staying is not None and resumed is None
+        if promised is not None:
+            base_seed = promised["base_seed"]
+        elif is_renewed and self._staying is not None:
+            base_seed = self._staying[1].base_seed
+        else:
+            base_seed = self._base_seed(loader, epoch)
+        if resumed is not None:
+            base_seed = resumed["base_seed"]
+            order.restore(resumed["order"])
+        elif promised is not None and promised["order"] is not None:
+            order.restore(promised["order"])
+        elif count > 0:
+            order.begin()  # torch does, twice: samplers that draw random numbers then draw them twice
+        shard_count = count if resumed is None or not self._is_iterable else resumed["shard_count"]
+        dataset = _torch_data.for_pass(loader.dataset, loader.generator, count == 0)
+        default = _torch_data.collate_function(loader.batch_sampler is not None) if policy.output == "torch" else None
+        job = Job(
+            dataset=dataset,
+            collate_fn=None if loader.collate_fn is default else loader.collate_fn,
+            worker_init_fn=_torch_data.init_function(dataset, loader.worker_init_fn)
+            if count
+            else loader.worker_init_fn,
+            is_iterable=self._is_iterable,
+            is_batched=loader.batch_sampler is not None,
+            drop_last=bool(loader.drop_last),
+            shard_count=shard_count,
+            base_seed=base_seed,
+            seed=policy.seed,
+            on_error=policy.on_error,
+            max_attempts=policy.retries + 1,
+            output=policy.output,
+        )
+        shards = list(range(max(1, shard_count)))
+        states = self._states(loader, resumed, finished, shards, kind)
+        crew, release = self._crew(kind, job, shards, states, stays)
+        progress = Progress(
+            epoch=epoch,
+            base_seed=base_seed,
+            shard_count=shard_count,
+            shards=shards,
+            is_iterable=self._is_iterable,
+            has_states=self._is_iterable or is_stateful(dataset),
+            snapshot_every=policy.snapshot_every,
+            states_now=crew.shard_states if isinstance(crew, InlineCrew) else None,
+        )
+        ahead = 1 if kind == "inline" else max(1, loader.prefetch_factor or 0) * max(1, len(shards))
+        return Setup(
+            crew=crew,
+            release=release,
+            kind=kind,
+            job=job,
+            order=order,
+            epoch=epoch,
+            ahead=ahead,
+            shards=shards,
+            in_order=bool(loader.in_order) or kind == "inline",
+            books=self.books,
+            patience=Patience(policy.stall_seconds, float(loader.timeout) or float("inf")),
+            replaces_from=self._replaces_from(loader),
+            pin_device=_torch_data.pin_device(loader.pin_memory, loader.pin_memory_device)
+            if policy.output == "torch"
+            else None,
+            with_ids=policy.with_ids,
+            copier=policy.copier,
+            progress=progress,
+            length_told=self.length_told,
+            resumed=resumed,
+        )
+
+    def kind(self, loader: Any) -> str:
+        if loader.num_workers == 0:
+            if loader.timeout:
+                raise ConfigError(
+                    "timeout: expected 0 with num_workers=0, where the loop itself makes the batches, got "
+                    f"{loader.timeout!r}"
+                )
+            return "inline"
+        if self._policy.workers == "threads" or (self._policy.workers == "auto" and is_free_threaded()):
+            return "threads"
+        return "processes"
+
+    def _crew(
+        self, kind: str, job: Job, shards: list[int], states: list[Any] | None, stays: bool
+    ) -> tuple[Crew, Callable[[], None]]:
+        """Workers, at work, and what becomes of them at the end of the pass."""
+        if stays and self._staying is not None:
+            crew, _, before = self._staying
+            if before == shards:
+                crew.renew({}, states)  # their random numbers go on, too
+                return crew, _nothing
+            self._end_staying()
+        crew = self._hired(kind)
+        try:
+            crew.start(job, shards, states)
+        except BaseException:
+            crew.close()
+            raise
+        if stays:
+            self._staying = crew, job, shards
+            self._kept[:] = [crew] if isinstance(crew, ProcessCrew) else []
+            return crew, _nothing
+        if isinstance(crew, ProcessCrew):
+            return crew, functools.partial(_rest, crew, self._resting)
+        return crew, crew.close
+
+    def _end_staying(self) -> None:
+        staying, self._staying = self._staying, None
+        if staying is not None and isinstance(staying[0], ProcessCrew):
+            self._kept.clear()
+            _rest(staying[0], self._resting)
+        elif staying is not None:
+            staying[0].close()
+
+    def _hired(self, kind: str) -> Crew:
+        policy = self._policy
+        if kind == "inline":
+            return InlineCrew()
+        if kind == "threads":
+            return ThreadCrew(policy.deadline_seconds)
+        if self._resting:
+            return self._resting.pop()
+        return spare.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)
+
+    def _states(self, loader: Any, resumed: Any, finished: Any, shards: list[int], kind: str) -> list[Any] | None:
+        """The states that the shards go on from."""
+        if resumed is not None:
+            told = resumed.get("shards")
+            if told and self._is_iterable:
+                return list(told)
+            # The state of a map-style dataset is not divided: any worker goes on from that of its number.
+            return [told[shard % len(told)] for shard in shards] if told else None
+        # Objects that live on between passes go on with what the last one left in them.
+        if finished is not None and finished.get("shards") and (kind == "inline" or loader.persistent_workers):
+            told = finished["shards"]
+            if len(told) == len(shards):
+                return [None if state is None else state | {"finished": True} for state in told]
+        return None
+
+    def _replaces_from(self, loader: Any) -> tuple[int, int] | None:
+        if not self._is_own_order or self._is_iterable or self._policy.on_error != "replace":
+            return None
+        return self._policy.seed or 0, len(loader.dataset)
+
+    def state(self, loader: Any) -> dict[str, Any]:
+        """The resume point: what the loop has got counts, not what was prefetched."""
+        if self._resumed is not None:
+            return copy.deepcopy(self._resumed)
+        living = self._living()
+        if self._progress is not None and living and living[-1].progress is self._progress:
+            told = living[-1].state()
+        elif self._progress is not None:
+            told = self._progress.state()
+        else:
+            told = {"epoch": self.epoch, "step": 0, "position": 0, "finished": False, "order": {"count": 0}}
+            told |= {"base_seed": None, "shard_count": loader.num_workers}
+        if told["finished"] or self._progress is None:
+            told["next"] = self._promise(loader)
+        return {"forebay": _VERSION, **self._identity(loader), **told}
+
+    def _promise(self, loader: Any) -> dict[str, Any]:
+        """Decides what decides the next pass, as torch would when it begins: drawn once, and kept to."""
+        if self._promised is None:
+            stays = loader.persistent_workers and self._staying is not None
+            seed = self._staying[1].base_seed if stays and self._staying is not None else None
+            base_seed = self._base_seed(loader, self.epoch) if seed is None else seed
+            order = None
+            if not self._is_iterable and self._policy.seed is None and _order.is_shuffling(loader.sampler):
+                draw = self._order(loader, self.epoch)
+                draw.decide()
+                order = draw.state()
+            self._promised = {"base_seed": base_seed, "order": order}
+        return self._promised
+
+    def _identity(self, loader: Any) -> dict[str, Any]:
+        length = None
+        if hasattr(type(loader.dataset), "__len__") and not self._is_iterable:
+            length = len(loader.dataset)
+        kind = type(_torch_data.unwrapped(loader.dataset))
+        return {"dataset": f"{kind.__module__}.{kind.__qualname__}", "length": length}
+
+    def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
+        self._progress = self._promised = None
+        self._end_staying()  # they are in the midst of another pass
+        if not state_dict:
+            self._resumed = None
+            return
+        state = copy.deepcopy(dict(state_dict))
+        missing = {"forebay", "epoch", "step", "position", "finished", "order", "shard_count"} - set(state)
+        if missing:
+            raise StateMismatchError(
+                f"expected what state_dict() of a forebay.DataLoader gave, got one without {', '.join(sorted(missing))}"
+            )
+        if state["forebay"] != _VERSION:
+            raise StateMismatchError(f"expected a state of version {_VERSION}, got version {state['forebay']!r}")
+        ours = self._identity(loader)
+        other = [
+            f"{name}: this loader has {ours[name]}, the state {state.get(name)}"
+            for name in ours
+            if state.get(name) != ours[name]
+        ]
+        if other:
+            raise StateMismatchError("the state belongs to another dataset: " + "; ".join(other))
+        self._resumed = state
+
+    def length(self, loader: Any) -> int:
+        """Batches in a pass; what an iterable dataset says of itself is remembered, and compared with what it does."""
+        if not self._is_iterable:
+            return len(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+        length = self.length_told = len(loader.dataset)
+        if loader.batch_size is None:
+            return length
+        size = int(loader.batch_size)
+        return length // size if loader.drop_last else -(-length // size)
+
+    def report(self) -> Report:
+        return Report(self.books.report())
+
+    def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
+        """The samples of a step, as planned; with what became of them, where they were delivered."""
+        if not self._is_own_order or self._is_iterable:
+            raise ConfigError("explain: expected an order of the loader's own, got a sampler or an iterable dataset")
+        begun = self._progress
+        wanted = epoch if epoch is not None else (self.epoch if begun is None else begun.epoch)
+        order = self._order(loader, wanted)
+        if begun is not None and begun.epoch == wanted:
+            order.restore(begun.where.order | {"count": 0})
+        elif _order.is_shuffling(loader.sampler) and self._policy.seed is None:
+            raise ConfigError(
+                f"explain: expected a pass that was begun last, or a seed, got epoch {wanted}: the generator "
+                "decides its order when it begins"
+            )
+        elif self._policy.place is not None:
+            loader.sampler.set_epoch(wanted)
+        planned: Any = None
+        for _ in range(step + 1):
+            try:
+                planned = order.next()
+            except StopIteration:
+                raise ConfigError(f"step: expected one below {len(loader)}, got {step}") from None
+        rows = planned if loader.batch_sampler is not None else [planned]
+        lost = {
+            failure.position: failure
+            for failure in self.books.failures
+            if failure.epoch == wanted and failure.outcome in ("replaced", "skipped")
+        }
+        first = step * (loader.batch_size or 1)
+        told = []
+        for place, index in enumerate(rows):
+            failure = lost.get(first + place)
+            if failure is None or failure.outcome == "replaced":
+                given = index if failure is None else failure.substitute
+                told.append({"position": first + place, "planned": index, "index": given})
+        return told
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        return [item for one in self._living() for item in one.in_flight()]
+
+    def stats(self) -> dict[str, Any]:
+        """Where time went, and what became of the workers."""
+        waits = sorted(wait for one in self._living() for wait in one.waits)
+        living = self._living()
+        crew = living[-1].crew_stats() if living else {}
+        return {
+            "samples": sum(book.planned for book in self.books.epochs.values()),
+            "failed": self.books.failed_count,
+            "wait_seconds": sum(waits),
+            "wait_quantiles": {
+                name: waits[min(len(waits) - 1, int(len(waits) * share))] if waits else 0.0
+                for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+            },
+            "crew": crew,
+        }
+
+    @property
+    def failures(self) -> Failures:
+        return Failures(self.books.failures)
+
+    def set_epoch(self, loader: Any, epoch: int) -> None:
+        self.epoch = epoch
+        if self._resumed is not None and self._resumed["epoch"] != epoch:
+            self._resumed = None
+        for part in (loader.batch_sampler, loader.sampler):
+            if callable(setter := getattr(part, "set_epoch", None)):
+                setter(epoch)
+
+    def _living(self) -> list[Pass]:
+        return [one for known in self._passes if (one := known()) is not None]
+
+    def close(self) -> None:
+        """Ends every worker. Reports and state stay readable; iterating again is refused."""
+        self._is_closed = True
+        if self._process not in (None, os.getpid()):
+            return
+        for one in self._living():
+            one.close()
+        self._end_staying()
+        while self._resting:
+            self._resting.pop().close()
+        self.books.close()

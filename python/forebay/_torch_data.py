@@ -1,0 +1,257 @@
+"""What a loader for Python datasets needs of torch: its samplers, seeds, collation and worker info.
+
+Beside `_torch.py` the only file that imports torch.
+"""
+
+import base64
+import importlib
+import multiprocessing.context
+import random
+import threading
+import warnings
+import zlib
+from typing import Any
+
+from forebay._modules import imported
+from forebay._notice import users_level
+from forebay._torch import _loaded, load
+
+
+def default_collate(samples: Any) -> Any:
+    """Torch's own."""
+    return load().utils.data.default_collate(samples)
+
+
+def default_convert(sample: Any) -> Any:
+    """Torch's own."""
+    return load().utils.data.default_convert(sample)
+
+
+def seed(number: int) -> None:
+    """Seeds torch's generator of the CPU, where torch is imported."""
+    if (torch := _loaded()) is not None:
+        torch.default_generator.manual_seed(number)
+
+
+def random_state() -> Any:
+    """The state of torch's generator of the CPU; `None` where torch is not imported."""
+    return None if (torch := _loaded()) is None else torch.default_generator.get_state()
+
+
+def set_random_state(state: Any) -> None:
+    if state is not None:
+        load().default_generator.set_state(state)
+
+
+def use_one_thread() -> None:
+    """Each worker computes with one thread: there are as many workers as wanted."""
+    load().set_num_threads(1)
+
+
+def _worker_module() -> Any:
+    return importlib.import_module("torch.utils.data._utils.worker")
+
+
+def set_worker_info(shard: int, shard_count: int, seed: int, dataset: Any) -> None:
+    """What `torch.utils.data.get_worker_info()` says in this process."""
+    module = _worker_module()
+    module._worker_info = module.WorkerInfo(id=shard, num_workers=shard_count, seed=seed, dataset=dataset)
+
+
+_of_thread = threading.local()
+
+
+def set_thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> Any:
+    """What `torch.utils.data.get_worker_info()` says in this thread; gives what it said before."""
+    module = _worker_module()
+    _make_info_local(module)
+    before = getattr(_of_thread, "info", None)
+    numpy = imported("numpy")
+    state = None if numpy is None else numpy.random.default_rng(module._generate_state(seed - shard, shard))
+    generator = load().Generator()
+    generator.manual_seed(seed)
+    fields = {"id": shard, "num_workers": shard_count, "seed": seed, "dataset": dataset}
+    if "worker_method" in module.WorkerInfo.__dataclass_fields__:  # torch 2.15 and later
+        fields |= {"rng": module._RNG(random.Random(seed), generator, state), "worker_method": "thread"}
+    _of_thread.info = module.WorkerInfo(**fields)
+    return before
+
+
+def restore_thread_info(before: Any) -> None:
+    """Ends what `set_thread_info` began."""
+    _of_thread.info = before
+
+
+def _make_info_local(module: Any) -> None:
+    """Makes torch's `get_worker_info` look at the thread first.
+
+    Torch keeps one answer for the process, and datasets hold on to the function itself (`from torch.utils.data import
+    get_worker_info`), so its code is changed in place. Where no thread is a worker it answers as before.
+    """
+    if hasattr(module, "_forebay_of_thread"):
+        return
+    module._forebay_of_thread = _of_thread
+
+    def get_worker_info():  # type: ignore[no-untyped-def]
+        info = getattr(_forebay_of_thread, "info", None)  # type: ignore[name-defined]  # noqa: F821
+        return _worker_info if info is None else info  # type: ignore[name-defined]  # noqa: F821
+
+    module.get_worker_info.__code__ = get_worker_info.__code__
+
+
+def draw_base_seed(generator: Any) -> int:
+    """What torch draws for the seeds of its workers, in the same way: the same seed gives the same numbers."""
+    torch = load()
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether it is one of torch's `IterableDataset`s."""
+    return (torch := _loaded()) is not None and isinstance(dataset, torch.utils.data.IterableDataset)
+
+
+def sequential(dataset: Any) -> Any:
+    return load().utils.data.SequentialSampler(dataset)
+
+
+def shuffled(dataset: Any, generator: Any) -> Any:
+    return load().utils.data.RandomSampler(dataset, generator=generator)
+
+
+def distributed_sampler(dataset: Any, **fields: Any) -> Any:
+    return load().utils.data.distributed.DistributedSampler(dataset, **fields)
+
+
+def batches(sampler: Any, batch_size: int, drop_last: bool) -> Any:
+    return load().utils.data.BatchSampler(sampler, batch_size, drop_last)
+
+
+def endless() -> Any:
+    """The sampler that torch gives to iterable datasets."""
+    return importlib.import_module("torch.utils.data.dataloader")._InfiniteConstantSampler()
+
+
+def is_shuffling(sampler: Any) -> bool:
+    """Whether it is torch's own `RandomSampler`, whose order a seed decides."""
+    return (torch := _loaded()) is not None and type(sampler) is torch.utils.data.RandomSampler
+
+
+def generator(seed: int) -> Any:
+    made = load().Generator()
+    made.manual_seed(seed)
+    return made
+
+
+def generator_state(generator: Any) -> str | int:
+    """The state of a generator as JSON: its seed where nothing was drawn since, else all of it."""
+    torch, state = load(), generator.get_state()
+    fresh = torch.Generator(device=generator.device)
+    fresh.manual_seed(generator.initial_seed())
+    if torch.equal(fresh.get_state(), state):
+        return int(generator.initial_seed())
+    return base64.b85encode(zlib.compress(state.numpy().tobytes())).decode()
+
+
+def set_generator_state(generator: Any, state: str | int) -> None:
+    """Puts a generator where `generator_state` found one."""
+    if isinstance(state, int):
+        generator.manual_seed(state)
+        return
+    torch, raw = load(), bytearray(zlib.decompress(base64.b85decode(state)))
+    generator.set_state(torch.frombuffer(raw, dtype=torch.uint8))
+
+
+def start_method_context(value: Any) -> Any:
+    """A multiprocessing context, from one or its name, after torch's rules and in its words."""
+    torch = load()
+    if isinstance(value, str):
+        known = torch.multiprocessing.get_all_start_methods()
+        if value not in known:
+            raise ValueError(
+                f"multiprocessing_context option should specify a valid start method in {known!r}, but got "
+                f"multiprocessing_context={value!r}"
+            )
+        value = torch.multiprocessing.get_context(value)
+    if not isinstance(value, multiprocessing.context.BaseContext):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the start method, "
+            f"but got multiprocessing_context={value}"
+        )
+    return value
+
+
+def accelerator() -> str | None:
+    """The kind of accelerator that memory may be pinned for; `None` where there is none."""
+    torch = load()
+    if not torch.accelerator.is_available():
+        return None
+    current = torch.accelerator.current_accelerator()
+    return None if current is None else str(current.type)
+
+
+def pinned(value: Any, device: str) -> Any:
+    """The batch in pinned memory, as torch does it."""
+    return importlib.import_module("torch.utils.data._utils.pin_memory").pin_memory(value, device)
+
+
+def integers(values: Any) -> Any:
+    """A tensor of indices, or the list where they are no numbers."""
+    torch = load()
+    try:
+        return torch.tensor(values, dtype=torch.int64)
+    except (TypeError, ValueError, RuntimeError):
+        return values
+
+
+def collate_function(is_batched: bool) -> Any:
+    """Torch's own function, by its name there: users compare it."""
+    return load().utils.data.default_collate if is_batched else load().utils.data.default_convert
+
+
+def is_pipe(dataset: Any) -> bool:
+    """Whether it is one of torch's `IterDataPipe`s or `MapDataPipe`s."""
+    torch = _loaded()
+    return torch is not None and isinstance(dataset, (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe))
+
+
+def unwrapped(dataset: Any) -> Any:
+    """The dataset itself, where torch's loader would have put it into something."""
+    return dataset
+
+
+def for_pass(dataset: Any, generator: Any, is_here: bool) -> Any:
+    """The dataset as a pass takes it. Torch's data pipes get their seed, and in this process their shard."""
+    return dataset
+
+
+def init_function(dataset: Any, worker_init_fn: Any) -> Any:
+    """What a worker calls first."""
+    return worker_init_fn
+
+
+def pin_device(is_wanted: bool, name: str) -> str | None:
+    """Where pinned memory is for; `None` where it is not wanted or there is no device, which torch's words say."""
+    if not is_wanted:
+        return None
+    if name:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{name}'.",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+    device = accelerator()
+    if device is None:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+    return device
+
+
+def bytes_tensor(data: bytes) -> Any:
+    """A tensor of bytes."""
+    torch = load()
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,0 +1,121 @@
+"""What is said of a worker that died or hangs: how it ended, where it was, what it was reading, what it wrote last."""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+
+# Of x86-64 and arm64: calls whose first argument is a descriptor that data comes from.
+_READS = {
+    "x86_64": {0: "read", 17: "pread64", 19: "readv", 45: "recvfrom", 47: "recvmsg", 295: "preadv", 217: "getdents64"},
+    "aarch64": {
+        63: "read",
+        67: "pread64",
+        65: "readv",
+        207: "recvfrom",
+        212: "recvmsg",
+        69: "preadv",
+        61: "getdents64",
+    },
+}
+_STDERR_LINES = 12
+# Frames of ours: how the dataset was called is no news.
+_OWN = re.compile(r'^  File "(?:[^"]*/forebay/_workers/[^"]*|<string>)", line .*\n?', re.MULTILINE)
+# What faulthandler says above the frames of the only thread.
+_HEADINGS = re.compile(r"^(?:Timeout \(.*|(?:Current t|T)hread 0x.*|Stack \(.*|\s*)\n", re.MULTILINE)
+
+
+@dataclass
+class Death:
+    """How a worker ended."""
+
+    shard: int
+    pid: int
+    how: str
+    seconds: float
+    stack: str = ""
+    stderr: str = ""
+    path: str | None = None
+    files: str = ""
+
+    def detail(self) -> str | None:
+        """Everything that helps to find the cause, on several lines."""
+        parts = []
+        if self.path:
+            parts.append(f"it was reading {self.path}")
+        elif self.files:
+            parts.append(f"it had open: {self.files}")
+        if self.stack:
+            parts.append(f"stack, innermost call first:\n{self.stack}")
+        if self.stderr:
+            parts.append(f"its last lines on stderr:\n{self.stderr}")
+        return "\n".join(parts) or None
+
+
+def ending(exit_code: int | None) -> str:
+    """How a process ended, from its exit status."""
+    if exit_code is None:
+        return "is stuck in the kernel and cannot be ended"
+    if exit_code >= 0:
+        return f"left with exit status {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"was killed by {name}"
+
+
+def hint(exit_code: int | None) -> str:
+    """What most often is behind it."""
+    if exit_code == -signal.SIGKILL:
+        return " (the kernel does so when memory runs out)"
+    return ""
+
+
+def stack_of(dump: bytes) -> str:
+    """The last stack in what faulthandler wrote, without our own frames."""
+    text = dump.decode(errors="replace")
+    starts = [match.start() for match in re.finditer(r"^(?:Timeout \(|Fatal Python error)", text, re.MULTILINE)]
+    if starts:
+        text = text[starts[-1] :]
+    elif currents := [match.start() for match in re.finditer(r"^(?:Current thread|Stack \()", text, re.MULTILINE)]:
+        text = text[currents[-1] :]
+    text = text.partition("\nExtension modules:")[0]
+    text = _OWN.sub("", text)
+    if len(re.findall(r"^(?:Current t|T)hread 0x", text, re.MULTILINE)) <= 1:
+        text = _HEADINGS.sub("", text + "\n")
+    return text.rstrip()
+
+
+def last_lines(text: bytes) -> str:
+    lines = text.decode(errors="replace").rstrip().splitlines()
+    return "\n".join(lines[-_STDERR_LINES:])
+
+
+def reading(pid: int) -> str | None:
+    """The file that a process waits for in the kernel, if it is in a call that reads."""
+    reads = _READS.get(os.uname().machine, {})
+    try:
+        with open(f"/proc/{pid}/syscall") as file:
+            fields = file.read().split()
+        if len(fields) < 2 or not fields[0].isdigit() or int(fields[0]) not in reads:
+            return None
+        return os.readlink(f"/proc/{pid}/fd/{int(fields[1], 16)}")
+    except (OSError, ValueError):
+        return None
+
+
+def regular_files(pid: int) -> list[str]:
+    """The files that a process has open: those with a name in a file system."""
+    found = []
+    try:
+        for fd in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
+            try:
+                name = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if int(fd) > 2 and name.startswith("/") and not name.startswith(("/memfd:", "/proc/", "/dev/")):
+                found.append(name)
+    except OSError:
+        pass
+    return found

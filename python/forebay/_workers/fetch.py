@@ -1,0 +1,345 @@
+"""How one task becomes a batch: torch's rules, one sample at a time, so that each failure has an address.
+
+Runs in a worker process, in a thread, or in the caller.
+"""
+
+import inspect
+import itertools
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from forebay._workers import blame, collate, seeds
+from forebay._workers.job import END, Incident, Job, Raised, Result, Task
+
+# Before a second attempt, doubled before each further one. Not measured.
+_PAUSE_SECONDS = 0.05
+# How many substitutes are tried for one sample.
+_MAX_SUBSTITUTES = 64
+
+
+class _SampleError(Exception):
+    """Carries an exception of the user's code, with the sample it is about, to where the batch is given up."""
+
+    def __init__(self, cause: Exception, index: Any, position: int | None) -> None:
+        super().__init__(cause, index, position)
+        self.cause, self.index, self.position = cause, index, position
+
+
+class _NotTriedError(Exception):
+    """The sample is to be got in another way than by `dataset[index]`."""
+
+
+@dataclass
+class _Place:
+    """Where a sample belongs: its task, its position there, and what came of those before it."""
+
+    task: Task
+    result: Result
+    position: int
+    index: Any
+    samples: list[Any]
+    delivered: list[Any]
+
+    def deliver(self, sample: Any, index: Any) -> None:
+        self.samples.append(sample)
+        self.delivered.append(index)
+
+    def say(self, error: Exception | None, attempts: int, began: float, outcome: str, substitute: Any = None) -> None:
+        if error is None:
+            said = _given_up(self.position, self.index, outcome, substitute)
+        else:
+            elapsed = time.monotonic() - began
+            said = blame.incident(self.position, self.index, error, attempts, elapsed, outcome, substitute)
+        self.result.incidents.append(said)
+
+
+class Fetcher:
+    """Makes the batches of one shard.
+
+    `note(position)` is called before each sample, and with -1 before the batch is collated: whoever watches a worker
+    sees there what it has in hand. Constructing it calls the user's `iter(dataset)`, which may raise.
+    """
+
+    def __init__(
+        self, job: Job, shard: int, state: Any | None = None, note: Callable[[int], None] | None = None
+    ) -> None:
+        self._job = job
+        self._shard = shard
+        self._note = note or (lambda position: None)
+        self._dataset = job.dataset
+        self._collate = collate.chosen(job)
+        self._stream: _Stream | None = None
+        if state is not None and state["dataset"] is not None:
+            self._dataset.load_state_dict(state["dataset"])
+        if job.is_iterable:
+            self._stream = _Stream(self._dataset, state)
+            if state is not None and state.get("finished"):
+                # That pass is over, which a generator that was told where to go on learns only when it is asked.
+                self._stream.draw()
+                self._stream = _Stream(self._dataset, None)
+        # Decided once: the attribute may be computed, and `None` switches it off.
+        self._get_many = None if job.is_iterable else getattr(self._dataset, "__getitems__", None) or None
+
+    def fetch(self, task: Task) -> Result:
+        """The result of a task. Only what is no `Exception`, such as an interrupt, goes through."""
+        began = time.monotonic()
+        result = Result(task.number, self._shard, None)
+        try:
+            self._fill(task, result)
+        except _SampleError as failed:
+            text = "".join(traceback.format_exception(failed.cause))
+            result.value = Raised(failed.cause, text, failed.index, failed.position)
+        except Exception as error:
+            result.value = Raised(error, "".join(traceback.format_exception(error)))
+        if task.wants_state or result.value is END:
+            self._add_state(result)
+        result.seconds = time.monotonic() - began
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """Where the dataset is; a fetcher that is made with it goes on there."""
+        # A dataset that is its own iterator has one state, that of the iterator.
+        is_apart = self._stream is None or self._stream.iterator is not self._dataset
+        state = {"dataset": self._dataset.state_dict() if is_apart and is_stateful(self._dataset) else None}
+        return state | (self._stream.state() if self._stream is not None else {})
+
+    def catch_up(self) -> None:
+        """Draws now what was delivered before, where the dataset cannot say where it is."""
+        if self._stream is not None:
+            self._stream.catch_up()
+
+    def is_resumable(self) -> bool:
+        """Whether another worker can go on without drawing everything again."""
+        return self._stream is None or is_stateful(self._stream.iterator) or is_stateful(self._dataset)
+
+    def _add_state(self, result: Result) -> None:
+        try:
+            result.state = self.state()
+        except Exception as error:
+            error.add_note("forebay: raised by state_dict() of the dataset or its iterator")
+            result.value = Raised(error, "".join(traceback.format_exception(error)))
+
+    def _fill(self, task: Task, result: Result) -> None:
+        if self._stream is not None:
+            samples = self._from_stream(task, result, self._stream)
+            if samples is END:
+                result.value = END
+                return
+        elif self._job.is_batched:
+            samples = self._batch(task, result)
+        else:
+            samples = self._single(task, result)
+        if result.delivered is not None and not result.delivered:
+            return  # all of them were skipped: there is no batch
+        if self._stream is not None:
+            result.sample_count = len(samples) if self._job.is_batched else 1
+        else:  # what `__getitems__` gave need not have a length
+            asked = len(task.indices) if self._job.is_batched else 1
+            result.sample_count = asked if result.delivered is None else len(result.delivered)
+        self._note(-1)
+        try:
+            result.value = self._collate(samples)
+        except Exception as error:
+            error.add_note(_of_batch(task, "collating"))
+            raise
+
+    def _batch(self, task: Task, result: Result) -> Any:
+        if self._get_many is not None and not task.excluded:
+            self._note(0)
+            self._seed(task, task.indices[0] if len(task.indices) else None)
+            try:
+                return self._get_many(task.indices)
+            except Exception as error:
+                if self._job.on_error == "raise":
+                    error.add_note(_of_batch(task, "__getitems__ with"))
+                    raise
+                # One of them is bad, and only asking for each by itself says which.
+        samples: list[Any] = []
+        delivered: list[Any] = []
+        note, is_keyed, dataset = self._note, self._job.seed is not None, self._dataset
+        is_plain = self._get_many is None and not task.excluded
+        # The loop that every sample goes through: what fails is looked at elsewhere.
+        for position, index in enumerate(task.indices):
+            note(position)
+            try:
+                if not is_plain:
+                    raise _NotTriedError
+                if is_keyed:
+                    self._seed(task, index)
+                samples.append(dataset[index])
+                delivered.append(index)
+            except Exception as error:
+                first = None if isinstance(error, _NotTriedError) else error
+                self._again(_Place(task, result, position, index, samples, delivered), first)
+        if len(result.incidents):
+            result.delivered = delivered
+        return samples
+
+    def _single(self, task: Task, result: Result) -> Any:
+        """The one sample of a task that is no batch; `END` where it is skipped."""
+        samples: list[Any] = []
+        self._note(0)
+        place = _Place(task, result, 0, task.indices, samples, [])
+        self._again(place, None)
+        if len(result.incidents):
+            result.delivered = place.delivered
+        return samples[0] if samples else END
+
+    def _again(self, place: "_Place", first: Exception | None) -> None:
+        """Gets a sample that failed, or was not tried yet, or does without it as the user wants it done."""
+        task, position, index = place.task, place.position, place.index
+        began = time.monotonic()
+        attempts, error = 0, None
+        if position not in task.excluded:
+            sample, attempts, error, passed = self._tried(task, index, first)
+            if error is None:
+                place.deliver(sample, index)
+                if passed is not None:
+                    place.say(passed, attempts, began, "recovered")
+                return
+        if self._job.on_error == "skip":
+            place.say(error, attempts, began, "skipped")
+            return
+        tried = 0
+        if self._job.on_error == "replace":
+            candidates = iter(()) if task.substitutes is None else task.substitutes.candidates(position)
+            for other in itertools.islice(candidates, _MAX_SUBSTITUTES):
+                tried += 1
+                sample, _, refused, _ = self._tried(task, other, None)
+                if refused is None:
+                    place.deliver(sample, other)
+                    place.say(error, attempts, began, "replaced", other)
+                    return
+            error = error or RuntimeError(f"sample {index!r} took down two workers")
+            error.add_note(f"forebay: none of {tried} substitutes could be loaded either")
+        if error is None:
+            raise AssertionError("a sample is given up only where it may be left out")
+        place.say(error, attempts, began, "raised")
+        raise _SampleError(error, index, position) from error
+
+    def _tried(self, task: Task, index: Any, first: Exception | None) -> tuple[Any, int, Exception | None, Any]:
+        """(sample, attempts, error, the error that passed): what may pass is tried again. `first` is that of a try."""
+        attempt, passed = int(first is not None), first
+        while True:
+            if attempt:
+                if attempt >= self._job.max_attempts or not blame.is_transient(passed):
+                    return None, attempt, passed, None
+                time.sleep(_PAUSE_SECONDS * 2 ** min(attempt - 1, 6))
+            attempt += 1
+            try:
+                self._seed(task, index)
+                return self._get(index), attempt, None, passed
+            except Exception as error:
+                passed = error
+
+    def _get(self, index: Any) -> Any:
+        if self._get_many is not None:
+            return self._get_many([index])[0]
+        return self._dataset[index]
+
+    def _seed(self, task: Task, index: Any) -> None:
+        if self._job.seed is not None:
+            seeds.of_sample(self._job.seed, task.epoch, index)
+
+    def _from_stream(self, task: Task, result: Result, stream: "_Stream") -> Any:
+        """The next samples of an iterable dataset, or `END`."""
+        stream.catch_up()
+        if stream.is_ended:
+            return END
+        if not self._job.is_batched:
+            sample = self._drawn(task, result, stream, 0)
+            return END if sample is END else sample
+        samples: list[Any] = []
+        for position in range(task.indices):
+            sample = self._drawn(task, result, stream, position)
+            if sample is END:
+                stream.is_ended = True
+                break
+            samples.append(sample)
+        if not samples or (self._job.drop_last and len(samples) < task.indices):
+            return END
+        return samples
+
+    def _drawn(self, task: Task, result: Result, stream: "_Stream", position: int) -> Any:
+        while True:
+            self._note(position)
+            began = time.monotonic()
+            index = stream.drawn
+            self._seed(task, (self._shard, index))
+            try:
+                return stream.draw()
+            except Exception as error:
+                is_over = inspect.isgenerator(stream.iterator) and stream.iterator.gi_frame is None
+                outcome = "raised" if is_over or self._job.on_error == "raise" else "skipped"
+                elapsed = time.monotonic() - began
+                result.incidents.append(blame.incident(position, index, error, 1, elapsed, outcome))
+                if outcome == "raised":
+                    if is_over and self._job.on_error != "raise":
+                        error.add_note(
+                            "forebay: a generator ends with the first exception that leaves it, so what follows the "
+                            "sample is lost: catch the exception inside it, or give the dataset an iterator class"
+                        )
+                    raise _SampleError(error, index, position) from error
+
+
+class _Stream:
+    """The iterator of an iterable dataset, and how far it is."""
+
+    def __init__(self, dataset: Any, state: Any | None) -> None:
+        self.iterator = iter(dataset)
+        self.is_ended = False
+        self.drawn = 0
+        self._behind = 0
+        if state is None:
+            return
+        if state["iterator"] is not None:
+            self.iterator.load_state_dict(state["iterator"])
+        # As torchdata has it: an iterator that can tell where it is, is asked once more, even if it had ended.
+        if state["iterator"] is not None or state["dataset"] is not None:
+            self.drawn = state["drawn"]
+        else:
+            self._behind, self.is_ended = state["drawn"], False
+
+    def catch_up(self) -> None:
+        """Draws what was delivered before, from a dataset that cannot say where it is."""
+        while self._behind:
+            self._behind -= 1
+            if self.draw() is END:
+                self._behind, self.is_ended = 0, True
+
+    def draw(self) -> Any:
+        try:
+            sample = next(self.iterator)
+        except StopIteration:
+            return END
+        except Exception:
+            self.drawn += 1
+            raise
+        self.drawn += 1
+        return sample
+
+    def state(self) -> dict[str, Any]:
+        iterator = self.iterator.state_dict() if is_stateful(self.iterator) else None
+        return {"iterator": iterator, "drawn": self.drawn + self._behind, "ended": self.is_ended}
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether it can tell where it is, and go on there."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _given_up(position: int, index: Any, outcome: str, substitute: Any) -> Incident:
+    """For a sample that took down its workers: the crew says how, this says what became of it."""
+    message = f"sample {index!r} was given up: it took down two workers"
+    return Incident(position, index, "worker_died", "transform", message, None, 2, 0.0, None, None, outcome, substitute)
+
+
+def _of_batch(task: Task, doing: str) -> str:
+    if isinstance(task.indices, (list, tuple)):
+        shown = ", ".join(map(repr, task.indices[:8]))
+        more = f" and {len(task.indices) - 8} more" if len(task.indices) > 8 else ""
+        return f"forebay: {doing} batch {task.number}, samples {shown}{more}"
+    return f"forebay: {doing} batch {task.number}"

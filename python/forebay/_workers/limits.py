@@ -1,0 +1,43 @@
+"""How much memory this process and its children may use."""
+
+import os
+
+
+def memory_limit_bytes() -> int | None:
+    """The limit of the control group, v1 or v2, if there is one below what the machine has."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [limit for limit in _limits() if limit < physical]
+    return min(limits) if limits else None
+
+
+def memory_bytes() -> int:
+    """What there is: the limit of the control group, or all of the machine's."""
+    return memory_limit_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _limits() -> list[int]:
+    found = []
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            root, name = "/sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # A group further up may be the narrower one. In a container, its own path may not be visible.
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            try:
+                with open("/".join([root, *parts[:depth], name])) as limit:
+                    text = limit.read().strip()
+            except OSError:
+                continue
+            if text.isdigit():
+                found.append(int(text))
+    return found

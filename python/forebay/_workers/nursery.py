@@ -1,0 +1,331 @@
+"""A fresh interpreter, started once for a loader, from which its workers are forked.
+
+It imports what is expensive, starts no thread, and never runs code of the dataset's: so forking it is safe, and takes
+milliseconds. It passes on what workers write to stderr and keeps the end of it, and says how each one ended. As soon
+as the loader's process is gone or closes its end, it leaves and takes the workers with it.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from forebay._workers import blocks, parcel, wire
+
+# From the loader.
+JOB, SPAWN, KILL = range(3)
+# To the loader.
+DIED, TROUBLE = range(2)
+
+_TAIL_BYTES = 8192
+_CHUNK_BYTES = 4096
+# How long workers may take to leave by themselves once the loader has closed its ends.
+_GRACE_SECONDS = 0.1
+_REAP_SECONDS = 1.0
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+# A worker puts its own in its place, which says where it was called.
+_exit = os._exit
+# Safe to import and to fork, and slow to import again in each worker.
+PRELOADED = (
+    "numpy",
+    "numpy.random",
+    "torch",
+    "torch.utils.data",
+    "torchvision",
+    "torchvision.transforms",
+    "torchvision.transforms.v2",
+    "PIL.Image",
+    "pandas",
+    "scipy.sparse",
+    "scipy.ndimage",
+    "cv2",
+)
+# Executed by the new interpreter: `sys.path` comes first, then this module can be found.
+BOOT = (
+    "import json, socket, sys; end = socket.socket(fileno=int(sys.argv[1])); "
+    "told = json.loads(end.recv(1 << 18)); sys.path[:] = told['path']; "
+    "from forebay._workers.nursery import main; main(end, told)"
+)
+
+
+class _Child:
+    """A worker, as the nursery knows it."""
+
+    def __init__(self, key: int, pid: int, stderr: int) -> None:
+        self.key, self.pid, self.stderr = key, pid, stderr
+        self.pidfd = os.pidfd_open(pid)
+        self.tail = b""
+
+    def heard(self, text: bytes) -> None:
+        self.tail = (self.tail + text)[-_TAIL_BYTES:]
+
+
+class Nursery:
+    """The loop of the process."""
+
+    def __init__(self, end: socket.socket, parent: int) -> None:
+        self._wire = wire.Wire(end)
+        self._parent = parent
+        self._poll = select.poll()
+        self._children: dict[int, _Child] = {}
+        self._by_fd: dict[int, _Child] = {}
+        self._job: Any = None
+        self._handles: list[int] = []
+        # Written by workers, not yet taken by our stderr.
+        self._pending = bytearray()
+        self._poll.register(end.fileno(), select.POLLIN)
+        self._poll.register(parent, select.POLLIN)
+
+    def run(self) -> None:
+        """Serves until the loader is gone."""
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            self._serve()
+
+    def _serve(self) -> None:
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == self._parent:
+                    return
+                if fd == self._wire.fileno():
+                    self._obey()
+                elif fd == 2:
+                    self._pass_on()
+                elif (child := self._by_fd.get(fd)) is not None:
+                    if fd == child.pidfd:
+                        self._bury(child)
+                    elif not self._pending:
+                        self._listen(child)
+
+    def _obey(self) -> None:
+        message = self._wire.receive()
+        if message is None:
+            return
+        kind, content, fds = message
+        if content is None:
+            raise EOFError  # no descriptor left: the loader will start another one
+        if kind == JOB:
+            self._take_job(fds)
+        elif kind == SPAWN:
+            self._fork(parcel.loads(content), fds)
+        elif kind == KILL:
+            key, number = parcel.loads(content)
+            if (child := self._children.get(key)) is not None:
+                signal.pidfd_send_signal(child.pidfd, number)
+
+    def _take_job(self, fds: list[int]) -> None:
+        for fd in self._handles:
+            os.close(fd)
+        size_bytes = os.fstat(fds[0]).st_size
+        self._job = blocks.Mapping(fds[0], size_bytes, is_private=True).array()
+        os.close(fds[0])
+        self._handles = fds[1:]
+
+    def _fork(self, key: int, fds: list[int]) -> None:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        nursery = os.getpid()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                self._become_worker(nursery, reading, writing)
+                from forebay._workers import worker
+
+                status = worker.main(fds, self._job, self._handles)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                _leave(status)
+        os.close(writing)
+        for fd in fds:
+            os.close(fd)
+        os.set_blocking(reading, False)
+        child = _Child(key, pid, reading)
+        self._children[key] = child
+        for fd in (child.pidfd, child.stderr):
+            self._by_fd[fd] = child
+            self._poll.register(fd, select.POLLIN)
+
+    def _become_worker(self, nursery: int, reading: int, writing: int) -> None:
+        """Keeps nothing of the nursery's in the new process, and ties its life to it."""
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != nursery:
+            os._exit(1)
+        os.dup2(writing, 2)
+        os.close(writing)
+        os.close(reading)
+        self._wire.close()
+        os.close(self._parent)
+        for child in self._children.values():
+            os.close(child.pidfd)
+            if child.stderr >= 0:
+                os.close(child.stderr)
+        self._children.clear()
+
+    def _listen(self, child: _Child) -> None:
+        """Takes what a worker wrote to stderr."""
+        try:
+            text = os.read(child.stderr, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not text:
+            self._deafen(child)
+            return
+        child.heard(text)
+        self._pending += text
+        self._pass_on()
+
+    def _deafen(self, child: _Child) -> None:
+        if child.stderr >= 0:
+            self._poll.unregister(child.stderr)
+            del self._by_fd[child.stderr]
+            os.close(child.stderr)
+            child.stderr = -1
+
+    def _pass_on(self) -> None:
+        """Writes to the real stderr as much as it takes at once; workers wait with theirs for the rest."""
+        ready = select.poll()
+        ready.register(2, select.POLLOUT)
+        while self._pending:
+            told = ready.poll(0)
+            if told and not told[0][1] & select.POLLOUT:
+                self._pending.clear()  # closed: nobody reads it any more
+                break
+            if not told:
+                self._poll.register(2, select.POLLOUT)
+                return
+            try:
+                written = os.write(2, self._pending[:_CHUNK_BYTES])
+            except BlockingIOError:
+                self._poll.register(2, select.POLLOUT)
+                return
+            except OSError:
+                self._pending.clear()
+                break
+            del self._pending[:written]
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(2)
+
+    def _bury(self, child: _Child) -> None:
+        """Reaps a worker and says how it ended."""
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        if not pid:
+            return
+        while child.stderr >= 0 and len(self._pending) < 1 << 20:
+            try:
+                text = os.read(child.stderr, _CHUNK_BYTES)
+            except BlockingIOError:
+                break  # a process of the worker's own still has it
+            if not text:
+                break
+            child.heard(text)
+            self._pending += text
+        self._deafen(child)
+        self._poll.unregister(child.pidfd)
+        del self._by_fd[child.pidfd]
+        os.close(child.pidfd)
+        del self._children[child.key]
+        self._pass_on()
+        said = parcel.dumps((child.key, child.pid, os.waitstatus_to_exitcode(status), child.tail))
+        self._wire.send(DIED, [said])
+
+    def end(self) -> None:
+        """Gives workers a moment to leave by themselves, and ends the rest."""
+        self._wait(_GRACE_SECONDS)
+        for child in self._children.values():
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        # One that is stuck in the kernel is not waited for: it ends when the kernel lets it.
+        self._wait(_REAP_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._children and (left := until - time.monotonic()) > 0:
+            poll = select.poll()
+            for child in self._children.values():
+                poll.register(child.pidfd, select.POLLIN)
+                if child.stderr >= 0:
+                    poll.register(child.stderr, select.POLLIN)
+            for fd, _ in poll.poll(max(1, int(left * 1000))):
+                child = self._by_fd[fd]
+                if fd == child.pidfd:
+                    os.waitpid(child.pid, os.WNOHANG)
+                    del self._children[child.key]
+                else:
+                    self._listen(child)
+
+
+def _prctl(option: int, value: Any) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` call this process."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def _leave(status: int) -> None:
+    """Ends a forked worker without what the nursery would do at its end."""
+    try:
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util._exit_function()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        _exit(status)
+
+
+def main(end: socket.socket, told: Mapping[str, Any]) -> None:
+    """Runs a nursery; called in its process, with its end of the wire."""
+    # Ctrl-C reaches everything at the terminal: the loader decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        parent = os.pidfd_open(told["pid"])
+    except ProcessLookupError:
+        return
+    end.set_inheritable(False)
+    sys.argv[:] = told["argv"]
+    name_process("forebay-nursery")
+    _preload(told["modules"])
+    main_module = sys.modules["__main__"]
+    for name in ("end", "told", "json", "socket"):
+        vars(main_module).pop(name, None)
+    process = importlib.import_module("multiprocessing.process")
+    process.current_process().authkey = bytes.fromhex(told["authkey"])
+    gc.collect()
+    gc.freeze()
+    nursery = Nursery(end, parent)
+    try:
+        nursery.run()
+    finally:
+        nursery.end()
+    os._exit(0)
+
+
+def _preload(modules: list[str]) -> None:
+    # A pool of threads for each worker's matrix products would be one too many; and a nursery has none.
+    is_set = "OPENBLAS_NUM_THREADS" in os.environ
+    if not is_set:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:
+            # What cannot be imported is met again in the worker, where its dataset says what it needs it for.
+            continue
+    if not is_set:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+    importlib.import_module("forebay._workers.worker")
+    # What every worker does first; packages that import parts of themselves at first use have done so then.
+    seeds = importlib.import_module("forebay._workers.seeds")
+    seeds.of_worker(0, 0)
+    importlib.import_module("forebay._workers.streams").Streams().states()

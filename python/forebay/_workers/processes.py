@@ -1,0 +1,822 @@
+"""Workers that are processes, under supervision: what one of them had in hand when it died is made again by another.
+
+There is no thread of the supervisor's. Everything happens inside `receive`: results, deaths, deadlines. What dies while
+the consumer computes is noticed at its next call, and what was prefetched covers it.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from multiprocessing import process, spawn
+from typing import Any
+
+from forebay import _notice, _torch
+from forebay._workers import autopsy, blocks, limits, nursery, parcel, slate, wire, worker
+from forebay._workers.autopsy import Death
+from forebay._workers.growth import Growth, growth_over
+from forebay._workers.inline import index_at
+from forebay._workers.job import Incident, Job, Raised, Result, Task
+from forebay.errors import StoppedError, WorkerDiedError
+
+# A sample in hand at that many deaths is given up.
+_MAX_DEATHS = 2
+# Deaths without a batch in between and without a sample to blame, before a shard is given up.
+_MAX_FRUITLESS = 5
+# Between the dump of a stack and the end of its worker: the dump is written within microseconds, a look that was
+# taken after the machine had slept is corrected.
+_DUMP_SECONDS = 0.1
+# After that a killed worker is written off: it is stuck in the kernel.
+_KILL_SECONDS = 2.0
+_CLOSE_SECONDS = 3.0
+_LOOK_SECONDS = 0.1
+# Of the memory there is, what batches on their way may take if nobody says otherwise. Not measured.
+_BUDGET_SHARE = 0.25
+# Of a control group's memory, what workers and loader share if nobody says otherwise.
+_WORKERS_SHARE = 0.9
+_STAGES = {
+    slate.STARTING: "start",
+    slate.IDLE: "idle",
+    slate.SENDING: "deliver",
+    slate.WAITING: "deliver",
+    slate.LEAVING: "idle",
+}
+
+
+@dataclass
+class _Worker:
+    """A worker process, from here."""
+
+    key: int
+    shard: int
+    wire: wire.Wire
+    board: slate.Slate
+    dump: int
+    tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
+    growth: Growth = field(default_factory=Growth)
+    looked: float = 0.0
+    # Results in blocks that it was not yet told we took.
+    owed: int = 0
+    is_at_end: bool = False
+    recycling: str | None = None
+    # What it had in hand when it was first past its deadline, and when that was.
+    suspect: tuple[tuple[int, ...], float, int] | None = None
+    killed: float | None = None
+    verdict: Death | None = None
+
+    def close(self) -> None:
+        self.wire.close()
+        os.close(self.dump)
+
+
+@dataclass
+class _Seat:
+    """A shard, whoever works for it."""
+
+    shard: int
+    state: Any
+    # Unfinished, in order; the first so many were sent to its worker.
+    tasks: deque[Task] = field(default_factory=deque)
+    sent: int = 0
+    worker: _Worker | None = None
+    last: tuple[int, int] = (0, -1)
+    streams: tuple[bytes, bytes, bytes] | None = None
+    fruitless: int = 0
+    deaths: dict[tuple[int, int], list[Death]] = field(default_factory=dict)
+    given_up: dict[tuple[int, int], list[Death]] = field(default_factory=dict)
+    refusal: tuple[WorkerDiedError, str] | None = None
+
+
+class _House:
+    """Everything that has to be given back, in one place that outlives the crew."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.wire: wire.Wire | None = None
+        self.workers: dict[int, _Worker] = {}
+        self.job: parcel.SealedJob | None = None
+
+    def close(self) -> None:
+        """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
+        for each in self.workers.values():
+            each.close()
+        self.workers.clear()
+        self.close_nursery()
+        if self.job is not None:
+            self.job.close()
+            self.job = None
+
+    def close_nursery(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+        if self.process is not None:
+            if os.getpid() != self.owner:
+                self.process.returncode = 0  # somebody else's child
+                return
+            try:
+                self.process.wait(_CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+
+class ProcessCrew:
+    """One worker process for each shard, forked from a nursery that no thread has ever run in.
+
+    `start` may be called again: new workers, the same nursery, so it takes milliseconds then.
+    """
+
+    def __init__(
+        self,
+        deadline_seconds: float | None = None,
+        memory_budget: int | None = None,
+        max_worker_memory: int | None = None,
+    ) -> None:
+        self._deadline_seconds = deadline_seconds
+        self._budget_bytes = memory_budget
+        self._max_worker_bytes = max_worker_memory
+        self._job: Job | None = None
+        self._changes: dict[str, Any] = {}
+        self._generation = 0
+        self._next_key = 0
+        self._seats: dict[int, _Seat] = {}
+        self._results: deque[Result] = deque()
+        self._readable: deque[int] = deque()
+        self._by_fd: dict[int, _Worker] = {}
+        self._poll = select.poll()
+        self._nursery_deaths = 0
+        self._counts = {"restarts": 0, "recycled": 0, "nursery_restarts": 0}
+        self._growth: dict[int, dict[str, Any]] = {}
+        self._is_growth_said = False
+        self._is_many = False
+        self._house = _House()
+        self._closer = weakref.finalize(self, self._house.close)
+
+    # ── the life of the crew ────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, job: Job, shards: list[int], states: list[Any] | None) -> None:
+        """Starts a worker for each shard, which goes on from its state if it has one."""
+        self._check_owner()
+        sealed = parcel.SealedJob(job)
+        for seat in self._seats.values():
+            self._dismiss(seat)
+        if self._house.job is not None:
+            self._house.job.close()
+        self._house.job = sealed
+        self._job, self._changes = job, {}
+        self._generation += 1
+        self._results.clear()
+        self._is_many = job.is_batched and not job.is_iterable and bool(getattr(job.dataset, "__getitems__", None))
+        if self._house.process is None:
+            self._open_nursery()
+        self._send_job()
+        self._seats = {
+            shard: _Seat(shard, states[place] if states else None, last=(self._generation, -1))
+            for place, shard in enumerate(shards)
+        }
+        for seat in self._seats.values():
+            self._hire(seat)
+
+    def renew(self, changes: Mapping[str, Any], states: list[Any] | None) -> None:
+        """Begins another epoch with the same workers: the job with these fields changed."""
+        self._check_owner()
+        if self._job is None:
+            raise AssertionError("renewed before it was started")
+        self._job = replace(self._job, **changes)
+        self._changes.update(changes)
+        self._generation += 1
+        self._results.clear()
+        for place, seat in enumerate(self._seats.values()):
+            seat.tasks.clear()
+            seat.deaths.clear()
+            seat.given_up.clear()
+            seat.sent = 0
+            seat.last, seat.streams, seat.refusal = (self._generation, -1), None, None
+            seat.state = states[place] if states else None
+            if seat.worker is None:
+                self._hire(seat)
+                continue
+            seat.worker.board.want_generation(self._generation)
+            told = parcel.dumps((self._generation, dict(changes), seat.state))
+            # It reads its messages between tasks, and hardly any are waiting: nothing holds this up but a stuck worker.
+            if not self._tell(seat.worker, worker.BEGIN, told):
+                self._dismiss(seat)
+                self._hire(seat)
+
+    def settings(
+        self, deadline_seconds: float | None, memory_budget: int | None, max_worker_memory: int | None
+    ) -> None:
+        """Takes the limits of the loader that it works for next."""
+        self._deadline_seconds = deadline_seconds
+        self._budget_bytes, self._max_worker_bytes = memory_budget, max_worker_memory
+        self._counts = dict.fromkeys(self._counts, 0)
+        self._growth.clear()
+
+    def is_at_hand(self) -> bool:
+        """Whether it is this process's, open, and its nursery alive."""
+        nursery_process = self._house.process
+        is_ours = self._closer.alive and os.getpid() == self._house.owner
+        return is_ours and nursery_process is not None and nursery_process.poll() is None
+
+    def rest(self) -> None:
+        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds."""
+        if not self._closer.alive or os.getpid() != self._house.owner:
+            return
+        for seat in self._seats.values():
+            self._dismiss(seat)
+        self._seats.clear()
+        self._results.clear()
+
+    def close(self) -> None:
+        """Ends every worker. Further calls do nothing."""
+        self._closer()
+        self._seats.clear()
+        self._results.clear()
+        self._readable.clear()
+        self._by_fd.clear()
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._house.owner:
+            raise StoppedError(
+                "the loader is used in a forked child of the process that made it: its workers are the parent's",
+                hint="make a loader in the child, or start the child with another method than fork",
+            )
+        if not self._closer.alive:
+            raise StoppedError("the loader is closed")
+
+    # ── the nursery ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_nursery(self) -> None:
+        ours, theirs = wire.pair()
+        try:
+            command = [os.fsdecode(spawn.get_executable()), *_interpreter_flags(), "-c", nursery.BOOT]
+            self._house.process = subprocess.Popen(
+                [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._house.wire = wire.Wire(ours)
+        told = {
+            "pid": os.getpid(),
+            "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
+            "argv": [argument for argument in sys.argv if isinstance(argument, str)],
+            "modules": self._modules(),
+            "authkey": bytes(process.current_process().authkey).hex(),
+        }
+        ours.send(json.dumps(told).encode())
+        self._poll.register(ours.fileno(), select.POLLIN)
+
+    def _modules(self) -> list[str]:
+        wanted = [name for name in nursery.PRELOADED if name in sys.modules]
+        if self._job is not None and self._job.output == "torch" and _torch.is_available():
+            wanted += [name for name in ("torch", "torch.utils.data") if name not in wanted]
+        return wanted
+
+    def _send_job(self) -> None:
+        job = self._house.job
+        if job is None:
+            raise AssertionError("no job to send")
+        if len(job.handles) > wire.MAX_FDS:
+            raise pickle.PicklingError(
+                f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(job.handles)}"
+            )
+        self._order(nursery.JOB, b"", [job.fd, *job.handles])
+
+    def _order(self, kind: int, content: bytes, fds: list[int] | None = None) -> None:
+        """Tells the nursery; if it is gone, that is noticed when it is listened to."""
+        if self._house.wire is None:
+            return
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._house.wire.send(kind, [content], fds or [])
+
+    def _hire(self, seat: _Seat) -> None:
+        """Has a worker forked for a shard, and hands it what is unfinished there."""
+        ours, theirs = wire.pair()
+        board = dump = -1
+        try:
+            board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
+            key = self._next_key
+            self._next_key += 1
+            new = _Worker(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
+            new.board.want_generation(self._generation)
+            self._order(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump])
+        finally:
+            theirs.close()
+            if board >= 0:
+                os.close(board)
+        count = max(1, len(self._seats))
+        budget_bytes = self._budget_bytes or int(limits.memory_bytes() * _BUDGET_SHARE)
+        hello = worker.Hello(
+            shard=seat.shard,
+            generation=self._generation,
+            last=seat.last[1],
+            changes=self._changes,
+            state=seat.state,
+            streams=seat.streams,
+            budget_bytes=budget_bytes // count,
+            max_memory_bytes=self._max_memory_bytes(count),
+        )
+        seat.worker, seat.sent = new, 0
+        self._house.workers[key] = new
+        self._by_fd[new.wire.fileno()] = new
+        self._poll.register(new.wire.fileno(), select.POLLIN)
+        try:
+            new.wire.send(worker.HELLO, [parcel.dumps(hello)])
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        self._send_tasks(seat)
+
+    def _max_memory_bytes(self, count: int) -> int | None:
+        if self._max_worker_bytes is not None:
+            return self._max_worker_bytes
+        limit = limits.memory_limit_bytes()
+        return None if limit is None else int(limit * _WORKERS_SHARE) // (count + 1)
+
+    def _dismiss(self, seat: _Seat) -> None:
+        """Lets a worker go whose results nobody wants."""
+        gone, seat.worker = seat.worker, None
+        if gone is None:
+            return
+        if gone.board.hand()[0] != slate.IDLE:
+            self._order(nursery.KILL, parcel.dumps((gone.key, int(signal.SIGKILL))))
+        self._forget(gone)
+
+    def _forget(self, gone: _Worker) -> None:
+        self._mute(gone)
+        if self._house.workers.pop(gone.key, None) is not None:
+            gone.close()
+
+    def _mute(self, gone: _Worker) -> None:
+        fd = gone.wire.fileno()
+        if self._by_fd.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+            if fd in self._readable:
+                self._readable.remove(fd)
+
+    # ── tasks ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, task: Task) -> None:
+        """Hands out a task. Those of one shard are done in the order they were handed out."""
+        self._check_owner()
+        seat = self._seats[task.shard]
+        seat.tasks.append(task)
+        if seat.refusal is not None:
+            self._refuse(seat)
+        elif seat.sent == len(seat.tasks) - 1:
+            self._send_tasks(seat)
+
+    def _send_tasks(self, seat: _Seat) -> None:
+        while seat.worker is not None and seat.sent < len(seat.tasks):
+            task = seat.tasks[seat.sent]
+            suspicion = sum(len(deaths) for (number, _), deaths in seat.deaths.items() if number == task.number)
+            fields = (self._generation, suspicion, tuple(vars(task).values()))
+            try:
+                told = pickle.dumps(fields, 5)
+            except (pickle.PicklingError, AttributeError, TypeError):
+                told = parcel.dumps(fields)
+            if not self._tell(seat.worker, worker.TASK, told):
+                return
+            seat.sent += 1
+
+    def _tell(self, to: _Worker, kind: int, content: bytes = b"") -> bool:
+        """Sends a message, with what was taken and given back since the last one; `False` where it has to wait."""
+        returns = list(to.tenancy.returns)
+        head = worker.back(self._generation, to.owed, to.tenancy.returns)
+        try:
+            is_sent = to.wire.send(kind, [head, content], is_patient=False)
+        except (BrokenPipeError, ConnectionResetError):
+            return False  # its death comes by the nursery
+        if is_sent:
+            to.owed = 0
+        else:
+            to.tenancy.returns.extend(returns)
+        return is_sent
+
+    # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, timeout_seconds: float) -> Result | None:
+        """A result, in any order; `None` if there is none within the time."""
+        self._check_owner()
+        until = time.monotonic() + timeout_seconds
+        while True:
+            if self._results:
+                return self._results.popleft()
+            if not self._readable:
+                now = time.monotonic()
+                wait = max(0.0, until - now)
+                due = self._watch(now)
+                self._settle_debts()
+                patience = wait if due is None else min(wait, due)
+                self._readable.extend(fd for fd, _ in self._poll.poll(_milliseconds(patience)))
+                if not self._readable:
+                    if time.monotonic() >= until:
+                        return None
+                    continue
+            fd = self._readable.popleft()
+            if (source := self._by_fd.get(fd)) is not None:
+                self._listen(source)
+            elif self._house.wire is not None and fd == self._house.wire.fileno():
+                self._hear_nursery()
+
+    def _settle_debts(self) -> None:
+        """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room."""
+        for seat in self._seats.values():
+            if seat.worker is None or seat.worker.is_at_end:
+                continue
+            if seat.sent < len(seat.tasks):
+                self._send_tasks(seat)
+            if seat.worker.owed or len(seat.worker.tenancy.returns) > 1:
+                self._tell(seat.worker, worker.BACK)
+
+    def _listen(self, source: _Worker) -> None:
+        """Takes one message of a worker."""
+        try:
+            message = source.wire.receive(is_patient=False)
+        except EOFError:
+            source.is_at_end = True
+            self._mute(source)
+            self._order(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
+            source.killed = source.killed or time.monotonic()
+            return
+        if message is None:
+            return
+        kind, content, fds = message
+        if kind == worker.RECYCLE:
+            source.recycling, samples, grown_bytes, grown_fds, files = parcel.loads(content)
+            memory, descriptors = growth_over(samples, grown_bytes, grown_fds)
+            self._note_growth(source, memory, descriptors, files)
+        elif kind == worker.RESULT:
+            self._take(source, content, fds)
+
+    def _take(self, source: _Worker, content: Any, fds: list[int]) -> None:
+        seat = self._seats.get(source.shard)
+        if content is None:
+            # Its descriptors did not fit into this process: what they carried is made again, once there is room.
+            if seat is not None and seat.worker is source:
+                self._order(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
+                source.recycling = "a batch could not be taken: this process has no descriptor left"
+            return
+        arrived = parcel.Arrived(content, fds, source.tenancy)
+        if arrived.is_in_blocks:
+            source.owed += 1
+        is_wanted = seat is not None and seat.worker is source and arrived.generation == self._generation
+        if seat is None or not is_wanted or not seat.tasks or seat.tasks[0].number != arrived.number:
+            arrived.discard()
+            return
+        task = seat.tasks.popleft()
+        seat.sent -= 1
+        seat.last = (self._generation, task.number)
+        seat.fruitless = self._nursery_deaths = 0
+        try:
+            fields, kept = arrived.open()
+            result = Result(*fields)
+            if isinstance(result.value, Raised):
+                result.value = replace(result.value, exception=result.value.exception.again())  # type: ignore[attr-defined]
+            seat.state = kept
+        except Exception as error:
+            error.add_note(f"forebay: batch {task.number} came from its worker, but cannot be unpickled here")
+            result = Result(task.number, task.shard, Raised(error, ""))
+        self._explain(seat, task, result)
+        self._results.append(result)
+        if source.board.hand()[0] == slate.WAITING:
+            self._tell(source, worker.BACK)
+        now = time.monotonic()
+        if now - source.looked > _LOOK_SECONDS:
+            source.looked = now
+            self._look(source)
+
+    def _explain(self, seat: _Seat, task: Task, result: Result) -> None:
+        """Says of samples that were given up how their workers died, and forgets what is settled."""
+        if not seat.deaths and not seat.given_up:
+            return
+        for place, incident in enumerate(result.incidents):
+            deaths = seat.given_up.get((task.number, incident.position))
+            if deaths and incident.code == "worker_died":
+                said = self._incident(task, incident.position, deaths, incident.outcome)
+                result.incidents[place] = replace(said, substitute=incident.substitute)
+        for kept in (seat.deaths, seat.given_up):
+            for key in [key for key in kept if key[0] == task.number]:
+                del kept[key]
+
+    # ── deaths ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hear_nursery(self) -> None:
+        if self._house.wire is None:
+            return
+        try:
+            message = self._house.wire.receive(is_patient=False)
+        except EOFError:
+            self._replace_nursery()
+            return
+        if message is None or message[1] is None:
+            return
+        key, pid, exit_code, tail = parcel.loads(message[1])
+        if (gone := self._house.workers.get(key)) is not None:
+            self._replace(gone, pid, exit_code, tail)
+
+    def _drain(self, gone: _Worker) -> None:
+        """Takes what a worker had sent before it ended."""
+        while not gone.is_at_end:
+            fd = gone.wire.fileno()
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            if not poll.poll(0):
+                return  # somebody else still has its end
+            self._listen(gone)
+
+    def _replace(self, gone: _Worker, pid: int, exit_code: int | None, tail: bytes) -> None:
+        """Puts another worker in the place of one that ended."""
+        self._drain(gone)
+        seat = self._seats.get(gone.shard)
+        hand = gone.board.hand()
+        self._forget_at_last(gone, seat, hand, pid, exit_code, tail)
+
+    def _forget_at_last(
+        self, gone: _Worker, seat: _Seat | None, hand: tuple[int, ...], pid: int, exit_code: int | None, tail: bytes
+    ) -> None:
+        if seat is None or seat.worker is not gone:
+            self._forget(gone)
+            return
+        seat.streams = gone.board.kept(*seat.last) or seat.streams
+        death = gone.verdict or self._death(gone, pid, exit_code, hand)
+        death.stderr = autopsy.last_lines(tail)
+        self._forget(gone)
+        seat.worker = None
+        if gone.recycling is not None:
+            self._counts["recycled"] += 1
+        else:
+            self._counts["restarts"] += 1
+            self._blame(seat, hand, death)
+        if seat.refusal is None:
+            self._hire(seat)
+        else:
+            self._refuse(seat)
+
+    def _death(self, gone: _Worker, pid: int, exit_code: int | None, hand: tuple[int, ...]) -> Death:
+        seconds = max(0.0, time.monotonic() - hand[4] / 1e9) if hand[4] else 0.0
+        how = autopsy.ending(exit_code) + autopsy.hint(exit_code)
+        return Death(gone.shard, pid, how, seconds, stack=autopsy.stack_of(_contents(gone.dump)))
+
+    def _blame(self, seat: _Seat, hand: tuple[int, ...], death: Death) -> None:
+        """Finds what the worker had in hand, and gives it up if it was in hand before."""
+        stage, generation, number, position = hand[:4]
+        is_at_work = stage in (slate.WORKING, slate.SENDING, slate.WAITING) and generation == self._generation
+        task = seat.tasks[0] if seat.tasks else None
+        if not is_at_work or task is None or task.number != number or self._job is None:
+            seat.fruitless += 1
+            if seat.fruitless >= _MAX_FRUITLESS:
+                doing = "while it started" if stage == slate.STARTING else "between two batches"
+                error = WorkerDiedError(
+                    f"worker {seat.shard} {death.how}, {doing}, {seat.fruitless} times in a row",
+                    attempts=seat.fruitless,
+                    detail=death.detail(),
+                )
+                seat.refusal = error, death.detail() or ""
+            return
+        is_many = self._is_many and not task.excluded and position >= 0
+        key = number, -3 if is_many else position
+        deaths = seat.deaths.setdefault(key, [])
+        deaths.append(death)
+        if len(deaths) < _MAX_DEATHS:
+            return
+        if is_many:
+            # Which of them it is shows when each is asked for by itself.
+            seat.tasks[0] = replace(task, excluded=frozenset((-1,)))
+            return
+        may_do_without = self._job.on_error != "raise" and position >= 0 and not self._job.is_iterable
+        if may_do_without and position not in task.excluded:
+            seat.tasks[0] = replace(task, excluded=task.excluded | {position})
+            seat.given_up[key] = list(deaths)
+            deaths.clear()
+            return
+        said = self._incident(task, position, deaths, "raised")
+        error = WorkerDiedError(
+            said.message,
+            path=said.path,
+            index=said.index if isinstance(said.index, int) else None,
+            stage=said.stage,
+            attempts=said.attempts,
+            elapsed_seconds=said.elapsed_seconds,
+            detail=said.detail,
+        )
+        seat.tasks.popleft()
+        text = said.detail or ""
+        result = Result(number, seat.shard, Raised(error, text, said.index, position), [said])
+        self._results.append(result)
+        del seat.deaths[key]
+        if self._job.is_iterable:
+            seat.refusal = error, text  # what comes after it cannot be reached
+
+    def _incident(self, task: Task, position: int, deaths: list[Death], outcome: str) -> Incident:
+        last = deaths[-1]
+        index = None if self._job is None else index_at(self._job, task, position)
+        if position < 0:
+            what = f"making a batch of the samples of batch {task.number}"
+        elif index is None:
+            what = f"sample {position} of batch {task.number} of shard {task.shard}"
+        else:
+            what = f"sample {index!r}"
+        ends = " and ".join(dict.fromkeys(death.how for death in deaths))
+        message = f"{what} took down {len(deaths)} workers: worker {last.shard} (pid {last.pid}) {ends}"
+        stage = "assemble" if position < 0 else "transform"
+        detail = max((death.detail() or "" for death in reversed(deaths)), key=lambda text: "stack" in text) or None
+        path = next((death.path for death in reversed(deaths) if death.path), None)
+        seconds = sum(death.seconds for death in deaths)
+        return Incident(
+            position, index, "worker_died", stage, message, detail, len(deaths), seconds, None, path, outcome
+        )
+
+    def _refuse(self, seat: _Seat) -> None:
+        """Answers every task of a shard that cannot be worked on."""
+        if seat.refusal is None:
+            return
+        error, text = seat.refusal
+        while seat.tasks:
+            task = seat.tasks.popleft()
+            self._results.append(Result(task.number, task.shard, Raised(error, text)))
+
+    def _replace_nursery(self) -> None:
+        """Begins anew with another nursery: somebody ended this one, and its workers with it."""
+        dead = self._house.process
+        if self._house.wire is not None:
+            self._poll.unregister(self._house.wire.fileno())
+            if self._house.wire.fileno() in self._readable:
+                self._readable.remove(self._house.wire.fileno())
+        self._house.close_nursery()
+        self._nursery_deaths += 1
+        self._counts["nursery_restarts"] += 1
+        exit_code = None if dead is None else dead.returncode
+        for seat in self._seats.values():
+            if seat.worker is not None:
+                self._drain(seat.worker)
+                seat.streams = seat.worker.board.kept(*seat.last) or seat.streams
+                self._forget(seat.worker)
+                seat.worker = None
+        if self._nursery_deaths >= _MAX_FRUITLESS:
+            raise WorkerDiedError(
+                f"the process that workers are forked from {autopsy.ending(exit_code)}, "
+                f"{self._nursery_deaths} times in a row",
+                hint="what it wrote to stderr says why",
+            )
+        self._open_nursery()
+        self._send_job()
+        for seat in self._seats.values():
+            if seat.refusal is None:
+                self._hire(seat)
+
+    # ── deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self, now: float) -> float | None:
+        """Ends workers that are past their deadline; gives how long nothing has to be looked at."""
+        due: float | None = None
+        for seat in self._seats.values():
+            each = seat.worker
+            if each is None:
+                continue
+            left: float | None = None
+            if each.killed is not None:
+                left = each.killed + _KILL_SECONDS - now
+                if left <= 0:
+                    self._replace(each, each.board.pid(), None, b"")
+                    left = 0.0
+            elif self._deadline_seconds is not None:
+                left = self._left(seat, each, now)
+            if left is not None:
+                due = left if due is None else min(due, left)
+        return due
+
+    def _left(self, seat: _Seat, each: _Worker, now: float) -> float | None:
+        """Seconds until a worker has to be looked at again."""
+        hand = each.board.hand()
+        deadline = self._deadline_seconds
+        if deadline is None or hand[0] != slate.WORKING or hand[1] != self._generation:
+            return deadline
+        if self._is_many and seat.tasks and not seat.tasks[0].excluded and hand[3] == 0:
+            deadline *= max(1, len(seat.tasks[0].indices))
+        seconds = now - hand[4] / 1e9
+        if seconds < deadline:
+            return deadline - seconds
+        held = hand[2:5]
+        if each.suspect is None or each.suspect[0] != held:
+            each.suspect = held, now, os.fstat(each.dump).st_size
+            self._order(nursery.KILL, parcel.dumps((each.key, int(worker.STACK_SIGNAL))))
+            return _DUMP_SECONDS
+        if (left := each.suspect[1] + _DUMP_SECONDS - now) > 0:
+            return left
+        pid = each.board.pid()
+        files = autopsy.regular_files(pid)
+        how = f"did not finish within deadline_seconds={self._deadline_seconds:g} and was killed"
+        path = autopsy.reading(pid) or (files[-1] if len(files) == 1 else None)
+        stack = autopsy.stack_of(_contents(each.dump)[each.suspect[2] :])
+        each.verdict = Death(each.shard, pid, how, seconds, stack, "", path, ", ".join(files[-8:]))
+        each.killed = now
+        self._order(nursery.KILL, parcel.dumps((each.key, int(signal.SIGKILL))))
+        return _KILL_SECONDS
+
+    # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self, source: _Worker) -> None:
+        """Notes what a worker uses."""
+        memory_bytes, fds, _, samples = source.board.used()
+        source.growth.add(samples, memory_bytes, fds)
+        memory, descriptors = source.growth.memory_per_1000(), source.growth.fds_per_1000()
+        files = worker.open_files(source.board.pid()) if descriptors is not None else []
+        self._note_growth(source, memory, descriptors, files)
+
+    def _note_growth(
+        self, source: _Worker, memory: float | None, descriptors: float | None, files: list[tuple[str, int]]
+    ) -> None:
+        """Keeps what a worker grows by, and says so, once."""
+        if memory is None and descriptors is None:
+            return
+        found = {
+            "shard": source.shard,
+            "bytes_per_1000_samples": memory,
+            "files_per_1000_samples": descriptors,
+            "files": files if descriptors is not None else None,
+        }
+        self._growth[source.shard] = found
+        if not self._is_growth_said:
+            self._is_growth_said = True
+            _notice.growing(_growth_sentence(found, source.recycling))
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """What each worker has in hand: shard, pid, number, index, since_seconds, stage."""
+        found = []
+        now = time.monotonic()
+        for seat in self._seats.values():
+            if seat.worker is None:
+                continue
+            stage, generation, number, position, since = seat.worker.board.hand()
+            task = next((task for task in seat.tasks if task.number == number), None)
+            is_known = task is not None and generation == self._generation and self._job is not None
+            if stage in (slate.IDLE, slate.LEAVING) or (stage != slate.STARTING and not is_known):
+                continue
+            found.append(
+                {
+                    "shard": seat.shard,
+                    "pid": seat.worker.board.pid(),
+                    "number": number if is_known else None,
+                    "index": index_at(self._job, task, position) if is_known and self._job and task else None,
+                    "since_seconds": now - since / 1e9 if since else 0.0,
+                    "stage": _STAGES.get(stage, "transform" if position >= 0 else "assemble"),
+                }
+            )
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start: restarts, recycled, and what is known of each worker."""
+        workers = []
+        for seat in self._seats.values():
+            if seat.worker is not None:
+                memory_bytes, fds, threads, samples = seat.worker.board.used()
+                workers.append(
+                    {
+                        "shard": seat.shard,
+                        "pid": seat.worker.board.pid(),
+                        "rss_bytes": memory_bytes,
+                        "fds": fds,
+                        "threads": threads,
+                        "samples": samples,
+                        "batches_held": seat.worker.tenancy.lease_count(),
+                    }
+                )
+        return {"kind": "processes", **self._counts, "workers": workers, "growth": list(self._growth.values())}
+
+
+def _growth_sentence(found: dict[str, Any], reason: str | None) -> str:
+    parts = []
+    if found["bytes_per_1000_samples"] is not None:
+        parts.append(f"{found['bytes_per_1000_samples'] / 2**20:.1f} MiB of memory")
+    if found["files_per_1000_samples"] is not None:
+        names = ", ".join(f"{name} ({count} times)" for name, count in (found["files"] or [])[:3])
+        parts.append(f"{found['files_per_1000_samples']:.0f} open files ({names})")
+    ending = f"; it is exchanged for a fresh one now and then ({reason})" if reason else ""
+    return f"worker {found['shard']} uses more and more: {' and '.join(parts)} for every 1,000 samples{ending}"
+
+
+def _contents(fd: int) -> bytes:
+    return os.pread(fd, min(os.fstat(fd).st_size, 1 << 20), max(0, os.fstat(fd).st_size - (1 << 20)))
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(int(seconds * 1000 + 0.999), 2**31 - 1)
+
+
+def _interpreter_flags() -> list[str]:
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]

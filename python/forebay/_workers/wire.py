@@ -1,0 +1,110 @@
+"""Messages between processes: one packet each, over a pair of unix sockets, with descriptors beside it if need be.
+
+What is too long for a packet goes into an unnamed file in memory, and the packet carries that file.
+"""
+
+import array
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+# What a packet may hold: under the kernel's usual limit for one sender (net.core.wmem_default, 208 KiB).
+PACKET_BYTES = 96 * 1024
+# More than the prefetched results of a worker fit in, where the kernel allows it.
+_QUEUE_BYTES = 1 << 20
+# The kernel passes at most 253 descriptors at a time.
+MAX_FDS = 240
+_ELSEWHERE = 0x80
+# As plain numbers: combining flags of an enumeration costs more than the call they are for.
+_NO_SIGNAL, _NO_WAIT = int(socket.MSG_NOSIGNAL), int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+_LENGTH = struct.Struct("<Q")
+_ANCILLARY_BYTES = socket.CMSG_SPACE((MAX_FDS + 1) * array.array("i").itemsize)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends, neither inherited by programs that are executed."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _QUEUE_BYTES)
+    return ends
+
+
+class Wire:
+    """One end. What `receive` gives is valid until it is called again."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.setblocking(True)
+        self._memory = bytearray(PACKET_BYTES + 64)
+        self._view = memoryview(self._memory)
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def close(self) -> None:
+        self._end.close()
+
+    def send(self, kind: int, parts: Sequence[Any], fds: Sequence[int] = (), is_patient: bool = True) -> bool:
+        """Whether it was sent: without patience it is not, where the other side is behind.
+
+        Raises `BrokenPipeError` or `ConnectionResetError` when there is no other side.
+        """
+        total = sum(len(part) for part in parts)
+        flags = _NO_SIGNAL if is_patient else _NO_SIGNAL | _NO_WAIT
+        if total <= PACKET_BYTES:
+            return self._send([bytes((kind,)), *parts], fds, flags)
+        file = os.memfd_create("forebay-message", os.MFD_CLOEXEC)
+        try:
+            with open(file, "wb", buffering=0, closefd=False) as out:
+                for part in parts:
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[out.write(rest) :]
+            return self._send([bytes((kind | _ELSEWHERE,)), _LENGTH.pack(total)], [*fds, file], flags)
+        finally:
+            os.close(file)
+
+    def _send(self, parts: Sequence[Any], fds: Sequence[int], flags: int) -> bool:
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self._end.sendmsg(parts, beside, flags)
+        except BlockingIOError:
+            return False
+        return True
+
+    def receive(self, is_patient: bool = True) -> tuple[int, Any, list[int]] | None:
+        """(kind, content, descriptors), or `None` where nothing has come yet; `EOFError` when nothing will."""
+        flags = _CLOSE_ON_EXEC if is_patient else _CLOSE_ON_EXEC | _NO_WAIT
+        try:
+            length, beside, told, _ = self._end.recvmsg_into([self._view], _ANCILLARY_BYTES, flags)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            raise EOFError from None
+        fds: list[int] = []
+        for level, kind, data in beside:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                fds.extend(numbers)
+        if not length:
+            raise EOFError
+        kind = self._memory[0]
+        if told & _TRUNCATED:
+            # Not even one descriptor more was to be had, so what they carried is lost.
+            for fd in fds:
+                os.close(fd)
+            return kind & ~_ELSEWHERE, None, []
+        if kind & _ELSEWHERE:
+            (total,) = _LENGTH.unpack(self._view[1:length])
+            with open(fds.pop(), "rb", buffering=0) as file:
+                file.seek(0)
+                content = memoryview(bytearray(total))
+                rest = content
+                while len(rest):
+                    rest = rest[file.readinto(rest) or len(rest) :]
+            return kind & ~_ELSEWHERE, content, fds
+        return kind, self._view[1:length], fds

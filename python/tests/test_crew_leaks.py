@@ -1,0 +1,151 @@
+"""Datasets that leak: the worker is exchanged before it is too large, nothing is lost, and the growth is reported."""
+
+import os
+import random
+import resource
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import children
+import crews
+
+HERE = str(Path(__file__).parent)
+
+
+class Leaky:
+    """Loses a megabyte and a descriptor with every sample."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._kept = path, []
+
+    def __getitem__(self, index: int) -> Any:
+        self._kept.append((np.ones(1 << 17), open(self._path)))  # noqa: SIM115
+        return index, random.random(), np.random.normal()
+
+
+class Tight:
+    def __getitem__(self, index: int) -> Any:
+        return index, random.random(), np.random.normal()
+
+
+EPOCHS = """
+    import os, resource, sys, warnings
+    from pathlib import Path
+    sys.path.insert(0, {folder!r})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    warnings.simplefilter("always")
+    import crews
+    from test_crew_leaks import Leaky
+
+    job = crews.job(Leaky({path!r}), output="numpy")
+    peak = 0
+    with crews.crew(job, max_worker_memory=160 << 20) as crew:
+        for epoch in range(10):
+            made = crews.results(crew, crews.tasks(job, 400, 8, epoch))
+            assert crews.flat(result.value[0] for result in made) == list(range(400))
+            for row in crew.stats()["workers"]:
+                peak = max(peak, row["rss_bytes"])
+                assert row["fds"] < 256
+            crew.renew({{}}, None)
+        stats = crew.stats()
+    assert stats["restarts"] == 0
+    print(stats["recycled"], peak >> 20)
+    (growth, *_) = stats["growth"]
+    print(round(growth["bytes_per_1000_samples"] / 2**20), round(growth["files_per_1000_samples"]))
+    print(growth["files"][0][0])
+"""
+
+
+@pytest.mark.timeout(150)
+def test_ten_epochs_of_a_leak_stay_within_their_limits(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.touch()
+    ended = children.run(EPOCHS.format(folder=HERE, path=str(path)), seconds=140)
+    assert ended.returncode == 0, ended.stderr
+    first, second, name = ended.stdout.splitlines()
+    recycled, peak = map(int, first.split())
+    # 4,000 MB in workers of 160 MiB at most, a batch over it at worst.
+    assert recycled >= 25
+    assert peak <= 160 + 16
+    megabytes, files = second.split()
+    assert 900 <= int(megabytes) <= 1150
+    assert 900 <= int(files) <= 1100
+    assert name == str(path)
+    assert "uses more and more" in ended.stderr
+    assert f"open files ({path}" in ended.stderr
+
+
+def streams(dataset: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
+    job = crews.job(dataset, output="numpy")
+    with crews.crew(job, **options) as crew, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = crews.values(crews.results(crew, crews.tasks(job, 1600, 8)))
+        return made, crew.stats()
+
+
+def test_exchanging_workers_leaves_content_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.touch()
+    calm, _ = streams(Tight())
+    leaky, stats = streams(Leaky(str(path)), max_worker_memory=128 << 20)
+    assert stats["recycled"] >= 10
+    assert stats["restarts"] == 0
+    for left, right in zip(calm, leaky, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_descriptors_alone_are_reason_enough(tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.touch()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
+    try:
+        made, stats = streams(Leaky(str(path)), max_worker_memory=1 << 40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert crews.flat(batch[0] for batch in made) == list(range(1600))
+    assert stats["recycled"] >= 8
+
+
+def test_a_limit_below_what_a_fresh_worker_needs_is_no_endless_loop() -> None:
+    made, stats = streams(Tight(), max_worker_memory=1 << 20)
+    assert crews.flat(batch[0] for batch in made) == list(range(1600))
+    assert stats["recycled"] <= 2
+
+
+def test_a_worker_that_does_not_grow_is_not_reported() -> None:
+    _, stats = streams(Tight())
+    assert stats["growth"] == []
+    for row in stats["workers"]:
+        assert row["rss_bytes"] > 1 << 20
+        assert row["threads"] == 1
+        assert 4 <= row["fds"] <= 12
+
+
+def fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("forebay")
+
+
+@pytest.mark.timeout(150)
+def test_fifty_crews_one_after_the_other_leave_nothing() -> None:
+    job = crews.job(Wide(), output="numpy")
+    with crews.crew(job) as crew:
+        crews.results(crew, crews.tasks(job, 16, 8))
+    before = fds(), mappings(), crews.children()
+    for _ in range(49):
+        with crews.crew(job) as crew:
+            crews.results(crew, crews.tasks(job, 16, 8))
+    assert (fds(), mappings(), crews.children()) == before
+
+
+class Wide:
+    def __getitem__(self, index: int) -> Any:
+        return np.full(10_000, index)

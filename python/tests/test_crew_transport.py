@@ -1,0 +1,255 @@
+"""How batches come back: pooled memory without a name, few descriptors, a budget in bytes."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import children
+import crews
+from forebay._workers import blocks, parcel, wire
+
+HERE = str(Path(__file__).parent)
+
+
+class Large:
+    """Tensors of a size, filled with their index."""
+
+    def __init__(self, count: int = 1 << 16) -> None:
+        self._count = count
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self._count,), float(index)), index
+
+
+def mine(kind: str) -> list[str]:
+    """What of ours is mapped in this process."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if kind in line]
+
+
+def test_blocks_are_used_again() -> None:
+    job = crews.job(Large(), shard_count=1)
+    with crews.crew(job) as crew:
+        seen = set()
+
+        def check(result: Any) -> None:
+            values, labels = result.value
+            assert values[:, 0].tolist() == labels.tolist()
+            assert values[:, -1].tolist() == labels.tolist()
+            seen.add(values.data_ptr())
+            result.value = None
+
+        crews.results(crew, crews.tasks(job, 800, 8), ahead=3, each=check)
+        mapped = len(mine("forebay-block"))
+    assert len(seen) <= mapped <= 8
+    assert crews.wait_until(lambda: not mine("forebay-block"))
+
+
+def test_a_batch_that_is_kept_keeps_its_content() -> None:
+    job = crews.job(Large(), shard_count=2)
+    with crews.crew(job) as crew:
+        kept = crews.values(crews.results(crew, crews.tasks(job, 1600, 8)))
+        # Beyond so many they are copies: the number of mappings is limited, too.
+        assert len(mine("forebay-block")) <= 2 * (blocks.MAX_LEASES + 16)
+        assert all(row["batches_held"] <= blocks.MAX_LEASES for row in crew.stats()["workers"])
+    for values, labels in kept:
+        assert torch.equal(values, labels[:, None].expand_as(values).to(values.dtype))
+    del values, labels, kept
+    assert not mine("forebay-block")
+
+
+class Cached:
+    """A dataset that keeps what it returns, and returns it again."""
+
+    def __init__(self) -> None:
+        self._kept: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((1 << 15,), float(index))
+
+    def collate(self, samples: list[Any]) -> Any:
+        batch = torch.utils.data.default_collate(samples)
+        if self._kept is None:
+            self._kept = batch
+        return self._kept, batch
+
+
+def test_what_the_dataset_keeps_is_not_written_over() -> None:
+    dataset = Cached()
+    job = crews.job(dataset, collate_fn=dataset.collate, shard_count=1)
+    with crews.crew(job) as crew:
+
+        def check(result: Any) -> None:
+            kept, batch = result.value
+            assert kept[:, 0].tolist() == [0, 1, 2, 3]
+            assert batch[:, 7].tolist() == [result.number * 4 + step for step in range(4)]
+            result.value = None
+
+        crews.results(crew, crews.tasks(job, 200, 4), each=check)
+
+
+KEEPER = """
+    import os, resource, sys
+    sys.path.insert(0, {folder!r})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    import crews
+    from test_crew_transport import Large
+
+    job = crews.job(Large(20_000), shard_count=4)
+    with crews.crew(job) as crew:
+        kept = crews.values(crews.results(crew, crews.tasks(job, 4000, 4)))
+        print(len(kept), max(map(int, os.listdir("/proc/self/fd"))))
+    assert all(values[:, 5].tolist() == labels.tolist() for values, labels in kept)
+"""
+
+
+def test_a_consumer_that_keeps_every_batch_needs_few_descriptors() -> None:
+    ended = children.run(KEEPER.format(folder=HERE))
+    assert ended.returncode == 0, ended.stderr
+    count, highest = map(int, ended.stdout.split())
+    assert count == 1000
+    assert highest < 64
+
+
+def test_works_where_dev_shm_is_too_small_for_anything() -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        pytest.skip("a mount namespace needs root and unshare")
+    # With nothing of it left, not even a semaphore could be made there.
+    mount = 'mount -t tmpfs -o size=64k,nr_inodes=2 none /dev/shm && exec "$@"'
+    prefix = (unshare, "-m", "--propagation", "private", "sh", "-c", f"{mount} && :", "sh")
+    ended = children.run(KEEPER.format(folder=HERE) + "    print(os.listdir('/dev/shm'))\n", prefix=prefix)
+    if "mount:" in ended.stderr:
+        pytest.skip(f"nothing can be mounted here: {ended.stderr}")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split("\n")[0].startswith("1000 ")
+    assert "[]" in ended.stdout
+
+
+def test_leaves_no_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = set(os.listdir("/dev/shm"))
+    job = crews.job(Large(), shard_count=2)
+    with crews.crew(job) as crew:
+        crews.values(crews.results(crew, crews.tasks(job, 160, 8)))
+        assert set(os.listdir("/dev/shm")) <= before
+        assert not list(tmp_path.iterdir())
+        sockets = Path("/proc/net/unix").read_text()
+        assert "forebay" not in sockets
+
+
+def waiting_seconds(crew: Any) -> float:
+    rows = [row for row in crew.in_flight() if row["stage"] == "deliver"]
+    return min((row["since_seconds"] for row in rows), default=0.0) if len(rows) == 2 else 0.0
+
+
+def test_workers_wait_when_the_budget_is_used_up() -> None:
+    # A batch of 4 MiB; the share of each of two workers is 10 MiB: two batches.
+    job = crews.job(Large(1 << 17), shard_count=2)
+    with crews.crew(job, memory_budget=20 << 20) as crew:
+        todo = crews.tasks(job, 8 * 40, 8)
+        for task in todo:
+            crew.submit(task)
+        assert crews.wait_until(lambda: waiting_seconds(crew) > 0.3, 30)
+        # Nothing is taken: what was made stays within the budget.
+        made = sum(row["samples"] for row in crew.stats()["workers"])
+        assert made <= 2 * 2 * 8
+        found = {}
+        for _ in todo:
+            result = crew.receive(10)
+            assert result is not None
+            found[result.number] = result.value[1].tolist()
+            del result
+    assert [sample for number in range(40) for sample in found[number]] == list(range(320))
+
+
+def test_a_batch_larger_than_the_budget_passes_alone() -> None:
+    job = crews.job(Large(1 << 18), shard_count=2)
+    with crews.crew(job, memory_budget=1 << 20) as crew:
+        made = crews.values(crews.results(crew, crews.tasks(job, 80, 8)))
+    assert crews.flat(labels for _, labels in made) == list(range(80))
+
+
+class Heavy:
+    """Its array is large, and must not be there once for each worker."""
+
+    def __init__(self) -> None:
+        self.table = np.ones(64 << 20, np.uint8)
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.table.sum()) + index - len(self.table)
+
+
+def private_bytes(pid: int) -> int:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Private_"))
+
+
+def test_arrays_of_the_dataset_are_shared_by_all_workers() -> None:
+    job = crews.job(Heavy(), shard_count=4, output="numpy")
+    with crews.crew(job) as crew:
+        assert crews.flat(crews.values(crews.results(crew, crews.tasks(job, 64, 4)))) == list(range(64))
+        for row in crew.stats()["workers"]:
+            assert private_bytes(row["pid"]) < 48 << 20
+
+
+def test_messages_of_any_length_pass() -> None:
+    ours, theirs = wire.pair()
+    left, right = wire.Wire(ours), wire.Wire(theirs)
+    for size in (0, 1, wire.PACKET_BYTES, wire.PACKET_BYTES + 1, 3 << 20):
+        data = os.urandom(size)
+        assert left.send(3, [data[: size // 2], data[size // 2 :]])
+        message = right.receive()
+        assert message is not None
+        assert (message[0], bytes(message[1]), message[2]) == (3, data, [])
+    assert right.receive(is_patient=False) is None
+    left.close()
+    with pytest.raises(EOFError):
+        right.receive()
+    right.close()
+
+
+def test_sizes_that_vary_do_not_pile_up() -> None:
+    pool = blocks.Pool(1 << 40, lambda: None)
+    sizes = np.random.default_rng(0).integers(1 << 15, 1 << 20, 300)
+    for size in sizes:
+        packed = parcel.pack(0, 0, 0, np.zeros(int(size), np.uint8), pool)
+        pool.sent(packed.blocks)
+        for block in packed.blocks:
+            pool.taken()
+            pool.returned(block.number)
+    assert len(pool._blocks) <= 9
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_start_up_is_no_slower_than_that_of_torch() -> None:
+    """One interpreter imports torch, not one for each worker."""
+
+    def first(make: Any) -> float:
+        before = time.monotonic()
+        make()
+        return time.monotonic() - before
+
+    def ours() -> None:
+        job = crews.job(Large(), shard_count=4)
+        with crews.crew(job) as crew:
+            for task in crews.tasks(job, 64, 8):
+                crew.submit(task)
+            assert crew.receive(60) is not None
+
+    def theirs() -> None:
+        loader = torch.utils.data.DataLoader(
+            Large(), sampler=range(64), batch_size=8, num_workers=4, multiprocessing_context="spawn"
+        )
+        iterator = iter(loader)
+        next(iterator)
+        iterator._shutdown_workers()
+
+    mine, stock = first(ours), first(theirs)
+    print(f"first batch after {mine:.2f} s, with torch's spawn {stock:.2f} s")
+    assert mine < stock
