@@ -159,6 +159,7 @@ class PythonLoader:
         kind = self.kind(loader)
         stays = kind != "inline" and loader.persistent_workers
         is_renewed = stays and self._staying is not None and resumed is None
+        _torch_data.begin_pipe(loader.dataset, loader.generator, is_here=count == 0)
         if promised is not None:
             base_seed = promised["base_seed"]
         elif is_renewed and self._staying is not None:
@@ -172,15 +173,13 @@ class PythonLoader:
             order.restore(promised["order"])
         elif count > 0:
             order.begin()  # torch does, twice: samplers that draw random numbers then draw them twice
+            _torch_data.pass_over_seed(loader.dataset, loader.generator)
         shard_count = count if resumed is None or not self._is_iterable else resumed["shard_count"]
-        dataset = _torch_data.for_pass(loader.dataset, loader.generator, count == 0)
         default = _torch_data.collate_function(loader.batch_sampler is not None) if policy.output == "torch" else None
         job = Job(
-            dataset=dataset,
+            dataset=loader.dataset,
             collate_fn=None if loader.collate_fn is default else loader.collate_fn,
-            worker_init_fn=_torch_data.init_function(dataset, loader.worker_init_fn)
-            if count
-            else loader.worker_init_fn,
+            worker_init_fn=_torch_data.worker_init(loader.dataset, loader.worker_init_fn),
             is_iterable=self._is_iterable,
             is_batched=loader.batch_sampler is not None,
             drop_last=bool(loader.drop_last),
@@ -336,7 +335,7 @@ class PythonLoader:
         length = None
         if hasattr(type(loader.dataset), "__len__") and not self._is_iterable:
             length = len(loader.dataset)
-        kind = type(_torch_data.unwrapped(loader.dataset))
+        kind = type(loader.dataset)
         return {"dataset": f"{kind.__module__}.{kind.__qualname__}", "length": length}
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ Beside `_torch.py` the only file that imports torch.
 """
 
 import base64
+import functools
 import importlib
 import multiprocessing.context
 import random
@@ -14,7 +15,7 @@ from typing import Any
 
 from forebay._modules import imported
 from forebay._notice import users_level
-from forebay._torch import _loaded, load
+from forebay._torch import _loaded, distributed, load
 
 
 def default_collate(samples: Any) -> Any:
@@ -214,19 +215,39 @@ def is_pipe(dataset: Any) -> bool:
     return torch is not None and isinstance(dataset, (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe))
 
 
-def unwrapped(dataset: Any) -> Any:
-    """The dataset itself, where torch's loader would have put it into something."""
-    return dataset
+def begin_pipe(dataset: Any, generator: Any, is_here: bool) -> None:
+    """Gives torch's data pipes what its own loader gives them for a pass: a seed that all ranks share, and, where they
+    run in this process, their part of the data.
+    """
+    if not is_pipe(dataset):
+        return
+    torch, settings = load(), importlib.import_module("torch.utils.data.graph_settings")
+    rank, world_size = distributed() or (0, 1)
+    if isinstance(dataset, torch.utils.data.IterDataPipe):
+        seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
+        if world_size > 1:
+            group = torch.distributed.new_group(backend="gloo")
+            torch.distributed.broadcast(seed, src=0, group=group)
+        shared = torch.Generator()
+        shared.manual_seed(int(seed.item()))
+        settings.apply_random_seed(dataset, shared)
+    if is_here:
+        settings.apply_sharding(dataset, world_size, rank)
 
 
-def for_pass(dataset: Any, generator: Any, is_here: bool) -> Any:
-    """The dataset as a pass takes it. Torch's data pipes get their seed, and in this process their shard."""
-    return dataset
+def pass_over_seed(dataset: Any, generator: Any) -> None:
+    """Torch draws the seed of a data pipe once more for workers, and does not use it."""
+    if is_pipe(dataset) and is_iterable(dataset):
+        draw_base_seed(generator)
 
 
-def init_function(dataset: Any, worker_init_fn: Any) -> Any:
-    """What a worker calls first."""
-    return worker_init_fn
+def worker_init(dataset: Any, worker_init_fn: Any) -> Any:
+    """What a worker calls first: data pipes are given their part of the data, as torch does it."""
+    if not is_pipe(dataset):
+        return worker_init_fn
+    rank, world_size = distributed() or (0, 1)
+    module = importlib.import_module("torch.utils.data.dataloader")
+    return functools.partial(module._sharding_worker_init_fn, worker_init_fn, world_size, rank)
 
 
 def pin_device(is_wanted: bool, name: str) -> str | None:

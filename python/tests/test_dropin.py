@@ -291,3 +291,11 @@ def test_local_classes_and_lambdas_reach_the_workers() -> None:
 
     loader = fb.DataLoader(Local(), batch_size=3, num_workers=2, collate_fn=lambda samples: samples)
     assert list(loader) == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_data_pipes_are_shuffled_and_divided_as_by_torch(num_workers: int) -> None:
+    def pipe() -> Any:
+        return data.datapipes.iter.IterableWrapper(range(20)).shuffle().sharding_filter()
+
+    same_batches(pipe, lambda: {"batch_size": 4, "num_workers": num_workers, "shuffle": True})
