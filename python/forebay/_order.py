@@ -145,6 +145,8 @@ class Order:
         """`source` gives what a task is; with a `batch_size` it gives indices, and they are batched here."""
         self._draw = Draw(source, key)
         self._batch_size, self._drop_last = batch_size, drop_last
+        # The last batch was not a full one: the sampler has said that it is at its end, and may begin again.
+        self._is_over = False
 
     def begin(self) -> None:
         """Asks a sampler that is used directly for its iterator."""
@@ -155,6 +157,8 @@ class Order:
         """What the next task is made of; raises `StopIteration` at the end."""
         if self._batch_size is None:
             return next(self._draw)
+        if self._is_over:
+            raise StopIteration
         batch: list[Any] = []
         try:
             while len(batch) < self._batch_size:
@@ -162,6 +166,7 @@ class Order:
         except StopIteration:
             if not batch or self._drop_last:
                 raise
+            self._is_over = True
         return batch
 
     def decide(self) -> None:
@@ -169,9 +174,10 @@ class Order:
         self._draw.decide()
 
     def state(self) -> dict[str, Any]:
-        return self._draw.state()
+        return self._draw.state() | ({"over": True} if self._is_over else {})
 
     def restore(self, state: dict[str, Any]) -> None:
+        self._is_over = state.get("over", False)
         self._draw.restore(state)
 
     def finish(self, state: dict[str, Any]) -> None:

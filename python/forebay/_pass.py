@@ -220,7 +220,8 @@ class Pass(Iterator[Any]):
         while not self._is_drawn_out and len(self._sent) < self._setup.ahead:
             shard = self._next_shard()
             if shard is None:
-                self._is_drawn_out = True
+                # All at their end; or busy, where the order does not matter.
+                self._is_drawn_out = len(self._progress.where.ended) == len(self._setup.shards)
                 return
             try:
                 indices = self._setup.order.next()
@@ -230,15 +231,14 @@ class Pass(Iterator[Any]):
             self._submit(indices, shard)
 
     def _next_shard(self) -> int | None:
-        """Round robin, as in torch, among those that are not at their end."""
-        shards, ended = self._setup.shards, self._progress.where.ended
+        """Round robin, as in torch, among those that are not at their end, and with `in_order=False` not busy."""
+        shards, ended, most = self._setup.shards, self._progress.where.ended, None
         if not self._setup.in_order and len(shards) > 1:
-            living = [shard for shard in shards if shard not in ended]
-            return min(living, key=self._outstanding.__getitem__, default=None)
+            most = max(1, self._setup.ahead // max(1, len(shards) - len(ended)))
         for _ in shards:
             shard = shards[self._cursor % len(shards)]
             self._cursor += 1
-            if shard not in ended:
+            if shard not in ended and (most is None or self._outstanding[shard] < most):
                 return shard
         return None
 
@@ -320,6 +320,8 @@ def in_words(crew: Crew) -> str:
 
 
 def _one_in_words(item: dict[str, Any]) -> str:
+    if item["stage"] == "start":
+        return f"worker {item['shard']} is starting"
     what = "a batch to collate" if item["stage"] == "assemble" else "its next sample"
     if item["index"] is not None:
         what = f"sample {item['index']!r}"

@@ -332,6 +332,15 @@ class DataLoader:
             value = _contract.check_context(value, self.num_workers)
         object.__setattr__(self, name, value)
 
+    # Of torch's class, and used by libraries that work with loaders.
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
     @property
     def _engine(self) -> Any:
         return self._loader._engine  # type: ignore[union-attr]

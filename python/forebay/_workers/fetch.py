@@ -94,7 +94,7 @@ class Fetcher:
             result.value = Raised(failed.cause, text, failed.index, failed.position)
         except Exception as error:
             result.value = Raised(error, "".join(traceback.format_exception(error)))
-        if task.wants_state:
+        if task.wants_state or result.value is END:
             self._add_state(result)
         result.seconds = time.monotonic() - began
         return result

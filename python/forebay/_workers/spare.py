@@ -1,7 +1,7 @@
-"""A nursery that is left over from one loader, for the next one of this process.
+"""Nurseries that are left over from loaders, for the next ones of this process.
 
-Its interpreter has imported torch already, which is nearly all of what starting workers costs. One is kept: loaders
-that are made one after the other share it, those that live at the same time have their own.
+Their interpreters have imported torch already, which is nearly all of what starting workers costs. Two are
+kept: loaders that are made one after the other share them, those that live at the same time have their own.
 """
 
 import os
@@ -9,6 +9,8 @@ import sys
 
 from forebay._workers.processes import ProcessCrew
 
+# A loader to train with, and one to validate with.
+_MAX_SPARE = 2
 _spare: list[tuple[object, ProcessCrew]] = []
 
 
@@ -30,11 +32,11 @@ def take(deadline_seconds: float | None, memory_budget: int | None, max_worker_m
 
 
 def leave(crews: list[ProcessCrew]) -> None:
-    """Keeps one of the crews of a loader that is gone, and closes the others."""
+    """Keeps the crews of a loader that is gone, as far as there is room, and closes the others."""
     while crews:
         crew = crews.pop()
         crew.rest()
-        if _spare or not crew.is_at_hand():
+        if len(_spare) >= _MAX_SPARE or not crew.is_at_hand():
             crew.close()
         else:
             _spare.append((_surroundings(), crew))

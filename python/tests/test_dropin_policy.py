@@ -1,0 +1,160 @@
+"""What forebay adds for Python datasets: policies for bad samples, books, ledger, retries, seeds, ranks."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import data
+
+import forebay as fb
+import python_datasets as datasets
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"num_workers": 2, "workers": "threads"},
+    {"num_workers": 2, "workers": "processes"},
+]
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning", "ignore:no batch for:RuntimeWarning"),
+]
+
+
+def bad() -> datasets.Bad:
+    return datasets.Bad(20, {3: ValueError("broken"), 11: OSError(5000, "worse", "/data/11.jpg")})
+
+
+def flat(loader: Any) -> list[int]:
+    return [index for batch in loader for index in batch.tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_bad_samples_are_replaced_by_the_same_ones_everywhere(kind: dict[str, Any], tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    loader = fb.DataLoader(bad(), batch_size=4, on_error="replace", ledger=ledger, **kind)
+    given = flat(loader)
+    assert [given[index] for index in range(20) if index not in (3, 11)] == [i for i in range(20) if i not in (3, 11)]
+    assert given == flat(fb.DataLoader(bad(), batch_size=4, on_error="replace"))
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert [(line["index"], line["position"], line["step"], line["outcome"]) for line in lines] == [
+        (3, 3, 0, "replaced"),
+        (11, 11, 2, "replaced"),
+    ]
+    assert [line["substitute"] for line in lines] == [given[3], given[11]]
+    assert lines[1]["path"] == "/data/11.jpg"
+    assert "python_datasets.py" in lines[0]["detail"]
+    assert [failure.index for failure in loader.failures] == [3, 11]
+    assert "epoch 0: planned 20 = delivered 18 + replaced 2 + skipped 0" in loader.report()
+    assert loader.explain(0)[3] == {"position": 3, "planned": 3, "index": given[3]}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_bad_samples_are_skipped_and_a_batch_of_them_does_not_come(kind: dict[str, Any]) -> None:
+    dataset = datasets.Bad(10, {index: ValueError("broken") for index in (1, 4, 5)})
+    loader = fb.DataLoader(dataset, batch_size=2, on_error="skip", **kind)
+    assert [batch.tolist() for batch in loader] == [[0], [2, 3], [6, 7], [8, 9]]
+    assert "planned 10 = delivered 7 + replaced 0 + skipped 3" in loader.report()
+    assert loader.state_dict()["step"] == 4
+
+
+def test_the_substitute_of_a_users_order_is_of_the_same_batch() -> None:
+    loader = fb.DataLoader(bad(), batch_size=3, sampler=[2, 3, 7, 8, 9, 10], on_error="replace", with_ids=True)
+    first, ids = next(iter(loader))
+    assert first.tolist() == ids.tolist() == [2, 7, 7]
+
+
+def test_where_nothing_can_stand_in_the_error_comes() -> None:
+    dataset = datasets.Bad(3, dict.fromkeys(range(3), ValueError("all of them")))
+    with pytest.raises(ValueError, match="all of them") as raised:
+        list(fb.DataLoader(dataset, on_error="replace"))
+    assert any("substitutes could be loaded either" in note for note in raised.value.__notes__)
+
+
+def test_too_many_failures_end_the_run() -> None:
+    loader = fb.DataLoader(bad(), on_error="replace", max_failures=1)
+    with pytest.raises(fb.errors.TooManyFailuresError, match="2 samples failed, more than max_failures=1"):
+        list(loader)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2], ids=str)
+def test_an_error_that_may_pass_is_tried_again(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(datasets.Flaky(), **kind)
+    assert flat(loader) == [0, 1, 2, 3]
+    (failure,) = loader.failures
+    assert (failure.index, failure.outcome, failure.attempts, failure.errno) == (2, "recovered", 3, 5)
+    with pytest.raises(OSError, match="Input/output error"):
+        flat(fb.DataLoader(datasets.Flaky(), retries=1, **kind))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_with_a_seed_samples_do_not_depend_on_the_workers(shuffle: bool) -> None:
+    def everything(**arguments: Any) -> Any:
+        loader = fb.DataLoader(datasets.Noisy(9), batch_size=2, shuffle=shuffle, seed=8, collate_fn=list, **arguments)
+        return [[batch for batch in loader] for _ in range(2)]  # noqa: C416
+
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    here = everything()
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's own random numbers are left alone"
+    assert everything(num_workers=1) == here
+    assert everything(num_workers=3) == here
+    assert here[0] != here[1]
+
+
+def test_ranks_share_the_dataset_only_if_told() -> None:
+    parts = [flat(fb.DataLoader(range(10), shuffle=True, seed=2, rank=rank, world_size=2)) for rank in range(2)]
+    assert sorted(parts[0] + parts[1]) == list(range(10))
+    assert len(parts[0]) == len(parts[1])
+    assert flat(fb.DataLoader(range(10))) == list(range(10))
+    with pytest.raises(fb.errors.ConfigError, match="on several ranks"):
+        fb.DataLoader(range(10), rank=0, world_size=2, on_error="skip")
+
+
+def test_ids_come_beside_the_batches() -> None:
+    loader = fb.DataLoader(data.TensorDataset(torch.arange(6) * 10), batch_size=4, with_ids=True)
+    ((first, ids), _) = list(loader)
+    assert first[0].tolist() == [0, 10, 20, 30]
+    assert ids.tolist() == [0, 1, 2, 3]
+    with pytest.raises(fb.errors.ConfigError, match="with_ids"):
+        fb.DataLoader(datasets.Stream(3), with_ids=True)
+
+
+def test_a_thread_past_its_deadline_is_written_off() -> None:
+    stuck = threading.Event()
+
+    class Stuck:
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> int:
+            if index == 5:
+                stuck.wait(30)
+            return index
+
+    loader = fb.DataLoader(
+        Stuck(), batch_size=3, num_workers=2, workers="threads", deadline_seconds=0.5, on_error="replace"
+    )
+    given = flat(loader)
+    assert [index for place, index in enumerate(given) if place != 5] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+    (failure,) = loader.failures
+    assert (failure.index, failure.code, failure.outcome) == (5, "timeout", "replaced")
+    assert "stuck.wait" in (failure.detail or "")
+    stuck.set()
+
+
+def test_statistics_tell_the_wait_and_the_workers() -> None:
+    loader = fb.DataLoader(range(8), num_workers=2, workers="threads")
+    passed = iter(loader)
+    next(passed)
+    told = loader.stats()
+    assert told["samples"] == 1
+    assert told["crew"]["kind"] == "threads"
+    assert told["wait_quantiles"]["p50"] >= 0
+
+
+def test_a_ledger_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="ledger: expected a file that can be written"):
+        fb.DataLoader(range(3), ledger=tmp_path / "missing" / "ledger.jsonl")

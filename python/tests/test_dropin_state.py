@@ -1,0 +1,179 @@
+"""States of a loader of a Python dataset: taken after any step, gone on with by any number of workers."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import data
+
+import forebay as fb
+import python_datasets as datasets
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning", "ignore:no batch for:RuntimeWarning"),
+]
+
+THREADS = {"num_workers": 3, "workers": "threads"}
+PROCESSES = {"num_workers": 2, "workers": "processes"}
+
+
+def generator(number: int) -> torch.Generator:
+    made = torch.Generator()
+    made.manual_seed(number)
+    return made
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(state))  # type: ignore[no-any-return]
+
+
+ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": dict,
+    "shuffled": lambda: {"shuffle": True},
+    "shuffled by a generator": lambda: {"shuffle": True, "generator": generator(7)},
+    "shuffled by a seed": lambda: {"shuffle": True, "seed": 3},
+    "a sampler": lambda: {"sampler": range(12, -1, -1)},
+    "a sampler with a state": lambda: {"sampler": datasets.StatefulSampler(13)},
+    "without the rest": lambda: {"drop_last": True, "shuffle": True},
+}
+
+
+@pytest.mark.parametrize("second", [{}, THREADS], ids=["caller", "threads"])
+@pytest.mark.parametrize("first", [{}, THREADS], ids=["caller", "threads"])
+@pytest.mark.parametrize("order", list(ORDERS))
+def test_a_pass_goes_on_exactly_after_every_step(order: str, first: dict[str, Any], second: dict[str, Any]) -> None:
+    for step in range(6):
+        torch.manual_seed(5)
+        loader = fb.DataLoader(range(13), batch_size=3, **(ORDERS[order]() | first))
+        passed = iter(loader)
+        for _ in range(min(step, len(loader))):
+            next(passed)
+        state = through_json(loader.state_dict())
+        expected = [batch.tolist() for batch in passed]
+        torch.manual_seed(99)
+        again = fb.DataLoader(range(13), batch_size=3, **(ORDERS[order]() | second))
+        again.load_state_dict(state)
+        assert [batch.tolist() for batch in again] == expected, step
+
+
+def test_a_state_goes_on_in_batches_of_another_size() -> None:
+    loader = fb.DataLoader(range(12), batch_size=2, shuffle=True, seed=1)
+    passed = iter(loader)
+    next(passed)
+    again = fb.DataLoader(range(12), batch_size=5, shuffle=True, seed=1)
+    again.load_state_dict(loader.state_dict())
+    rest = [index for batch in passed for index in batch.tolist()]
+    assert [index for batch in again for index in batch.tolist()] == rest
+
+
+@pytest.mark.parametrize("make", [datasets.Stream, datasets.StatefulStream])
+@pytest.mark.parametrize(("first", "second"), [(0, 3), (3, 0), (3, 1), (3, 3)])
+def test_a_stream_goes_on_with_any_number_of_workers(make: Callable[..., Any], first: int, second: int) -> None:
+    for step in (0, 1, 4, 7):
+        loader = fb.DataLoader(make(7, 0, 12), batch_size=2, num_workers=first, workers="threads")
+        passed = iter(loader)
+        for _ in range(step):
+            next(passed)
+        state = through_json(loader.state_dict())
+        expected = [batch.tolist() for batch in passed]
+        again = fb.DataLoader(make(7, 0, 12), batch_size=2, num_workers=second, workers="threads")
+        again.load_state_dict(state)
+        assert [batch.tolist() for batch in again] == expected, step
+        whole = fb.DataLoader(make(7, 0, 12), batch_size=2, num_workers=second, workers="threads")
+        is_whole = [batch.tolist() for batch in again] == [batch.tolist() for batch in whole]
+        assert is_whole, "the pass after that is one of its own number of workers"
+
+
+@pytest.mark.parametrize("make", [datasets.Stream, datasets.StatefulStream])
+def test_a_stream_goes_on_in_processes(make: Callable[..., Any]) -> None:
+    loader = fb.DataLoader(make(7, 9), batch_size=2, **PROCESSES)  # type: ignore[arg-type]
+    passed = iter(loader)
+    for _ in range(3):
+        next(passed)
+    state = through_json(loader.state_dict())
+    expected = [batch.tolist() for batch in passed]
+    for arguments in (PROCESSES, {}):
+        again = fb.DataLoader(make(7, 9), batch_size=2, **arguments)  # type: ignore[arg-type]
+        again.load_state_dict(state)
+        assert [batch.tolist() for batch in again] == expected
+
+
+@pytest.mark.parametrize("every", [0, 1, 4])
+def test_states_may_be_told_seldom(every: int) -> None:
+    arguments: dict[str, Any] = {"batch_size": 2, **THREADS, "snapshot_every_n_steps": every}
+    for step in range(8):
+        loader = fb.DataLoader(datasets.StatefulStream(8, 3, 9), **arguments)
+        passed = iter(loader)
+        for _ in range(step):
+            next(passed)
+        state = through_json(loader.state_dict())
+        expected = [batch.tolist() for batch in passed]
+        again = fb.DataLoader(datasets.StatefulStream(8, 3, 9), **arguments)
+        again.load_state_dict(state)
+        assert [batch.tolist() for batch in again] == expected, step
+
+
+@pytest.mark.parametrize("kind", [{}, THREADS], ids=["caller", "threads"])
+@pytest.mark.parametrize("order", list(ORDERS))
+def test_at_its_end_a_pass_is_over_and_the_next_one_is_the_next(order: str, kind: dict[str, Any]) -> None:
+    torch.manual_seed(5)
+    loader = fb.DataLoader(range(13), batch_size=3, **(ORDERS[order]() | kind))
+    list(loader)
+    state = through_json(loader.state_dict())
+    torch.rand(3)  # whatever the user draws in between
+    expected = [batch.tolist() for batch in loader]
+    again = fb.DataLoader(range(13), batch_size=3, **(ORDERS[order]() | kind))
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == expected
+    assert again.state_dict()["epoch"] == 1
+
+
+def test_a_state_of_a_loop_that_was_left_is_still_there() -> None:
+    loader = fb.DataLoader(range(9), batch_size=2)
+    for step, _ in enumerate(loader):
+        if step == 2:
+            break
+    again = fb.DataLoader(range(9), batch_size=2)
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [[6, 7], [8]]
+
+
+def test_what_came_before_its_turn_does_not_come_again() -> None:
+    loader = fb.DataLoader(range(12), num_workers=3, workers="threads", in_order=False)
+    passed = iter(loader)
+    got = [int(next(passed)) for _ in range(5)]
+    again = fb.DataLoader(range(12), num_workers=2, workers="threads", in_order=False)
+    again.load_state_dict(through_json(loader.state_dict()))
+    assert sorted([*got, *(int(batch) for batch in again)]) == list(range(12))
+
+
+def test_the_dataset_of_another_state_is_refused() -> None:
+    state = fb.DataLoader(datasets.Noisy(5)).state_dict()
+    with pytest.raises(fb.errors.StateMismatchError, match="length: this loader has 6, the state 5"):
+        fb.DataLoader(datasets.Noisy(6)).load_state_dict(state)
+    with pytest.raises(fb.errors.StateMismatchError, match=r"dataset: this loader has .*Many, the state .*Noisy"):
+        fb.DataLoader(datasets.Many()).load_state_dict(state)
+    with pytest.raises(fb.errors.StateMismatchError, match="expected what state_dict"):
+        fb.DataLoader(datasets.Noisy(5)).load_state_dict({"step": 3})
+
+
+def test_a_sampler_of_torchdata_goes_on() -> None:
+    module = pytest.importorskip("torchdata.stateful_dataloader.sampler")
+    make = lambda: module.StatefulDistributedSampler(range(20), 2, 1, shuffle=True)  # noqa: E731
+    loader = fb.DataLoader(range(20), batch_size=3, sampler=make())
+    passed = iter(loader)
+    next(passed)
+    state = loader.state_dict()
+    expected = [batch.tolist() for batch in passed]
+    again = fb.DataLoader(range(20), batch_size=3, sampler=make())
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == expected
+
+
+def test_a_state_is_small() -> None:
+    loader = fb.DataLoader(data.TensorDataset(torch.zeros(100_000)), shuffle=True)
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 500
