@@ -134,7 +134,7 @@ def mappings() -> int:
     return Path("/proc/self/maps").read_text().count("forebay")
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_fifty_crews_one_after_the_other_leave_nothing() -> None:
     job = crews.job(Wide(), output="numpy")
     with crews.crew(job) as crew:
