@@ -199,7 +199,7 @@ class PythonLoader:
             shard_count=shard_count,
             shards=shards,
             is_iterable=self._is_iterable,
-            has_states=self._is_iterable or is_stateful(dataset),
+            has_states=self._is_iterable or is_stateful(loader.dataset),
             snapshot_every=policy.snapshot_every,
             states_now=crew.shard_states if isinstance(crew, InlineCrew) else None,
         )
