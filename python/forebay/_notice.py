@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay._forebay import Batch
+from forebay._sendable import Finding
 
 # Without a handler at all, Python would print what is a warning already.
 _LOG = logging.getLogger("forebay")
@@ -23,6 +24,11 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
         return
     _said.add(kind)
     warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=users_level())
+
+
+def handle(finding: Finding) -> None:
+    """Says that something of a dataset is another thing in its workers, before they begin."""
+    warnings.warn(f"{finding}: {finding.why}; {finding.change}", UserWarning, stacklevel=users_level())
 
 
 def users_level() -> int:

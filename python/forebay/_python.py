@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay import _contract, _order, _torch, _torch_data
+from forebay import _contract, _notice, _order, _torch, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
 from forebay._pass import Pass, Setup
 from forebay._progress import Progress
 from forebay._settings import Patience
-from forebay._workers import spare
+from forebay._workers import parcel, spare
 from forebay._workers.fetch import is_stateful
 from forebay._workers.inline import InlineCrew
 from forebay._workers.job import Crew, Job
@@ -87,6 +87,7 @@ class PythonLoader:
         # Workers that stay from pass to pass.
         self._staying: tuple[Crew, Job, list[int]] | None = None
         # Nurseries that nobody works for at the moment.
+        self._is_looked_at = False
         self._resting: list[ProcessCrew] = []
         # And those that somebody does, for passes to come.
         self._kept: list[ProcessCrew] = []
@@ -249,6 +250,10 @@ class PythonLoader:
                 crew.renew({}, states)  # their random numbers go on, too
                 return crew, _nothing
             self._end_staying()
+        if kind == "processes" and not self._is_looked_at:
+            self._is_looked_at = True
+            for finding in parcel.handles(job.dataset):
+                _notice.handle(finding)
         crew = self._hired(kind)
         try:
             crew.start(job, shards, states)

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from forebay import _torch_parcel
+from forebay import _sendable, _torch_parcel
 from forebay._workers.blocks import LEAST_BYTES, Block, Mapping, Pool, Tenancy, create
 
 _ALIGN = 64
@@ -182,11 +182,11 @@ class SentException:
 
     def __init__(self, error: BaseException) -> None:
         self._class = type(error)
-        self._arguments = tuple(_sendable(argument) for argument in error.args)
-        self._fields = {name: _sendable(value) for name, value in vars(error).items()}
+        self._arguments = tuple(_sent(argument) for argument in error.args)
+        self._fields = {name: _sent(value) for name, value in vars(error).items()}
         self._said = f"{type(error).__qualname__}: {error}"
         if isinstance(error, OSError):
-            self._file = (_sendable(error.filename), _sendable(error.filename2))
+            self._file = (_sent(error.filename), _sent(error.filename2))
 
     def again(self) -> BaseException:
         """The same exception, of the same class."""
@@ -200,7 +200,7 @@ class SentException:
         return error
 
 
-def _sendable(value: Any) -> Any:
+def _sent(value: Any) -> Any:
     try:
         pickle.loads(b"".join(bytes(part) for part in _in_band(value)))
     except Exception:
@@ -302,7 +302,10 @@ class SealedJob:
 
         out = io.BytesIO()
         with _spawning() as spawning:
-            _JobPickler(out, 5, buffer_callback=is_kept_in_band).dump(job)
+            try:
+                _JobPickler(out, 5, buffer_callback=is_kept_in_band).dump(job)
+            except Exception as error:  # a reducer of the user's may raise anything
+                raise _explained(job, error) from error
         self.handles = spawning.fds
         views = [out.getbuffer(), *(buffer.raw() for buffer in beside)]
         table, end = [], _page_end(16 * (1 + len(views)))
@@ -321,6 +324,26 @@ class SealedJob:
     def close(self) -> None:
         for fd in (self.fd, *self.handles):
             os.close(fd)
+
+
+def _explained(job: Any, error: Exception) -> Exception:
+    """Which of the user's things it is that cannot be sent, and what of it."""
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        value = getattr(job, name, None)
+        try:
+            _JobPickler(io.BytesIO(), 5).dump(value)
+        except Exception as cause:
+            return _sendable.explain(value, name, cause)
+    return error
+
+
+def handles(dataset: Any) -> list[_sendable.Finding]:
+    """What of a dataset arrives in a worker as something else than it is here."""
+    with _spawning() as spawning:
+        found = _sendable.handles(dataset)
+        for fd in spawning.fds:
+            os.close(fd)
+    return [finding for finding in found if not finding.blocks]
 
 
 def _page_end(size_bytes: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay import _torch_data, _torch_parcel
+from forebay import _sendable, _torch_data, _torch_parcel
 from forebay._workers import nursery, parcel, role, seeds, slate, wire
 from forebay._workers.blocks import LEAST_BYTES, Pool
 from forebay._workers.fetch import Fetcher, is_stateful
@@ -271,15 +271,21 @@ class Worker:
         try:
             return parcel.pack(task.number, self._shard, generation, (fields, kept), self._pool)
         except Exception as error:
-            error.add_note(
-                f"forebay: batch {task.number} was made, but cannot be sent from its worker to the loader: "
-                "what a dataset or collate_fn returns has to be picklable"
-            )
-            text = "".join(traceback.format_exception(error))
-            result.value = Raised(parcel.sent_exception(error), text)
+            explained = self._explained(task, result.value, error)
+            text = "".join(traceback.format_exception(explained))
+            result.value = Raised(parcel.sent_exception(explained), text)
             result.state = None
             self._pool.end_task()
             return parcel.pack(task.number, self._shard, generation, (list(vars(result).values()), None), self._pool)
+
+    def _explained(self, task: Task, value: Any, error: Exception) -> Exception:
+        """What of a batch that was made cannot be sent to the loader."""
+        is_batch = self._job is None or self._job.is_batched
+        index = None if is_batch or not isinstance(task.indices, int) else task.indices
+        explained = _sendable.explain(value, "batch" if is_batch else "sample", error, index=index)
+        if is_batch:
+            explained.add_note(f"forebay: batch {task.number}, made of the samples {task.indices}")
+        return explained
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────
 
