@@ -44,6 +44,8 @@ PRELOADED = (
     "torchvision.transforms",
     "torchvision.transforms.v2",
     "PIL.Image",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
     "pandas",
     "scipy.sparse",
     "scipy.ndimage",
