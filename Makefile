@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench \
-    bench-formats bench-peers bench-profile bench-scan docs clean
+    bench-datasets bench-formats bench-peers bench-profile bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -77,6 +77,9 @@ lint: native python ## formatting, clippy, the layers, ruff, mypy
 bench: develop ## images/s against torch and against the bare kernels, into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example kernel
 	$(BIN)/python benchmarks/bench.py
+
+bench-datasets: develop ## forebay and torch on datasets that are Python code, into benchmarks/results/
+	@$(BIN)/python benchmarks/datasets.py
 
 bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example decode

@@ -98,6 +98,7 @@ class Pass(Iterator[Any]):
         elif where.last_shard in setup.shards:
             self._cursor = setup.shards.index(where.last_shard) + 1
         if since:
+            self._progress.is_begun = True
             self._refill()
             for _ in range(since):
                 if self._advance() is END:
@@ -121,6 +122,7 @@ class Pass(Iterator[Any]):
             raise StopIteration
         if self._process != os.getpid():
             raise StoppedError("the pass was begun in another process", hint="begin a pass in each process")
+        self._progress.is_begun = True
         began = time.monotonic()
         value = self._advance()
         waited = time.monotonic() - began

@@ -47,6 +47,8 @@ class Progress:
     # Asked where nobody tells: without workers, the dataset is at hand.
     states_now: Callable[[], list[Any]] | None
     where: Where = field(default_factory=Where)
+    # Whether a batch was ever asked for.
+    is_begun: bool = False
     is_finished: bool = False
     _snapshot: Where | None = None
     _since: int = 0

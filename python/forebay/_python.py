@@ -95,6 +95,8 @@ class PythonLoader:
             weakref.finalize(self, spare.leave, crews).atexit = False
         # What a state that was taken between two passes says of the next one.
         self._promised: dict[str, Any] | None = None
+        # The pass that was begun last, and what had been said of it before.
+        self._unused: tuple[Progress, weakref.ref[Pass], tuple[int, Any, Any]] | None = None
         self._is_closed = False
         self._process: int | None = None
         if policy.on_error == "skip" and (policy.place is not None or _contract.world_size() > 1):
@@ -107,6 +109,8 @@ class PythonLoader:
         """The next pass, or what is left of the one a loaded state was taken in."""
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+        self._forget_unused()
+        before = self.epoch, self._resumed, self._promised
         resumed, self._resumed = self._resumed, None
         finished = resumed if resumed is not None and resumed["finished"] else None
         if finished is not None:
@@ -127,7 +131,21 @@ class PythonLoader:
         self._process = os.getpid()
         self._passes = [known for known in self._passes if known() is not None] + [weakref.ref(made)]
         self._progress = setup.progress
+        self._unused = setup.progress, weakref.ref(made), before
         return made
+
+    def _forget_unused(self) -> None:
+        """A pass that was dropped before a batch was asked for does not count: libraries make one to see if they can.
+
+        The next one is of the same epoch, and goes on from the same state.
+        """
+        unused, self._unused = self._unused, None
+        if unused is None or self._resumed is not None:
+            return
+        progress, made, before = unused
+        if made() is None and not progress.is_begun and self.epoch == progress.epoch + 1:
+            self.epoch, self._resumed, promised = before
+            self._promised = self._promised or promised
 
     def _order(self, loader: Any, epoch: int) -> Any:
         if self._is_iterable:
@@ -345,7 +363,7 @@ class PythonLoader:
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
-        self._progress = self._promised = None
+        self._progress = self._promised = self._unused = None
         self._end_staying()  # they are in the midst of another pass
         if not state_dict:
             self._resumed = None

@@ -177,3 +177,27 @@ def test_a_state_is_small() -> None:
     loader = fb.DataLoader(data.TensorDataset(torch.zeros(100_000)), shuffle=True)
     next(iter(loader))
     assert len(json.dumps(loader.state_dict())) < 500
+
+
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 2, "workers": "threads"}])
+def test_a_pass_that_nobody_asked_for_a_batch_does_not_count(kind: dict[str, Any]) -> None:
+    def make() -> fb.DataLoader:
+        return fb.DataLoader(range(12), batch_size=2, shuffle=True, seed=3, **kind)
+
+    def taken(loader: fb.DataLoader) -> list[list[int]]:
+        return [batch.tolist() for batch in loader]
+
+    plain = make()
+    first, second = taken(plain), taken(plain)
+    loader = make()
+    iter(loader)  # as Lightning does, to see whether it can be iterated
+    assert loader.state_dict()["epoch"] == 0
+    assert taken(loader) == first
+    passed = iter(loader)
+    next(passed), next(passed)
+    other = make()
+    other.load_state_dict(loader.state_dict())
+    iter(other)
+    assert taken(other) == second[2:], "the state that was loaded is still there"
+    del passed
+    assert taken(loader) != second, "a pass that was begun counts"
