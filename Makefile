@@ -3,8 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench \
-    bench-datasets bench-formats bench-peers bench-profile bench-scan docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs soak lint \
+    bench bench-datasets bench-formats bench-peers bench-profile bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -51,6 +51,27 @@ test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs 
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target "$$host" --target-dir target/asan \
 	    --package forebay --package forebay-decode --lib --test it
+
+NEON := aarch64-unknown-linux-gnu
+test-neon: native ## the decoders' tests and lints for Arm (elsewhere by a cross compiler and qemu; minutes; not in CI)
+	@if [ "$$(uname -m)" != aarch64 ]; then
+	    missing=()
+	    command -v aarch64-linux-gnu-gcc >/dev/null || missing+=(gcc-aarch64-linux-gnu)
+	    command -v qemu-aarch64 >/dev/null || missing+=(qemu-user)
+	    if [ $${#missing[@]} -gt 0 ]; then
+	        echo "test-neon: not run: please install $${missing[*]} (Debian: apt-get install $${missing[*]})"
+	        exit 1
+	    fi
+	    if [ ! -d "$$(rustc --print sysroot)/lib/rustlib/$(NEON)/lib" ]; then
+	        echo "test-neon: not run: Rust cannot compile for it yet: rustup target add $(NEON)"
+	        exit 1
+	    fi
+	    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+	    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+	fi
+	set -x
+	cargo clippy --quiet --package forebay-decode --all-targets --target $(NEON) -- -D warnings
+	cargo test --package forebay-decode --target $(NEON) --lib --test it
 
 test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (Debian; seven minutes; not in CI)
 	@scripts/setup.sh nfs || { echo "skipped: test-nfs: what it needs is not installed"; exit 0; }

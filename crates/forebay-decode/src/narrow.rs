@@ -1,10 +1,17 @@
 //! Floats of 16 bits, rounded to the nearest (ties to even) as torch rounds them; numbers too large become infinite, and
 //! what is not a number stays that.
 //!
-//! The scalar functions are always compiled; `avx2` has their twins.
+//! The scalar functions are always compiled; `avx2` and `neon` have their twins.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+
+#[cfg(target_arch = "x86_64")]
+use avx2 as simd;
+#[cfg(target_arch = "aarch64")]
+use neon as simd;
 
 /// A `float16`, as its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,18 +55,18 @@ impl Brain {
 
 /// Writes floats as `float16`, two bytes each in the machine's order.
 pub(crate) fn halves(values: &[f32], out: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if avx2::is_available() {
-        return avx2::halves(values, out);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if simd::is_available() {
+        return simd::halves(values, out);
     }
     each(values, out, |value| Half::of(value).0);
 }
 
 /// Writes floats as `bfloat16`, two bytes each in the machine's order.
 pub(crate) fn brains(values: &[f32], out: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if avx2::is_available() {
-        return avx2::brains(values, out);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if simd::is_available() {
+        return simd::brains(values, out);
     }
     each(values, out, |value| Brain::of(value).0);
 }
@@ -119,6 +126,47 @@ mod tests {
             (0x0000_8001, 0x0001),
         ] {
             assert_eq!(Brain::of(f32::from_bits(bits)).0, expected, "{bits:#x}");
+        }
+    }
+
+    /// Random bits, so that every kind of float is among them, and the borders of each kind.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn floats() -> Vec<f32> {
+        let borders = [0u32, 1, 0x007F_FFFF, 0x0080_0000, 0x3300_0000, 0x3380_0000, 0x387F_F000, 0x3880_0000]
+            .into_iter()
+            .chain([0x477F_EFFF, 0x477F_F000, 0x4780_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001, 0x7FC0_0000, !0]);
+        let around = borders.flat_map(|bits| (0..7u32).map(move |step| bits.wrapping_add(step).wrapping_sub(3)));
+        let mut state = 88_172_645_463_325_252u64;
+        let random = std::iter::repeat_with(move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 16) as u32
+        });
+        // Half of the random ones within the range of halves: all bits alike would be so one time in eight.
+        let near = |bits: u32| if bits & 1 == 0 { bits } else { bits & 0x807F_FFFF | (96 + (bits >> 24) % 50) << 23 };
+        let all = around.flat_map(|bits| [bits, bits ^ 0x8000_0000]).chain(random.take(1_000_000).map(near));
+        all.map(f32::from_bits).collect()
+    }
+
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[test]
+    fn vectors_equal_the_scalars() {
+        if !simd::is_available() {
+            return;
+        }
+        let values = floats();
+        assert!(values.iter().any(|value| value.is_nan()) && values.iter().any(|value| value.is_infinite()));
+        assert!(values.iter().filter(|value| value.is_subnormal()).count() > 100);
+        for length in [0, 1, 7, 8, 9, 15, 17, values.len() - 3, values.len()] {
+            let values = &values[values.len() - length..];
+            let (mut expected, mut got) = (vec![0; length * 2], vec![1; length * 2]);
+            each(values, &mut expected, |value| Half::of(value).0);
+            simd::halves(values, &mut got);
+            assert!(expected == got, "halves of {length}");
+            each(values, &mut expected, |value| Brain::of(value).0);
+            simd::brains(values, &mut got);
+            assert!(expected == got, "brains of {length}");
         }
     }
 }

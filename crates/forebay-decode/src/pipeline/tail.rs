@@ -7,7 +7,6 @@
 use forebay_core::Rng;
 
 use super::place;
-use crate::narrow;
 use crate::ops::convert::{Element, Lookup, Pointwise, truncate};
 use crate::ops::{Form, erase};
 use crate::{Dtype, Image, Op, Order, Output, Tensor, TensorData};
@@ -17,7 +16,14 @@ use portable::Stored;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod formula;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+
+#[cfg(target_arch = "x86_64")]
+use avx2 as simd;
+#[cfg(target_arch = "aarch64")]
+use neon as simd;
 
 /// The fused ops.
 #[derive(Clone, Debug)]
@@ -183,12 +189,15 @@ fn spread<T: Stored>(
     past_caches: bool,
     slot: &mut [u8],
 ) -> Dtype {
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(formula), true) = (formula, avx2::is_available()) {
-        avx2::write(image, formula, tables, order, walk, past_caches, slot);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if let (Some(formula), true) = (formula, simd::is_available()) {
+        simd::write(image, formula, tables, order, walk, past_caches, slot);
         return T::DTYPE;
     }
     let _ = (formula, past_caches);
     portable::write(image, tables, order, walk, slot);
     T::DTYPE
 }
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests;

@@ -18,9 +18,9 @@ pub(super) fn grey(luma: &[u8], out: &mut [u8]) {
 
 /// Y, Cb and Cr of each pixel to RGB.
 pub(super) fn convert(planes: [&[u8]; 3], out: &mut [u8], vector: bool) {
-    #[cfg(target_arch = "x86_64")]
-    let done = if vector { super::avx2::convert(planes, out) } else { 0 };
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    let done = if vector { super::simd::convert(planes, out) } else { 0 };
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let done = 0;
     let _ = vector;
     let [luma, blue, red] = planes.map(|plane| &plane[done..]);

@@ -13,9 +13,15 @@ use crate::{Image, Region};
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod colour;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod table;
 
+#[cfg(target_arch = "x86_64")]
+use avx2 as simd;
+#[cfg(target_arch = "aarch64")]
+use neon as simd;
 use table::{Axis, Table};
 
 /// Tables and buffers kept between pictures.
@@ -97,8 +103,9 @@ impl Planar {
         }
         #[cfg(target_arch = "x86_64")]
         return std::arch::is_x86_feature_detected!("avx2");
+        // Every processor of this kind has NEON.
         #[cfg(not(target_arch = "x86_64"))]
-        return false;
+        return cfg!(target_arch = "aarch64");
     }
 }
 
@@ -131,9 +138,9 @@ fn resize(plane: &Plane, columns: &Table, rows: &Table, between: &mut Vec<u8>, o
 
 /// `count` rows of `out` from as many of `source`. Both have [`SLACK_BYTES`] behind their last sample.
 fn horizontal(source: Rows<'_>, table: &Table, count: usize, out: &mut [u8], vector: bool) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if vector {
-        return avx2::horizontal(source, table, count, out);
+        return simd::horizontal(source, table, count, out);
     }
     let _ = vector;
     portable::horizontal(source, table, count, out);
@@ -141,9 +148,9 @@ fn horizontal(source: Rows<'_>, table: &Table, count: usize, out: &mut [u8], vec
 
 /// All rows of the table, each of `columns` samples. Both sides have [`SLACK_BYTES`] behind their last sample.
 fn vertical(source: Rows<'_>, table: &Table, columns: usize, out: &mut [u8], vector: bool) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if vector {
-        return avx2::vertical(source, table, columns, out);
+        return simd::vertical(source, table, columns, out);
     }
     let _ = vector;
     portable::vertical(source, table, columns, out);

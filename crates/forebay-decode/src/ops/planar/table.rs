@@ -72,25 +72,37 @@ impl Table {
     }
 
     /// Pairs of each output pixel; those beyond its own samples are 0.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        allow(dead_code, reason = "no vector passes here")
+    )]
     pub(super) fn pair_count(&self) -> usize {
         self.pair_count
     }
 
     /// The first samples of each group.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        allow(dead_code, reason = "no vector passes here")
+    )]
     pub(super) fn starts(&self) -> &[[i32; LANES]] {
         &self.starts
     }
 
     /// How far behind the first sample of lane 0, or of lane 4, each lane's first sample lies.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        allow(dead_code, reason = "no vector passes here")
+    )]
     pub(super) fn offsets(&self, group: usize) -> &[u8; LANES] {
         &self.offsets[group]
     }
 
     /// The largest of them. They are right up to 255.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        allow(dead_code, reason = "no vector passes here")
+    )]
     pub(super) fn max_offset(&self) -> u32 {
         self.max_offset
     }

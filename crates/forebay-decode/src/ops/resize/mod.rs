@@ -2,7 +2,7 @@
 //! rounded to 8 bits.
 //!
 //! [`Resampler`] holds what is worth keeping between pictures: weight tables and the rows between the two passes.
-//! The passes exist once per instruction set (`portable`, `avx2`); all give the same bytes.
+//! The passes exist once per instruction set (`portable`, `avx2`, `neon`); all give the same bytes.
 
 use std::ops::Range;
 
@@ -14,9 +14,15 @@ use super::{Interpolation, ResizeTo, Size};
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod nearest;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod table;
 
+#[cfg(target_arch = "x86_64")]
+use avx2 as simd;
+#[cfg(target_arch = "aarch64")]
+use neon as simd;
 use table::{Table, Tables};
 
 pub(crate) use nearest::is_nearest;
@@ -195,8 +201,9 @@ impl Resampler {
         }
         #[cfg(target_arch = "x86_64")]
         return std::arch::is_x86_feature_detected!("avx2");
+        // Every processor of this kind has NEON.
         #[cfg(not(target_arch = "x86_64"))]
-        return false;
+        return cfg!(target_arch = "aarch64");
     }
 }
 
@@ -212,9 +219,9 @@ struct Input<'a> {
 fn horizontal(source: Source<'_>, table: &Table, job: &Job, rows: &Range<usize>, out: &mut [u8], vector: bool) {
     let skip = (rows.start - source.origin.1) * source.stride;
     let source = Source { pixels: &source.pixels[skip..], ..source };
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if vector && source.channels == 3 {
-        return avx2::horizontal(source, table, &job.columns, out);
+        return simd::horizontal(source, table, &job.columns, out);
     }
     let _ = vector;
     match source.channels {
@@ -225,9 +232,9 @@ fn horizontal(source: Source<'_>, table: &Table, job: &Job, rows: &Range<usize>,
 
 /// The vertical pass over rows of `row` elements.
 fn vertical(input: Input<'_>, table: &Table, rows: &Range<usize>, row: usize, out: &mut [u8], vector: bool) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if vector {
-        return avx2::vertical(input, table, rows, row, out);
+        return simd::vertical(input, table, rows, row, out);
     }
     let _ = vector;
     portable::vertical(input, table, rows, row, out);

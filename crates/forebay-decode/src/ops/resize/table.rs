@@ -62,19 +62,28 @@ impl Table {
     }
 
     /// The same by two; a last one alone has 0 beside it.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only these vectors multiply pairs"))]
     pub(super) fn pairs(&self, output: usize) -> &[Pair] {
         &self.pairs[output * (self.stride / 2)..][..(self.spans[output].len as usize).div_ceil(2)]
     }
 
     /// The same, with zeros up to as many pairs as the longest span has: [`max_pairs`](Self::max_pairs).
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only these vectors multiply pairs"))]
     pub(super) fn even_pairs(&self, output: usize) -> &[Pair] {
         &self.pairs[output * (self.stride / 2)..][..self.max_pairs]
     }
 
+    /// The weights themselves, with zeros up to two for each of [`max_pairs`](Self::max_pairs).
+    #[cfg(target_arch = "aarch64")]
+    pub(super) fn even_weights(&self, output: usize) -> &[i32] {
+        &self.weights[output * self.stride..][..self.max_pairs * 2]
+    }
+
     /// Pairs of the longest span.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no vector passes here"))]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64")),
+        allow(dead_code, reason = "no vector passes here")
+    )]
     pub(super) fn max_pairs(&self) -> usize {
         self.max_pairs
     }
