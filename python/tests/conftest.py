@@ -11,6 +11,13 @@ import faultfs
 import folders
 from forebay import _notice
 from forebay import transforms as T
+from forebay._workers import nursery
+
+
+@pytest.fixture(autouse=True, scope="session")
+def light_nurseries() -> None:
+    """This process has imported everything that any test needs; workers of one test would wait for all of it."""
+    nursery.PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
 
 
 @pytest.fixture

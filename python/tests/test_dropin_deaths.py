@@ -77,7 +77,8 @@ PROGRAM = """
     failed = [one.index for one in loader.failures]
     told = {"is_planned": delivered == [index for index in planned if index not in set(failed)],
             "delivered": len(delivered), "failed": failed, "fatal": sorted(fatal), "deadly": sorted(deadly),
-            "outcomes": sorted({(one.code, one.outcome) for one in loader.failures}), "ways": [deadly.get(i) for i in failed],
+            "outcomes": sorted({(one.code, one.outcome) for one in loader.failures}),
+            "ways": [deadly.get(i) for i in failed],
             "killed": killed, "restarts": restarts, "books": vars(loader._loader.books.epochs[0])}
     print(json.dumps(told))
 """
