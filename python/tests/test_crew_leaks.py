@@ -135,13 +135,13 @@ def mappings() -> int:
     return Path("/proc/self/maps").read_text().count("forebay")
 
 
-def test_fifty_crews_one_after_the_other_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dozen_crews_one_after_the_other_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nursery, "PRELOADED", ())  # torch would take two seconds for each
     job = crews.job(Wide(), output="numpy")
     with crews.crew(job) as crew:
         crews.results(crew, crews.tasks(job, 16, 8))
     before = fds(), mappings(), crews.children()
-    for _ in range(49):
+    for _ in range(11):
         with crews.crew(job) as crew:
             crews.results(crew, crews.tasks(job, 16, 8))
     assert (fds(), mappings(), crews.children()) == before
