@@ -92,6 +92,8 @@ class PythonLoader:
         self._kept: list[ProcessCrew] = []
         for crews in (self._resting, self._kept):
             weakref.finalize(self, spare.leave, crews).atexit = False
+        # That of the pass that was begun last, whose counts are still told when it is over.
+        self._crew_seen: Crew | None = None
         # What a state that was taken between two passes says of the next one.
         self._promised: dict[str, Any] | None = None
         # The pass that was begun last, and what had been said of it before.
@@ -131,6 +133,7 @@ class PythonLoader:
         self._passes = [known for known in self._passes if known() is not None] + [weakref.ref(made)]
         self._progress = setup.progress
         self._unused = setup.progress, weakref.ref(made), before
+        self._crew_seen = setup.crew
         return made
 
     def _forget_unused(self) -> None:
@@ -393,7 +396,13 @@ class PythonLoader:
         return length // size if loader.drop_last else -(-length // size)
 
     def report(self) -> Report:
-        return Report(self.books.report())
+        crew = {} if self._crew_seen is None else self._crew_seen.stats()
+        text = self.books.report()
+        if crew.get("restarts"):
+            text += f"workers: {crew['restarts']} died or hung, and others took over what they had in hand\n"
+        if crew.get("recycled"):
+            text += f"workers: {crew['recycled']} grew too large, and were exchanged between two samples\n"
+        return Report(text)
 
     def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
         """The samples of a step, as planned; with what became of them, where they were delivered."""
@@ -437,9 +446,9 @@ class PythonLoader:
 
     def stats(self) -> dict[str, Any]:
         """Where time went, and what became of the workers."""
-        waits = sorted(wait for one in self._living() for wait in one.waits)
-        living = self._living()
-        crew = living[-1].crew_stats() if living else {}
+        # Those of the last pass, when none is under way any more.
+        known = [one.progress for one in self._living()] or ([] if self._progress is None else [self._progress])
+        waits = sorted(wait for progress in known for wait in progress.waits)
         return {
             "samples": sum(book.planned for book in self.books.epochs.values()),
             "failed": self.books.failed_count,
@@ -448,7 +457,7 @@ class PythonLoader:
                 name: waits[min(len(waits) - 1, int(len(waits) * share))] if waits else 0.0
                 for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
             },
-            "crew": crew,
+            "crew": {} if self._crew_seen is None else self._crew_seen.stats(),
         }
 
     @property

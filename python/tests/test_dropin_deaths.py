@@ -60,7 +60,7 @@ PROGRAM = """
     # No worker is exchanged before it is out of memory: that is another test's.
     loader = order(forebay.DataLoader, Deadly(), num_workers=workers, on_error="skip", deadline_seconds=1.5,
                    max_worker_memory="1TiB")
-    delivered, killed, restarts = [], 0, 0
+    delivered, killed = [], 0
     for step, (indices, arrays) in enumerate(loader):
         assert (arrays == indices[:, None]).all()
         delivered += indices.tolist()
@@ -73,12 +73,13 @@ PROGRAM = """
                     killed += 1
                 except ProcessLookupError:
                     pass
-        restarts = loader.stats()["crew"]["restarts"]
+    restarts = loader.stats()["crew"]["restarts"]
     failed = [one.index for one in loader.failures]
     told = {"is_planned": delivered == [index for index in planned if index not in set(failed)],
             "delivered": len(delivered), "failed": failed, "fatal": sorted(fatal), "deadly": sorted(deadly),
-            "outcomes": sorted({(one.code, one.outcome) for one in loader.failures}), "ways": [deadly.get(i) for i in failed],
-            "killed": killed, "restarts": restarts, "books": vars(loader._loader.books.epochs[0])}
+            "outcomes": sorted({(one.code, one.outcome) for one in loader.failures}),
+            "killed": killed, "restarts": restarts, "books": vars(loader._loader.books.epochs[0]),
+            "report": str(loader.report())}
     print(json.dumps(told))
 """
 
@@ -99,4 +100,5 @@ def test_every_sample_comes_once_or_is_named(seed: int, tmp_path: Path) -> None:
     assert told["outcomes"] == [["worker_died", "skipped"]]
     lost = len(told["failed"])
     assert told["books"] == {"planned": 5000, "delivered": 5000 - lost, "replaced": 0, "skipped": lost}
+    assert f"workers: {told['restarts']} died or hung" in told["report"]
     assert told["restarts"] >= len(told["deadly"]) + len(told["fatal"])

@@ -183,3 +183,41 @@ def test_what_only_native_datasets_have_is_refused(name: str) -> None:
     }
     with pytest.raises(fb.errors.ConfigError, match=f"{name}: expected none for a Python dataset"):
         fb.DataLoader(range(3), **{name: value[name]})
+
+
+class Short:
+    """Says that it has more samples than it has."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return [0, 1, 2, 3, 4, 5, 6][index]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_length_that_is_too_large_is_told_at_the_sample(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(Short(), batch_size=4, **kind)
+    passed = iter(loader)
+    assert next(passed).tolist() == [0, 1, 2, 3]
+    with pytest.raises(IndexError, match="list index out of range") as told:
+        next(passed)
+    assert "sample 7, position 3 of batch 1" in "\n".join([str(told.value), *getattr(told.value, "__notes__", [])])
+
+
+def test_a_dataset_that_cannot_be_sent_is_named_with_its_path() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.lines = (line for line in "abc")
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises((TypeError, fb.errors.ForebayError)) as told:
+        list(fb.DataLoader(Holder(), num_workers=1))
+    message = "\n".join([str(told.value), *getattr(told.value, "__notes__", [])])
+    assert "dataset.lines" in message
+    assert "generator" in message
