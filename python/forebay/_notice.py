@@ -5,7 +5,7 @@ cannot be written (said once), and long waits.
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forebay._forebay import Batch
@@ -83,3 +83,10 @@ def growing(sentence: str) -> None:
     """Says that a worker uses more and more."""
     _LOG.warning("%s", sentence, stacklevel=users_level())
     warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())
+
+
+def handles(findings: Sequence[Any]) -> None:
+    """Names what a dataset holds that is something else in a worker, before the first batch."""
+    for finding in findings:
+        said = f"{finding}: {finding.why}; {finding.change}"
+        warnings.warn(said, RuntimeWarning, stacklevel=users_level())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay import _contract, _order, _torch, _torch_data
+from forebay import _contract, _notice, _order, _sendable, _torch, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
 from forebay._pass import Pass, Setup
@@ -98,6 +98,8 @@ class PythonLoader:
         self._promised: dict[str, Any] | None = None
         # The pass that was begun last, and what had been said of it before.
         self._unused: tuple[Progress, weakref.ref[Pass], tuple[int, Any, Any]] | None = None
+        # Whether the dataset was searched for what is something else in a worker.
+        self._is_looked_at = False
         self._is_closed = False
         self._process: int | None = None
         if policy.on_error == "skip" and (policy.place is not None or _contract.world_size() > 1):
@@ -271,6 +273,9 @@ class PythonLoader:
                 crew.renew({}, states)  # their random numbers go on, too
                 return crew, _nothing
             self._end_staying()
+        if kind == "processes" and not self._is_looked_at:
+            self._is_looked_at = True
+            _notice.handles([one for one in _sendable.handles(job.dataset) if not one.blocks])
         crew = self._hired(kind)
         try:
             crew.start(job, shards, states)

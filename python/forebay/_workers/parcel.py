@@ -17,6 +17,7 @@ import cloudpickle
 import numpy as np
 
 from forebay import _torch_parcel
+from forebay._sendable import explain
 from forebay._workers.blocks import LEAST_BYTES, Block, Mapping, Pool, Tenancy, create
 
 _ALIGN = 64
@@ -301,8 +302,13 @@ class SealedJob:
             return False
 
         out = io.BytesIO()
-        with _spawning() as spawning:
-            _JobPickler(out, 5, buffer_callback=is_kept_in_band).dump(job)
+        try:
+            with _spawning() as spawning:
+                _JobPickler(out, 5, buffer_callback=is_kept_in_band).dump(job)
+        except MemoryError:
+            raise
+        except Exception as error:  # a reducer of the user's may raise anything
+            raise _explained(job, error) from error
         self.handles = spawning.fds
         views = [out.getbuffer(), *(buffer.raw() for buffer in beside)]
         table, end = [], _page_end(16 * (1 + len(views)))
@@ -321,6 +327,17 @@ class SealedJob:
     def close(self) -> None:
         for fd in (self.fd, *self.handles):
             os.close(fd)
+
+
+def _explained(job: Any, error: Exception) -> Exception:
+    """Which part of the job it is about, and where in it; the dataset, if none can be told to be."""
+    told = []
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        if (part := getattr(job, name)) is not None:
+            told.append(explain(part, name, error))
+            if any(finding.blocks for finding in told[-1].findings):
+                return told[-1]
+    return told[0]
 
 
 def _page_end(size_bytes: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay import _torch_data, _torch_parcel
+from forebay import _sendable, _torch_data, _torch_parcel
 from forebay._workers import nursery, parcel, role, seeds, slate, wire
 from forebay._workers.blocks import LEAST_BYTES, Pool
 from forebay._workers.fetch import Fetcher, is_stateful
@@ -270,7 +270,8 @@ class Worker:
         fields = list(vars(result).values())
         try:
             return parcel.pack(task.number, self._shard, generation, (fields, kept), self._pool)
-        except Exception as error:
+        except Exception as refused:
+            error = self._explained(task, result.value, refused)
             error.add_note(
                 f"forebay: batch {task.number} was made, but cannot be sent from its worker to the loader: "
                 "what a dataset or collate_fn returns has to be picklable"
@@ -280,6 +281,14 @@ class Worker:
             result.state = None
             self._pool.end_task()
             return parcel.pack(task.number, self._shard, generation, (list(vars(result).values()), None), self._pool)
+
+    def _explained(self, task: Task, value: Any, error: Exception) -> Exception:
+        """Names what in a batch cannot be sent, and where it is."""
+        if isinstance(value, Raised):
+            return error
+        if self._job is None or self._job.is_batched:
+            return _sendable.explain(value, "batch", error)
+        return _sendable.explain(value, "sample", error, index=task.indices)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────
 
