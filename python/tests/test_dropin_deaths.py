@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 # Some samples take down one worker, some every worker that tries them; and the loop kills workers at random, too.
 PROGRAM = """
-    import ctypes, json, os, random, signal, sys, warnings
+    import ctypes, json, mmap, os, random, signal, sys, warnings
     import numpy as np, torch
     import forebay
 
@@ -49,8 +49,8 @@ PROGRAM = """
                 os._exit(chance.randrange(256))
             held = []
             while True:
-                if way == "balloon":
-                    held.append(np.ones(1 << 20))
+                if way == "balloon":  # by the kernel's own hand: out of memory long before the deadline
+                    held.append(mmap.mmap(-1, 1 << 26, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE))
 
     def order(kind, dataset, **options):
         generator = torch.Generator().manual_seed(seed)
@@ -58,7 +58,7 @@ PROGRAM = """
 
     planned = [index for batch in order(torch.utils.data.DataLoader, range(count)) for index in batch.tolist()]
     # No worker is exchanged before it is out of memory: that is another test's.
-    loader = order(forebay.DataLoader, Deadly(), num_workers=workers, on_error="skip", deadline_seconds=1.5,
+    loader = order(forebay.DataLoader, Deadly(), num_workers=workers, on_error="skip", deadline_seconds=2.5,
                    max_worker_memory="1TiB")
     delivered, killed = [], 0
     for step, (indices, arrays) in enumerate(loader):
