@@ -5,7 +5,7 @@ cannot be written (said once), and long waits.
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forebay._forebay import Batch
@@ -24,11 +24,6 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
         return
     _said.add(kind)
     warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=users_level())
-
-
-def handle(finding: Finding) -> None:
-    """Says that something of a dataset is another thing in its workers, before they begin."""
-    warnings.warn(f"{finding}: {finding.why}; {finding.change}", UserWarning, stacklevel=users_level())
 
 
 def users_level() -> int:
@@ -89,3 +84,10 @@ def growing(sentence: str) -> None:
     """Says that a worker uses more and more."""
     _LOG.warning("%s", sentence, stacklevel=users_level())
     warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())
+
+
+def handles(findings: Sequence[Finding]) -> None:
+    """Names what a dataset holds that is something else in a worker, before the first batch."""
+    for finding in findings:
+        said = f"{finding}: {finding.why}; {finding.change}"
+        warnings.warn(said, RuntimeWarning, stacklevel=users_level())

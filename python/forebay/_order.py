@@ -52,6 +52,8 @@ class Draw:
 
     def __init__(self, source: Iterable[Any], key: int | None) -> None:
         self._source = source
+        # Asked once, not for every index.
+        self._is_shuffling = is_shuffling(source)
         # Decides the order of a `RandomSampler`; without it the order is torch's, from the generator.
         self._key = key
         self._iterator: Iterator[Any] | None = None
@@ -93,7 +95,7 @@ class Draw:
 
     def decide(self) -> None:
         """Decides the order of a `RandomSampler` now, if nothing was drawn yet."""
-        if self._begun_at is None and is_shuffling(self._source):
+        if self._begun_at is None and self._is_shuffling:
             self._iterator = self._shuffled(self._source, None)
 
     def state(self) -> dict[str, Any]:
@@ -110,7 +112,7 @@ class Draw:
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on behind what had been drawn."""
         self.count = state["count"]
-        if is_shuffling(self._source):
+        if self._is_shuffling:
             if "begun_at" in state:
                 order = self._shuffled(self._source, state["begun_at"])
                 self._iterator = itertools.islice(order, self.count, None)
@@ -127,7 +129,7 @@ class Draw:
         """Leaves the sampler as the pass left it that this is the end of: the next one goes on from there."""
         if "sampler" in state and is_stateful(self._source):
             self._source.load_state_dict(state["sampler"])  # type: ignore[attr-defined]
-        generator = getattr(self._source, "generator", None) if is_shuffling(self._source) else None
+        generator = getattr(self._source, "generator", None) if self._is_shuffling else None
         if generator is not None and self._key is None and state.get("begun_at") is not None:
             for _ in self._shuffled(self._source, state["begun_at"]):
                 pass

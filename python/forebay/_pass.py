@@ -16,6 +16,9 @@ from forebay._settings import Patience
 from forebay._workers.job import END, Crew, Job, Raised, Result, Task
 from forebay.errors import DeadlineError, StoppedError
 
+# Of a pass; more are not kept.
+_MAX_WAITS = 100_000
+
 
 class LoaderTimeoutError(DeadlineError, RuntimeError):
     """No batch came within `timeout`: torch's error for it is a `RuntimeError`, and this one is both."""
@@ -80,8 +83,6 @@ class Pass(Iterator[Any]):
         self._cursor = 0
         self._is_drawn_out = False
         self.progress = self._progress = setup.progress
-        self.wait_seconds = 0.0
-        self.waits: list[float] = []
         self._resume()
         if setup.kind != "inline":
             self._refill()
@@ -125,10 +126,8 @@ class Pass(Iterator[Any]):
         self._progress.is_begun = True
         began = time.monotonic()
         value = self._advance()
-        waited = time.monotonic() - began
-        self.wait_seconds += waited
-        if len(self.waits) < 100_000:
-            self.waits.append(waited)
+        if len(self._progress.waits) < _MAX_WAITS:
+            self._progress.waits.append(time.monotonic() - began)
         if value is END:
             self._finish()
             raise StopIteration
@@ -298,9 +297,6 @@ class Pass(Iterator[Any]):
         """What the workers of this pass have in hand, longest first."""
         items = [] if self._crew is None else self._crew.in_flight()
         return sorted(items, key=lambda item: -item["since_seconds"])
-
-    def crew_stats(self) -> dict[str, Any]:
-        return {} if self._crew is None else self._crew.stats()
 
     def _finish(self) -> None:
         self._progress.finish()

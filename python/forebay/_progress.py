@@ -50,6 +50,8 @@ class Progress:
     # Whether a batch was ever asked for.
     is_begun: bool = False
     is_finished: bool = False
+    # How long the loop waited for each batch.
+    waits: list[float] = field(default_factory=list)
     _snapshot: Where | None = None
     _since: int = 0
     # With `in_order=False`: the order's state after each task that came before its turn.

@@ -87,16 +87,19 @@ class PythonLoader:
         # Workers that stay from pass to pass.
         self._staying: tuple[Crew, Job, list[int]] | None = None
         # Nurseries that nobody works for at the moment.
-        self._is_looked_at = False
         self._resting: list[ProcessCrew] = []
         # And those that somebody does, for passes to come.
         self._kept: list[ProcessCrew] = []
         for crews in (self._resting, self._kept):
             weakref.finalize(self, spare.leave, crews).atexit = False
+        # That of the pass that was begun last, whose counts are still told when it is over.
+        self._crew_seen: Crew | None = None
         # What a state that was taken between two passes says of the next one.
         self._promised: dict[str, Any] | None = None
         # The pass that was begun last, and what had been said of it before.
         self._unused: tuple[Progress, weakref.ref[Pass], tuple[int, Any, Any]] | None = None
+        # Whether the dataset was searched for what is something else in a worker.
+        self._is_looked_at = False
         self._is_closed = False
         self._process: int | None = None
         if policy.on_error == "skip" and (policy.place is not None or _contract.world_size() > 1):
@@ -132,6 +135,7 @@ class PythonLoader:
         self._passes = [known for known in self._passes if known() is not None] + [weakref.ref(made)]
         self._progress = setup.progress
         self._unused = setup.progress, weakref.ref(made), before
+        self._crew_seen = setup.crew
         return made
 
     def _forget_unused(self) -> None:
@@ -270,8 +274,7 @@ class PythonLoader:
             self._end_staying()
         if kind == "processes" and not self._is_looked_at:
             self._is_looked_at = True
-            for finding in parcel.handles(job.dataset):
-                _notice.handle(finding)
+            _notice.handles(parcel.handles(job.dataset))
         crew = self._hired(kind)
         try:
             crew.start(job, shards, states)
@@ -397,7 +400,13 @@ class PythonLoader:
         return length // size if loader.drop_last else -(-length // size)
 
     def report(self) -> Report:
-        return Report(self.books.report())
+        crew = {} if self._crew_seen is None else self._crew_seen.stats()
+        text = self.books.report()
+        if crew.get("restarts"):
+            text += f"workers: {crew['restarts']} died or hung, and others took over what they had in hand\n"
+        if crew.get("recycled"):
+            text += f"workers: {crew['recycled']} grew too large, and were exchanged between two samples\n"
+        return Report(text)
 
     def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
         """The samples of a step, as planned; with what became of them, where they were delivered."""
@@ -441,9 +450,9 @@ class PythonLoader:
 
     def stats(self) -> dict[str, Any]:
         """Where time went, and what became of the workers."""
-        waits = sorted(wait for one in self._living() for wait in one.waits)
-        living = self._living()
-        crew = living[-1].crew_stats() if living else {}
+        # Those of the last pass, when none is under way any more.
+        known = [one.progress for one in self._living()] or ([] if self._progress is None else [self._progress])
+        waits = sorted(wait for progress in known for wait in progress.waits)
         return {
             "samples": sum(book.planned for book in self.books.epochs.values()),
             "failed": self.books.failed_count,
@@ -452,7 +461,7 @@ class PythonLoader:
                 name: waits[min(len(waits) - 1, int(len(waits) * share))] if waits else 0.0
                 for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
             },
-            "crew": crew,
+            "crew": {} if self._crew_seen is None else self._crew_seen.stats(),
         }
 
     @property

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +184,73 @@ def test_what_only_native_datasets_have_is_refused(name: str) -> None:
     }
     with pytest.raises(fb.errors.ConfigError, match=f"{name}: expected none for a Python dataset"):
         fb.DataLoader(range(3), **{name: value[name]})
+
+
+class Short:
+    """Says that it has more samples than it has."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return [0, 1, 2, 3, 4, 5, 6][index]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_length_that_is_too_large_is_told_at_the_sample(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(Short(), batch_size=4, **kind)
+    passed = iter(loader)
+    assert next(passed).tolist() == [0, 1, 2, 3]
+    with pytest.raises(IndexError, match="list index out of range") as told:
+        next(passed)
+    assert "sample 7, position 3 of batch 1" in "\n".join([str(told.value), *getattr(told.value, "__notes__", [])])
+
+
+class Holder:
+    """A dataset that holds something."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return {"image": self.held() if callable(self.held) else index}
+
+
+def test_what_cannot_be_sent_is_named_with_its_path() -> None:
+    with pytest.raises(TypeError, match=r"dataset cannot be sent to a worker: dataset\.held\[1\] → generator") as told:
+        list(fb.DataLoader(Holder([1, (line for line in "abc")]), num_workers=1))
+    assert "call it in the worker" in str(told.value)
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"collate_fn cannot be sent to a worker: collate_fn.*lock"):
+        list(fb.DataLoader(range(3), num_workers=1, collate_fn=lambda samples: (lock, samples)))
+
+
+def test_a_sample_that_cannot_be_sent_is_named_with_its_path() -> None:
+    dataset = Holder(lambda: open("/dev/null", "wb"))  # noqa: SIM115 — what is wrong with it
+    with pytest.raises(TypeError, match=r'sample 0 cannot be sent.*sample\["image"\] → BufferedWriter on /dev/null'):
+        next(iter(fb.DataLoader(dataset, batch_size=None, num_workers=1)))
+    with pytest.raises(TypeError, match=r'batch\[1\]\["image"\] → BufferedWriter on /dev/null') as told:
+        next(iter(fb.DataLoader(Bad(dataset), batch_size=2, collate_fn=list, num_workers=1)))
+    assert "batch 0 was made" in notes(told.value) + str(told.value)
+
+
+class Bad(Holder):
+    """Only the second sample is bad."""
+
+    def __init__(self, inner: Holder) -> None:
+        self.inner = inner
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index] if index == 1 else index
+
+
+def test_a_file_that_is_open_is_named_before_the_first_batch(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("a line")
+    with open(path) as file:
+        loader = fb.DataLoader(Holder(file), num_workers=1)
+        with pytest.warns(RuntimeWarning, match=r"dataset\.held → TextIOWrapper on .*lines.txt"):
+            assert len(list(loader)) == 3

@@ -153,6 +153,10 @@ def test_statistics_tell_the_wait_and_the_workers() -> None:
     assert told["samples"] == 1
     assert told["crew"]["kind"] == "threads"
     assert told["wait_quantiles"]["p50"] >= 0
+    assert len(list(passed)) == 7
+    told = loader.stats()
+    assert (told["samples"], told["crew"]["restarts"]) == (8, 0), "also when the pass is over"
+    assert told["wait_seconds"] > 0
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

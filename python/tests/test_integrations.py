@@ -64,7 +64,7 @@ class Tiny(torch.nn.Module):
 
 def tell(loader, model, **more):
     failures = [[one.epoch, one.index, one.code, one.outcome, one.substitute] for one in loader.failures]
-    told = dict(shown=model.shown, failures=failures, restarts=loader.stats()["crew"].get("restarts"))
+    told = dict(shown=model.shown, failures=failures, restarts=loader.stats()["crew"]["restarts"])
     told["books"] = [[book.planned, book.delivered, book.replaced, book.skipped]
                      for _, book in sorted(loader._loader.books.epochs.items())]
     told["weights"] = torch.cat([one.flatten() for one in model.parameters()]).tolist()
@@ -123,10 +123,9 @@ import lightning
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.model, self.restarts = Tiny(), 0
+        self.model = Tiny()
 
     def training_step(self, batch, _):
-        self.restarts = max(self.restarts, self.trainer.train_dataloader.stats()["crew"]["restarts"])
         return self.model(**batch)["loss"]
 
     def validation_step(self, batch, _):
@@ -141,8 +140,7 @@ trainer = lightning.Trainer(
     enable_model_summary=False, log_every_n_steps=1,
 )
 trainer.fit(module, loader, DataLoader(torch.utils.data.Subset(Samples(), range(8)), batch_size=4, num_workers=2))
-tell(loader, module.model, steps=trainer.global_step, is_ours=trainer.train_dataloader is loader,
-     restarts=module.restarts)
+tell(loader, module.model, steps=trainer.global_step, is_ours=trainer.train_dataloader is loader)
 """
     (told,) = train(program, tmp_path)
     check(told)
@@ -160,21 +158,15 @@ class Trainer(transformers.Trainer):
     def get_train_dataloader(self):
         return loader
 
-class Watch(transformers.TrainerCallback):
-    restarts = 0
-
-    def on_step_end(self, *_, **__):
-        self.restarts = max(self.restarts, loader.stats()["crew"]["restarts"])
-
-loader, model, watch = make(), Tiny(), Watch()
+loader, model = make(), Tiny()
 arguments = transformers.TrainingArguments(
     output_dir=folder, num_train_epochs={EPOCHS}, per_device_train_batch_size={BATCH}, learning_rate=0.1,
     optim="sgd", lr_scheduler_type="constant", save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
     logging_strategy="no",
 )
-trainer = Trainer(model=model, args=arguments, train_dataset=loader.dataset, callbacks=[watch])
+trainer = Trainer(model=model, args=arguments, train_dataset=loader.dataset)
 done = trainer.train()
-tell(loader, model, steps=done.global_step, restarts=watch.restarts)
+tell(loader, model, steps=done.global_step)
 """
     (told,) = train(program, tmp_path)
     check(told)
@@ -191,7 +183,7 @@ accelerator = accelerate.Accelerator(cpu=True)
 loader, model = make(), Tiny()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 prepared, trained, optimizer = accelerator.prepare(loader, model, optimizer)
-restarts = steps = 0
+steps = 0
 for _ in range({EPOCHS}):
     for batch in prepared:
         with accelerator.accumulate(trained):
@@ -199,8 +191,7 @@ for _ in range({EPOCHS}):
             optimizer.step()
             optimizer.zero_grad()
         steps += 1
-        restarts = max(restarts, prepared.stats()["crew"]["restarts"])
-tell(loader, model, steps=steps, restarts=restarts, is_ours=prepared is loader)
+tell(loader, model, steps=steps, is_ours=prepared is loader)
 """
     (told,) = train(program, tmp_path)
     check(told)
@@ -219,7 +210,6 @@ loader = make(rank=rank, world_size=world)
 model = Tiny()
 trained = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
-restarts = 0
 for epoch in range({EPOCHS}):
     for step, batch in enumerate(loader):
         optimizer.zero_grad()
@@ -228,8 +218,7 @@ for epoch in range({EPOCHS}):
         together = torch.tensor([step])
         dist.all_reduce(together)
         assert together.item() == step * world, "the ranks are not at the same step"
-        restarts = max(restarts, loader.stats()["crew"]["restarts"])
-tell(loader, model, rank=rank, restarts=restarts)
+tell(loader, model, rank=rank)
 loader.close()
 dist.destroy_process_group()
 """

@@ -280,6 +280,8 @@ class Worker:
 
     def _explained(self, task: Task, value: Any, error: Exception) -> Exception:
         """What of a batch that was made cannot be sent to the loader."""
+        if isinstance(value, Raised):
+            return error
         is_batch = self._job is None or self._job.is_batched
         index = None if is_batch or not isinstance(task.indices, int) else task.indices
         explained = _sendable.explain(value, "batch" if is_batch else "sample", error, index=index)
