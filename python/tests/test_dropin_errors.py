@@ -234,7 +234,7 @@ def test_a_sample_that_cannot_be_sent_is_named_with_its_path() -> None:
         next(iter(fb.DataLoader(dataset, batch_size=None, num_workers=1)))
     with pytest.raises(TypeError, match=r'batch\[1\]\["image"\] → BufferedWriter on /dev/null') as told:
         next(iter(fb.DataLoader(Bad(dataset), batch_size=2, collate_fn=list, num_workers=1)))
-    assert "batch 0 was made" in notes(told.value) + str(told.value)
+    assert "batch 0, made of the samples" in notes(told.value) + str(told.value)
 
 
 class Bad(Holder):
