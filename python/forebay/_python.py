@@ -92,8 +92,8 @@ class PythonLoader:
         self._kept: list[ProcessCrew] = []
         for crews in (self._resting, self._kept):
             weakref.finalize(self, spare.leave, crews).atexit = False
-        # That of the pass that was begun last, whose counts are still told when it is over.
-        self._crew_seen: Crew | None = None
+        # Those that worked for it, whose counts are still told when a pass is over; last, that of the last pass.
+        self._crews: list[Crew] = []
         # What a state that was taken between two passes says of the next one.
         self._promised: dict[str, Any] | None = None
         # The pass that was begun last, and what had been said of it before.
@@ -135,7 +135,9 @@ class PythonLoader:
         self._passes = [known for known in self._passes if known() is not None] + [weakref.ref(made)]
         self._progress = setup.progress
         self._unused = setup.progress, weakref.ref(made), before
-        self._crew_seen = setup.crew
+        # Processes are used again, so that these are few; others live for a pass.
+        kept = [crew for crew in self._crews if isinstance(crew, ProcessCrew) and crew is not setup.crew]
+        self._crews = [*kept, setup.crew]
         return made
 
     def _forget_unused(self) -> None:
@@ -399,8 +401,15 @@ class PythonLoader:
         size = int(loader.batch_size)
         return length // size if loader.drop_last else -(-length // size)
 
+    def _crew_stats(self) -> dict[str, Any]:
+        told = [crew.stats() for crew in self._crews]
+        if not told:
+            return {}
+        counts = {name: sum(each[name] for each in told) for name in ("restarts", "recycled")}
+        return told[-1] | counts
+
     def report(self) -> Report:
-        crew = {} if self._crew_seen is None else self._crew_seen.stats()
+        crew = self._crew_stats()
         text = self.books.report()
         if crew.get("restarts"):
             text += f"workers: {crew['restarts']} died or hung, and others took over what they had in hand\n"
@@ -461,7 +470,7 @@ class PythonLoader:
                 name: waits[min(len(waits) - 1, int(len(waits) * share))] if waits else 0.0
                 for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
             },
-            "crew": {} if self._crew_seen is None else self._crew_seen.stats(),
+            "crew": self._crew_stats(),
         }
 
     @property

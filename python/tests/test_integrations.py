@@ -47,7 +47,8 @@ class Samples(torch.utils.data.Dataset):
         return {{"x": torch.full((3,), float(index)), "labels": torch.tensor(float(index))}}
 
 def make(**options):
-    given = dict(batch_size={BATCH}, shuffle=True, num_workers=2, on_error="replace", seed=5)
+    # With this seed the deadly sample comes late: not in what is prefetched for the pass that Lightning drops.
+    given = dict(batch_size={BATCH}, shuffle=True, num_workers=2, on_error="replace", seed=24)
     return DataLoader(Samples(), **(given | options))
 
 class Tiny(torch.nn.Module):
