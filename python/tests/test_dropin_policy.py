@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils import data
 
+import children
 import forebay as fb
 import python_datasets as datasets
 
@@ -162,3 +163,25 @@ def test_statistics_tell_the_wait_and_the_workers() -> None:
 def test_a_ledger_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(fb.errors.ConfigError, match="ledger: expected a file that can be written"):
         fb.DataLoader(range(3), ledger=tmp_path / "missing" / "ledger.jsonl")
+
+
+def test_threads_are_let_go_before_the_interpreter_ends() -> None:
+    """It would cut them off wherever they are; cut off in torch's code they would abort the process."""
+    program = """
+        import atexit, threading
+
+        # Registered first, called last: after the loaders' own end.
+        atexit.register(lambda: print([thread.name for thread in threading.enumerate() if "forebay" in thread.name]))
+        import torch
+        from forebay._workers.job import Job
+        from forebay._workers.threads import ThreadCrew
+
+        # Nobody closes it: what an exception holds on to is like that.
+        job = Job(dataset=torch.arange(9.0), collate_fn=None, worker_init_fn=None, is_iterable=False, is_batched=True,
+                  drop_last=False, shard_count=4, base_seed=1, seed=None, on_error="raise", max_attempts=1,
+                  output="torch")
+        crew = ThreadCrew()
+        crew.start(job, [0, 1, 2, 3], None)
+    """
+    done = children.run(program)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -4,6 +4,7 @@ The dataset is the caller's own object, so nothing is pickled and nothing is cop
 outside: one that is past its deadline is written off, and another one takes its place.
 """
 
+import atexit
 import os
 import queue
 import sys
@@ -25,6 +26,11 @@ from forebay.errors import DeadlineError
 _MAX_LOST = 64
 # How long `close` waits for what the threads have in hand.
 _CLOSE_SECONDS = 5.0
+# How long the interpreter's end waits for all of them.
+_EXIT_SECONDS = 2.0
+
+# Every thread at work, and what lets it go.
+_living: "dict[threading.Thread, queue.SimpleQueue[_Begin | Task | None]]" = {}
 
 
 @dataclass
@@ -53,6 +59,13 @@ class _Desk:
 
 def _work(desk: _Desk, outbox: "queue.SimpleQueue[tuple[int, _Desk, Result]]") -> None:
     """The life of a worker. It knows its desk and nothing of the crew, which may be dropped any time."""
+    try:
+        _work_on(desk, outbox)
+    finally:
+        _living.pop(threading.current_thread(), None)
+
+
+def _work_on(desk: _Desk, outbox: "queue.SimpleQueue[tuple[int, _Desk, Result]]") -> None:
     fetcher: Fetcher | None = None
     refusal: Raised | None = None
     job: Job | None = None
@@ -94,6 +107,21 @@ def _dismiss(desks: dict[int, _Desk]) -> None:
         desk.inbox.put(None)
 
 
+def _end_all() -> None:
+    """Lets every thread go before the interpreter ends: it would cut them off wherever they are, and cut off in torch's
+    code they take the process with them.
+    """
+    living = list(_living.items())
+    for _, inbox in living:
+        inbox.put(None)
+    until = time.monotonic() + _EXIT_SECONDS
+    for thread, _ in living:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+atexit.register(_end_all)
+
+
 class ThreadCrew:
     """One thread for each shard."""
 
@@ -107,7 +135,7 @@ class ThreadCrew:
         self._lost_count = 0
         self._extra: dict[int, list[Incident]] = {}
         # Dropped without being closed, it still lets its threads go.
-        weakref.finalize(self, _dismiss, self._desks)
+        weakref.finalize(self, _dismiss, self._desks).atexit = False
 
     def start(self, job: Job, shards: list[int], states: list[Any] | None) -> None:
         self._job = job
@@ -118,6 +146,7 @@ class ThreadCrew:
     def _hire(self, desk: _Desk) -> _Desk:
         name = f"forebay-worker-{desk.shard}"
         desk.thread = threading.Thread(target=_work, args=(desk, self._outbox), name=name, daemon=True)
+        _living[desk.thread] = desk.inbox
         desk.thread.start()
         return desk
 
