@@ -124,6 +124,7 @@ class NativeLoader:
         self._process: int | None = None
         self._is_closed = False
         self._resumed: _Resumed | None = None
+        self._resumed_before: _Resumed | None = None
         # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
         self._iterations: list[weakref.ref[Iteration]] = []
         self._say_costs(collate_fn, worker_init_fn)
@@ -186,11 +187,13 @@ class NativeLoader:
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
         self._check_unchanged()
+        if self._engine.is_unused():  # the next pass is that one again
+            self._resumed = self._resumed_before
         # The sampler's own `iter` is called before the run begins: if it fails, a loaded state is still there.
         given = Given(self._batches(), self._ahead + 1) if self._order.is_given else None
         self._delivery.lend()
         run = self._engine.begin() if given is None else self._engine.begin_given()
-        self._resumed = None
+        self._resumed_before, self._resumed = self._resumed, None
         self._process = os.getpid()
         iteration = Iteration(run, loader, self._delivery, given, self._patience, self._first_failure)
         self._iterations = [weakref.ref(living) for living in (*self._living(), iteration)]

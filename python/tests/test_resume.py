@@ -296,6 +296,19 @@ def test_a_pass_that_fails_to_begin_does_not_lose_the_state(damaged: Path, diges
     assert digests(loader) == expected[12:]
 
 
+@pytest.mark.parametrize("order", [{}, {"sampler": range(COUNT)}], ids=["planned", "sampler"])
+def test_a_pass_that_is_dropped_at_once_does_not_count(damaged: Path, digests: Digests, order: dict[str, Any]) -> None:
+    """Training libraries ask for one to see whether they can."""
+    expected = digests(sampled(damaged, 4, **order))
+    loader = sampled(damaged, 4, **order)
+    iter(loader)
+    assert digests(loader) == expected
+    loader.load_state_dict(advance(sampled(damaged, 4, **order), 3))
+    iter(loader)
+    iter(loader)
+    assert digests(loader) == expected[12:]
+
+
 def test_steps_may_be_left_out(damaged: Path, digests: Digests) -> None:
     (reference,) = loaders(damaged, 1, 2)
     expected, following = digests(reference), digests(reference)

@@ -179,6 +179,10 @@ impl Engine {
         Ok(Run::new(convert(py, run)?))
     }
 
+    fn is_unused(&self) -> PyResult<bool> {
+        Ok(self.loader()?.is_unused())
+    }
+
     fn set_epoch(&self, epoch: u64) -> PyResult<()> {
         self.loader()?.set_epoch(Epoch(epoch));
         Ok(())

@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     pub(crate) books: Books,
     /// The run goes on: until it ends or is dropped.
     pub(crate) is_running: bool,
+    /// A batch was asked for.
+    pub(crate) is_asked: bool,
 }
 
 /// What [`Run::poll`] found.
@@ -89,6 +91,10 @@ impl Run {
     ///
     /// After an error the run is over: every later call gives [`Next::End`].
     pub fn poll(&mut self, wait: Duration) -> Result<Next> {
+        if !self.reached.is_asked {
+            self.reached.is_asked = true;
+            self.set_progress(self.reached);
+        }
         let result = self.advance(wait);
         if result.is_err() {
             self.stream = None;
@@ -135,7 +141,7 @@ impl Run {
             self.journal.set_books(epoch, books);
         }
         let next = Epoch(epoch.0 + 1);
-        self.set_progress(Progress { epoch: next, ..Progress::default() });
+        self.set_progress(Progress { epoch: next, is_asked: true, ..Progress::default() });
         if let Some(stream) = self.stream.take().filter(|_| self.steps_left.is_some()) {
             self.parking.park(stream, next);
         }

@@ -54,6 +54,19 @@ struct Position {
     /// Steps that the next run leaves out.
     skipped: Range<u64>,
     last_epoch: Option<Epoch>,
+    /// What it was before the last run.
+    before: Option<Box<Position>>,
+}
+
+impl Position {
+    /// The last run was dropped before a batch was asked for, and nobody has said since where the next one begins.
+    fn is_unused(&self) -> bool {
+        let is_unused = |run: &Mutex<Progress>| {
+            let run = run.lock().unwrap_or_else(PoisonError::into_inner);
+            !run.is_running && !run.is_asked
+        };
+        self.next.is_none() && self.current.as_deref().is_some_and(is_unused)
+    }
 }
 
 /// A sample of a step, as [`Loader::explain`] gives it.
@@ -148,6 +161,7 @@ impl Loader {
     /// Enters the next epoch, or goes on where a loaded state was taken.
     pub fn epoch(&self) -> Result<Run> {
         self.claim()?;
+        self.forget_unused();
         let start = self.start();
         let skipped = self.position().skipped.clone();
         // Only here: a user's own order may well be longer than the dataset.
@@ -186,6 +200,7 @@ impl Loader {
     /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
     pub fn given_order(&self) -> Result<Run> {
         self.claim()?;
+        self.forget_unused();
         let start = self.start();
         let stream = self.stream(Feed::given(start.epoch, start.at))?;
         Ok(self.run(stream, start, None, None))
@@ -195,8 +210,15 @@ impl Loader {
         let start = Progress { is_running: true, ..start };
         let progress = Arc::new(Mutex::new(start));
         // Only now: a run that could not begin must not lose the state that it was to go on from.
-        *self.position() =
-            Position { current: Some(Arc::clone(&progress)), last_epoch: Some(start.epoch), ..Position::default() };
+        let mut position = self.position();
+        let before = Position { before: None, ..std::mem::take(&mut *position) };
+        *position = Position {
+            current: Some(Arc::clone(&progress)),
+            last_epoch: Some(start.epoch),
+            before: Some(Box::new(before)),
+            ..Position::default()
+        };
+        drop(position);
         dump::add(&stream.shared, &self.site, &progress);
         Run {
             stream: Some(stream),
@@ -210,6 +232,21 @@ impl Loader {
             expected_planned,
             handed_over: None,
             asked: None,
+        }
+    }
+
+    /// Whether the last run was dropped before a batch was asked for: the next one begins where it began.
+    pub fn is_unused(&self) -> bool {
+        self.position().is_unused()
+    }
+
+    /// Libraries begin a run to see whether they can, and drop it: it does not count, and a loaded state is still there.
+    fn forget_unused(&self) {
+        let mut position = self.position();
+        if position.is_unused()
+            && let Some(before) = position.before.take()
+        {
+            *position = *before;
         }
     }
 
@@ -289,7 +326,7 @@ impl Loader {
     /// As [`Loader::load_state`], and leaves a range of steps of that epoch out: those that made the loss explode, say.
     pub fn load_state_skipping(&self, state: &State, skipped: Range<u64>) -> Result<()> {
         let at = state.check(&self.plan, &self.identity)?;
-        let loaded = Progress { epoch: state.epoch, origin: at, at, books: state.books, is_running: false };
+        let loaded = Progress { epoch: state.epoch, origin: at, at, books: state.books, ..Progress::default() };
         let mut position = self.position();
         (position.next, position.is_loaded, position.skipped) = (Some(loaded), true, skipped);
         Ok(())

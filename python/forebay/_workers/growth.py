@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 _MAX_POINTS = 64
 _LEAST_POINTS = 12
@@ -72,3 +73,15 @@ def growth_over(samples: int, grown_bytes: int, grown_fds: int) -> tuple[float |
         1000 * grown_bytes / count if grown_bytes >= _LEAST_BYTES else None,
         1000 * grown_fds / count if grown_fds >= _LEAST_FDS else None,
     )
+
+
+def growth_sentence(found: dict[str, Any], reason: str | None) -> str:
+    """What was found of a worker, for people."""
+    parts = []
+    if found["bytes_per_1000_samples"] is not None:
+        parts.append(f"{found['bytes_per_1000_samples'] / 2**20:.1f} MiB of memory")
+    if found["files_per_1000_samples"] is not None:
+        names = ", ".join(f"{name} ({count} times)" for name, count in (found["files"] or [])[:3])
+        parts.append(f"{found['files_per_1000_samples']:.0f} open files ({names})")
+    ending = f"; it is exchanged for a fresh one now and then ({reason})" if reason else ""
+    return f"worker {found['shard']} uses more and more: {' and '.join(parts)} for every 1,000 samples{ending}"

@@ -4,26 +4,23 @@ There is no thread of the supervisor's. Everything happens inside `receive`: res
 the consumer computes is noticed at its next call, and what was prefetched covers it.
 """
 
-import contextlib
-import json
 import os
 import pickle
 import select
 import signal
-import subprocess
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from multiprocessing import process, spawn
+from dataclasses import replace
 from typing import Any
 
 from forebay import _notice, _torch
 from forebay._workers import autopsy, blocks, limits, nursery, parcel, slate, wire, worker
 from forebay._workers.autopsy import Death
-from forebay._workers.growth import Growth, growth_over
+from forebay._workers.growth import growth_over, growth_sentence
+from forebay._workers.house import Hired, House, Seat
 from forebay._workers.inline import index_at
 from forebay._workers.job import Incident, Job, Raised, Result, Task
 from forebay.errors import StoppedError, WorkerDiedError
@@ -37,7 +34,6 @@ _MAX_FRUITLESS = 5
 _DUMP_SECONDS = 0.1
 # After that a killed worker is written off: it is stuck in the kernel.
 _KILL_SECONDS = 2.0
-_CLOSE_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
 # Of the memory there is, what batches on their way may take if nobody says otherwise. Not measured.
 _BUDGET_SHARE = 0.25
@@ -50,86 +46,6 @@ _STAGES = {
     slate.WAITING: "deliver",
     slate.LEAVING: "idle",
 }
-
-
-@dataclass
-class _Worker:
-    """A worker process, from here."""
-
-    key: int
-    shard: int
-    wire: wire.Wire
-    board: slate.Slate
-    dump: int
-    tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
-    growth: Growth = field(default_factory=Growth)
-    looked: float = 0.0
-    # Results in blocks that it was not yet told we took.
-    owed: int = 0
-    is_at_end: bool = False
-    recycling: str | None = None
-    # What it had in hand when it was first past its deadline, and when that was.
-    suspect: tuple[tuple[int, ...], float, int] | None = None
-    killed: float | None = None
-    verdict: Death | None = None
-
-    def close(self) -> None:
-        self.wire.close()
-        os.close(self.dump)
-
-
-@dataclass
-class _Seat:
-    """A shard, whoever works for it."""
-
-    shard: int
-    state: Any
-    # Unfinished, in order; the first so many were sent to its worker.
-    tasks: deque[Task] = field(default_factory=deque)
-    sent: int = 0
-    worker: _Worker | None = None
-    last: tuple[int, int] = (0, -1)
-    streams: tuple[bytes, bytes, bytes] | None = None
-    fruitless: int = 0
-    deaths: dict[tuple[int, int], list[Death]] = field(default_factory=dict)
-    given_up: dict[tuple[int, int], list[Death]] = field(default_factory=dict)
-    refusal: tuple[WorkerDiedError, str] | None = None
-
-
-class _House:
-    """Everything that has to be given back, in one place that outlives the crew."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.wire: wire.Wire | None = None
-        self.workers: dict[int, _Worker] = {}
-        self.job: parcel.SealedJob | None = None
-
-    def close(self) -> None:
-        """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
-        for each in self.workers.values():
-            each.close()
-        self.workers.clear()
-        self.close_nursery()
-        if self.job is not None:
-            self.job.close()
-            self.job = None
-
-    def close_nursery(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-            self.wire = None
-        if self.process is not None:
-            if os.getpid() != self.owner:
-                self.process.returncode = 0  # somebody else's child
-                return
-            try:
-                self.process.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-            self.process = None
 
 
 class ProcessCrew:
@@ -151,17 +67,17 @@ class ProcessCrew:
         self._changes: dict[str, Any] = {}
         self._generation = 0
         self._next_key = 0
-        self._seats: dict[int, _Seat] = {}
+        self._seats: dict[int, Seat] = {}
         self._results: deque[Result] = deque()
         self._readable: deque[int] = deque()
-        self._by_fd: dict[int, _Worker] = {}
+        self._by_fd: dict[int, Hired] = {}
         self._poll = select.poll()
         self._nursery_deaths = 0
         self._counts = {"restarts": 0, "recycled": 0, "nursery_restarts": 0}
         self._growth: dict[int, dict[str, Any]] = {}
         self._is_growth_said = False
         self._is_many = False
-        self._house = _House()
+        self._house = House()
         self._closer = weakref.finalize(self, self._house.close)
 
     # ── the life of the crew ────────────────────────────────────────────────────────────────────────────────────────
@@ -181,9 +97,9 @@ class ProcessCrew:
         self._is_many = job.is_batched and not job.is_iterable and bool(getattr(job.dataset, "__getitems__", None))
         if self._house.process is None:
             self._open_nursery()
-        self._send_job()
+        self._house.send_job()
         self._seats = {
-            shard: _Seat(shard, states[place] if states else None, last=(self._generation, -1))
+            shard: Seat(shard, states[place] if states else None, last=(self._generation, -1))
             for place, shard in enumerate(shards)
         }
         for seat in self._seats.values():
@@ -259,27 +175,7 @@ class ProcessCrew:
     # ── the nursery ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_nursery(self) -> None:
-        ours, theirs = wire.pair()
-        try:
-            command = [os.fsdecode(spawn.get_executable()), *_interpreter_flags(), "-c", nursery.BOOT]
-            self._house.process = subprocess.Popen(
-                [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self._house.wire = wire.Wire(ours)
-        told = {
-            "pid": os.getpid(),
-            "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
-            "argv": [argument for argument in sys.argv if isinstance(argument, str)],
-            "modules": self._modules(),
-            "authkey": bytes(process.current_process().authkey).hex(),
-        }
-        ours.send(json.dumps(told).encode())
-        self._poll.register(ours.fileno(), select.POLLIN)
+        self._poll.register(self._house.open(self._modules()), select.POLLIN)
 
     def _modules(self) -> list[str]:
         wanted = [name for name in nursery.PRELOADED if name in sys.modules]
@@ -287,24 +183,7 @@ class ProcessCrew:
             wanted += [name for name in ("torch", "torch.utils.data") if name not in wanted]
         return wanted
 
-    def _send_job(self) -> None:
-        job = self._house.job
-        if job is None:
-            raise AssertionError("no job to send")
-        if len(job.handles) > wire.MAX_FDS:
-            raise pickle.PicklingError(
-                f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(job.handles)}"
-            )
-        self._order(nursery.JOB, b"", [job.fd, *job.handles])
-
-    def _order(self, kind: int, content: bytes, fds: list[int] | None = None) -> None:
-        """Tells the nursery; if it is gone, that is noticed when it is listened to."""
-        if self._house.wire is None:
-            return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._house.wire.send(kind, [content], fds or [])
-
-    def _hire(self, seat: _Seat) -> None:
+    def _hire(self, seat: Seat) -> None:
         """Has a worker forked for a shard, and hands it what is unfinished there."""
         ours, theirs = wire.pair()
         board = dump = -1
@@ -312,9 +191,9 @@ class ProcessCrew:
             board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
             key = self._next_key
             self._next_key += 1
-            new = _Worker(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
+            new = Hired(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
             new.board.want_generation(self._generation)
-            self._order(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump])
+            self._house.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump])
         finally:
             theirs.close()
             if board >= 0:
@@ -347,21 +226,21 @@ class ProcessCrew:
         limit = limits.memory_limit_bytes()
         return None if limit is None else int(limit * _WORKERS_SHARE) // (count + 1)
 
-    def _dismiss(self, seat: _Seat) -> None:
+    def _dismiss(self, seat: Seat) -> None:
         """Lets a worker go whose results nobody wants."""
         gone, seat.worker = seat.worker, None
         if gone is None:
             return
         if gone.board.hand()[0] != slate.IDLE:
-            self._order(nursery.KILL, parcel.dumps((gone.key, int(signal.SIGKILL))))
+            self._house.tell(nursery.KILL, parcel.dumps((gone.key, int(signal.SIGKILL))))
         self._forget(gone)
 
-    def _forget(self, gone: _Worker) -> None:
+    def _forget(self, gone: Hired) -> None:
         self._mute(gone)
         if self._house.workers.pop(gone.key, None) is not None:
             gone.close()
 
-    def _mute(self, gone: _Worker) -> None:
+    def _mute(self, gone: Hired) -> None:
         fd = gone.wire.fileno()
         if self._by_fd.pop(fd, None) is not None:
             self._poll.unregister(fd)
@@ -380,7 +259,7 @@ class ProcessCrew:
         elif seat.sent == len(seat.tasks) - 1:
             self._send_tasks(seat)
 
-    def _send_tasks(self, seat: _Seat) -> None:
+    def _send_tasks(self, seat: Seat) -> None:
         while seat.worker is not None and seat.sent < len(seat.tasks):
             task = seat.tasks[seat.sent]
             suspicion = sum(len(deaths) for (number, _), deaths in seat.deaths.items() if number == task.number)
@@ -393,7 +272,7 @@ class ProcessCrew:
                 return
             seat.sent += 1
 
-    def _tell(self, to: _Worker, kind: int, content: bytes = b"") -> bool:
+    def _tell(self, to: Hired, kind: int, content: bytes = b"") -> bool:
         """Sends a message, with what was taken and given back since the last one; `False` where it has to wait."""
         returns = list(to.tenancy.returns)
         head = worker.back(self._generation, to.owed, to.tenancy.returns)
@@ -443,14 +322,14 @@ class ProcessCrew:
             if seat.worker.owed or len(seat.worker.tenancy.returns) > 1:
                 self._tell(seat.worker, worker.BACK)
 
-    def _listen(self, source: _Worker) -> None:
+    def _listen(self, source: Hired) -> None:
         """Takes one message of a worker."""
         try:
             message = source.wire.receive(is_patient=False)
         except EOFError:
             source.is_at_end = True
             self._mute(source)
-            self._order(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
+            self._house.tell(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
             source.killed = source.killed or time.monotonic()
             return
         if message is None:
@@ -463,12 +342,12 @@ class ProcessCrew:
         elif kind == worker.RESULT:
             self._take(source, content, fds)
 
-    def _take(self, source: _Worker, content: Any, fds: list[int]) -> None:
+    def _take(self, source: Hired, content: Any, fds: list[int]) -> None:
         seat = self._seats.get(source.shard)
         if content is None:
             # Its descriptors did not fit into this process: what they carried is made again, once there is room.
             if seat is not None and seat.worker is source:
-                self._order(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
+                self._house.tell(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
                 source.recycling = "a batch could not be taken: this process has no descriptor left"
             return
         arrived = parcel.Arrived(content, fds, source.tenancy)
@@ -500,7 +379,7 @@ class ProcessCrew:
             source.looked = now
             self._look(source)
 
-    def _explain(self, seat: _Seat, task: Task, result: Result) -> None:
+    def _explain(self, seat: Seat, task: Task, result: Result) -> None:
         """Says of samples that were given up how their workers died, and forgets what is settled."""
         if not seat.deaths and not seat.given_up:
             return
@@ -529,7 +408,7 @@ class ProcessCrew:
         if (gone := self._house.workers.get(key)) is not None:
             self._replace(gone, pid, exit_code, tail)
 
-    def _drain(self, gone: _Worker) -> None:
+    def _drain(self, gone: Hired) -> None:
         """Takes what a worker had sent before it ended."""
         while not gone.is_at_end:
             fd = gone.wire.fileno()
@@ -539,7 +418,7 @@ class ProcessCrew:
                 return  # somebody else still has its end
             self._listen(gone)
 
-    def _replace(self, gone: _Worker, pid: int, exit_code: int | None, tail: bytes) -> None:
+    def _replace(self, gone: Hired, pid: int, exit_code: int | None, tail: bytes) -> None:
         """Puts another worker in the place of one that ended."""
         self._drain(gone)
         seat = self._seats.get(gone.shard)
@@ -547,7 +426,7 @@ class ProcessCrew:
         self._forget_at_last(gone, seat, hand, pid, exit_code, tail)
 
     def _forget_at_last(
-        self, gone: _Worker, seat: _Seat | None, hand: tuple[int, ...], pid: int, exit_code: int | None, tail: bytes
+        self, gone: Hired, seat: Seat | None, hand: tuple[int, ...], pid: int, exit_code: int | None, tail: bytes
     ) -> None:
         if seat is None or seat.worker is not gone:
             self._forget(gone)
@@ -567,12 +446,12 @@ class ProcessCrew:
         else:
             self._refuse(seat)
 
-    def _death(self, gone: _Worker, pid: int, exit_code: int | None, hand: tuple[int, ...]) -> Death:
+    def _death(self, gone: Hired, pid: int, exit_code: int | None, hand: tuple[int, ...]) -> Death:
         seconds = max(0.0, time.monotonic() - hand[4] / 1e9) if hand[4] else 0.0
         how = autopsy.ending(exit_code) + autopsy.hint(exit_code)
         return Death(gone.shard, pid, how, seconds, stack=autopsy.stack_of(_contents(gone.dump)))
 
-    def _blame(self, seat: _Seat, hand: tuple[int, ...], death: Death) -> None:
+    def _blame(self, seat: Seat, hand: tuple[int, ...], death: Death) -> None:
         """Finds what the worker had in hand, and gives it up if it was in hand before."""
         stage, generation, number, position = hand[:4]
         is_at_work = stage in (slate.WORKING, slate.SENDING, slate.WAITING) and generation == self._generation
@@ -641,7 +520,7 @@ class ProcessCrew:
             position, index, "worker_died", stage, message, detail, len(deaths), seconds, None, path, outcome
         )
 
-    def _refuse(self, seat: _Seat) -> None:
+    def _refuse(self, seat: Seat) -> None:
         """Answers every task of a shard that cannot be worked on."""
         if seat.refusal is None:
             return
@@ -674,7 +553,7 @@ class ProcessCrew:
                 hint="what it wrote to stderr says why",
             )
         self._open_nursery()
-        self._send_job()
+        self._house.send_job()
         for seat in self._seats.values():
             if seat.refusal is None:
                 self._hire(seat)
@@ -700,7 +579,7 @@ class ProcessCrew:
                 due = left if due is None else min(due, left)
         return due
 
-    def _left(self, seat: _Seat, each: _Worker, now: float) -> float | None:
+    def _left(self, seat: Seat, each: Hired, now: float) -> float | None:
         """Seconds until a worker has to be looked at again."""
         hand = each.board.hand()
         deadline = self._deadline_seconds
@@ -714,7 +593,7 @@ class ProcessCrew:
         held = hand[2:5]
         if each.suspect is None or each.suspect[0] != held:
             each.suspect = held, now, os.fstat(each.dump).st_size
-            self._order(nursery.KILL, parcel.dumps((each.key, int(worker.STACK_SIGNAL))))
+            self._house.tell(nursery.KILL, parcel.dumps((each.key, int(worker.STACK_SIGNAL))))
             return _DUMP_SECONDS
         if (left := each.suspect[1] + _DUMP_SECONDS - now) > 0:
             return left
@@ -725,12 +604,12 @@ class ProcessCrew:
         stack = autopsy.stack_of(_contents(each.dump)[each.suspect[2] :])
         each.verdict = Death(each.shard, pid, how, seconds, stack, "", path, ", ".join(files[-8:]))
         each.killed = now
-        self._order(nursery.KILL, parcel.dumps((each.key, int(signal.SIGKILL))))
+        self._house.tell(nursery.KILL, parcel.dumps((each.key, int(signal.SIGKILL))))
         return _KILL_SECONDS
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _look(self, source: _Worker) -> None:
+    def _look(self, source: Hired) -> None:
         """Notes what a worker uses."""
         memory_bytes, fds, _, samples = source.board.used()
         source.growth.add(samples, memory_bytes, fds)
@@ -739,7 +618,7 @@ class ProcessCrew:
         self._note_growth(source, memory, descriptors, files)
 
     def _note_growth(
-        self, source: _Worker, memory: float | None, descriptors: float | None, files: list[tuple[str, int]]
+        self, source: Hired, memory: float | None, descriptors: float | None, files: list[tuple[str, int]]
     ) -> None:
         """Keeps what a worker grows by, and says so, once."""
         if memory is None and descriptors is None:
@@ -753,7 +632,7 @@ class ProcessCrew:
         self._growth[source.shard] = found
         if not self._is_growth_said:
             self._is_growth_said = True
-            _notice.growing(_growth_sentence(found, source.recycling))
+            _notice.growing(growth_sentence(found, source.recycling))
 
     def in_flight(self) -> list[dict[str, Any]]:
         """What each worker has in hand: shard, pid, number, index, since_seconds, stage."""
@@ -799,24 +678,9 @@ class ProcessCrew:
         return {"kind": "processes", **self._counts, "workers": workers, "growth": list(self._growth.values())}
 
 
-def _growth_sentence(found: dict[str, Any], reason: str | None) -> str:
-    parts = []
-    if found["bytes_per_1000_samples"] is not None:
-        parts.append(f"{found['bytes_per_1000_samples'] / 2**20:.1f} MiB of memory")
-    if found["files_per_1000_samples"] is not None:
-        names = ", ".join(f"{name} ({count} times)" for name, count in (found["files"] or [])[:3])
-        parts.append(f"{found['files_per_1000_samples']:.0f} open files ({names})")
-    ending = f"; it is exchanged for a fresh one now and then ({reason})" if reason else ""
-    return f"worker {found['shard']} uses more and more: {' and '.join(parts)} for every 1,000 samples{ending}"
-
-
 def _contents(fd: int) -> bytes:
     return os.pread(fd, min(os.fstat(fd).st_size, 1 << 20), max(0, os.fstat(fd).st_size - (1 << 20)))
 
 
 def _milliseconds(seconds: float) -> int:
     return min(int(seconds * 1000 + 0.999), 2**31 - 1)
-
-
-def _interpreter_flags() -> list[str]:
-    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]

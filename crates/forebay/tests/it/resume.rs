@@ -96,6 +96,29 @@ fn a_state_taken_after_the_last_batch_leaves_nothing_of_its_epoch() {
 }
 
 #[test]
+fn a_run_that_was_dropped_unasked_does_not_count() {
+    let other = loader(SAMPLES, false, config(2, 1, 0));
+    let expected = [epoch(&other), epoch(&other), epoch(&other)];
+    let first = loader(SAMPLES, false, config(2, 1, 0));
+    drop(first.epoch().unwrap());
+    drop(first.epoch().unwrap());
+    assert_eq!(epoch(&first), expected[0]);
+    drop(first.epoch().unwrap());
+    assert_eq!(epoch(&first), expected[1], "a run that came to its end does");
+    // One that a batch was asked of does, too, whatever became of it.
+    let mut run = first.epoch().unwrap();
+    run.next().unwrap().unwrap();
+    let state = first.state();
+    drop(run);
+    // And a loaded state is still there, with the steps to leave out.
+    first.load_state_skipping(&state, 2..4).unwrap();
+    drop(first.epoch().unwrap());
+    let rest = epoch(&first);
+    let third = &expected[2];
+    assert_eq!(rest, [&third[4..8], &third[16..]].concat());
+}
+
+#[test]
 fn prefetched_batches_do_not_count_and_books_go_on() {
     let first = loader(SAMPLES, true, Config { prefetch_batches: 8, ..config(4, 1, 0) });
     let mut run = first.epoch().unwrap();

@@ -1,0 +1,141 @@
+"""What a crew of worker processes has: its nursery, the workers, and the shards they work for."""
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing import process, spawn
+from typing import Any
+
+from forebay._workers import blocks, nursery, parcel, slate, wire
+from forebay._workers.autopsy import Death
+from forebay._workers.growth import Growth
+from forebay._workers.job import Task
+from forebay.errors import WorkerDiedError
+
+_CLOSE_SECONDS = 3.0
+
+
+@dataclass
+class Hired:
+    """A worker process, from here."""
+
+    key: int
+    shard: int
+    wire: wire.Wire
+    board: slate.Slate
+    dump: int
+    tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
+    growth: Growth = field(default_factory=Growth)
+    looked: float = 0.0
+    # Results in blocks that it was not yet told we took.
+    owed: int = 0
+    is_at_end: bool = False
+    recycling: str | None = None
+    # What it had in hand when it was first past its deadline, and when that was.
+    suspect: tuple[tuple[int, ...], float, int] | None = None
+    killed: float | None = None
+    verdict: Death | None = None
+
+    def close(self) -> None:
+        self.wire.close()
+        os.close(self.dump)
+
+
+@dataclass
+class Seat:
+    """A shard, whoever works for it."""
+
+    shard: int
+    state: Any
+    # Unfinished, in order; the first so many were sent to its worker.
+    tasks: deque[Task] = field(default_factory=deque)
+    sent: int = 0
+    worker: Hired | None = None
+    last: tuple[int, int] = (0, -1)
+    streams: tuple[bytes, bytes, bytes] | None = None
+    fruitless: int = 0
+    deaths: dict[tuple[int, int], list[Death]] = field(default_factory=dict)
+    given_up: dict[tuple[int, int], list[Death]] = field(default_factory=dict)
+    refusal: tuple[WorkerDiedError, str] | None = None
+
+
+class House:
+    """Everything that has to be given back, in one place that outlives the crew."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.wire: wire.Wire | None = None
+        self.workers: dict[int, Hired] = {}
+        self.job: parcel.SealedJob | None = None
+
+    def close(self) -> None:
+        """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
+        for each in self.workers.values():
+            each.close()
+        self.workers.clear()
+        self.close_nursery()
+        if self.job is not None:
+            self.job.close()
+            self.job = None
+
+    def open(self, modules: list[str]) -> int:
+        """Starts the nursery, which imports these first; gives the descriptor it is heard at."""
+        ours, theirs = wire.pair()
+        try:
+            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+            command = [os.fsdecode(spawn.get_executable()), *flags, "-c", nursery.BOOT]
+            self.process = subprocess.Popen(
+                [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.wire = wire.Wire(ours)
+        told = {
+            "pid": os.getpid(),
+            "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
+            "argv": [argument for argument in sys.argv if isinstance(argument, str)],
+            "modules": modules,
+            "authkey": bytes(process.current_process().authkey).hex(),
+        }
+        ours.send(json.dumps(told).encode())
+        return ours.fileno()
+
+    def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> None:
+        """Tells the nursery; if it is gone, that is noticed when it is listened to."""
+        if self.wire is None:
+            return
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.wire.send(kind, [content], fds or [])
+
+    def send_job(self) -> None:
+        if self.job is None:
+            raise AssertionError("no job to send")
+        if len(self.job.handles) > wire.MAX_FDS:
+            raise pickle.PicklingError(
+                f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(self.job.handles)}"
+            )
+        self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+
+    def close_nursery(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+        if self.process is not None:
+            if os.getpid() != self.owner:
+                self.process.returncode = 0  # somebody else's child
+                return
+            try:
+                self.process.wait(_CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
