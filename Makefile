@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-nfs soak lint bench \
-    bench-formats bench-scan docs clean
+    bench-formats bench-scan bench-remote docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -31,8 +31,10 @@ demo: native ## load a small folder with damaged files and print the report (no 
 
 test: test-rust test-python ## all tests: Rust, documentation, Python
 
-test-rust: native ## the Rust tests only
+# The servers of object stores are Python packages.
+test-rust: native python ## the Rust tests only
 	@set -x
+	export PATH=$(abspath $(BIN)):$$PATH
 	if cargo nextest --version >/dev/null 2>&1; then
 	    cargo nextest run $(RUST) --config-file scripts/nextest.toml
 	else
@@ -85,6 +87,9 @@ bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benc
 bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example walk
 	$(BIN)/python benchmarks/scan.py $(SCAN)
+
+bench-remote: native ## an object store with 50 ms a request: the loader against the bare client
+	@cargo run --quiet --release --package forebay --example remote
 
 docs: native ## the Rust documentation, in target/doc
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps

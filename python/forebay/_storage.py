@@ -32,7 +32,7 @@ def root(given: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tu
 
 def _flat(options: Mapping[str, Any]) -> dict[str, str]:
     """Names and values as text; s3fs keeps some of them one level deeper."""
-    flat = {}
+    flat: dict[str, str] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
             flat |= _flat(value)

@@ -44,8 +44,8 @@ class DatasetFolder:
     Python code under the GIL. Override `find_classes` to choose or number the classes. What the scan noticed and passed
     over (links that lead back up, empty classes) is in `notes`.
 
-    `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, endpoint
-    and so on, under the names that fsspec knows (docs/remote.md).
+    `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
+    endpoint and so on, under the names that fsspec knows (docs/remote.md).
 
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
     chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused

@@ -28,7 +28,7 @@ Rule = Callable[[str, int, random.Random], str | None]
 
 
 class FaultProxy:
-    """Listens on loopback in a thread of its own. Rules apply to GETs of objects; `storm` answers everything with 503."""
+    """Listens on loopback in a thread of its own. Rules are for GETs of objects; in a storm all requests get 503."""
 
     def __init__(self, upstream: int, rule: Rule | None = None, seed: int = 0) -> None:
         self.rule, self.storm_until, self.latency = rule, 0.0, (0.0, 0.0)
@@ -115,7 +115,7 @@ class FaultProxy:
             body = b""
         else:
             body = await upstream.readexactly(int(fields.get(b"content-length", b"0")))
-        if fault == "empty" or fault == "short":
+        if fault in ("empty", "short"):
             body = b"" if fault == "empty" else body[: self._random.randrange(1, max(2, len(body)))]
             lines = [line for line in lines if not line.lower().startswith(b"content-length")]
             lines.append(b"Content-Length: %d" % len(body))

@@ -1,5 +1,6 @@
 """A real S3 server for the tests: SeaweedFS, started on loopback, filled through its filer, killed at the end."""
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -72,20 +73,19 @@ class ObjectStore:
         url = f"http://127.0.0.1:{self.port}"
         return {"endpoint_url": url, "key": KEY, "secret": SECRET, "region": "us-east-1"}
 
-    def put(self, key: str, content: bytes, connection: http.client.HTTPConnection | None = None) -> None:
-        connection = connection or http.client.HTTPConnection("127.0.0.1", self._filer, timeout=10)
-        connection.request("PUT", f"/buckets/bucket/{quote(key)}", content)
-        answer = connection.getresponse()
-        answer.read()
-        assert answer.status in (200, 201), f"{key}: {answer.status}"
+    def put(self, key: str, content: bytes) -> None:
+        self.put_all([(key, content)], 1)
 
     def put_all(self, objects: Iterable[tuple[str, bytes]], threads: int = 4) -> None:
         objects = list(objects)
 
         def some(start: int) -> None:
-            connection = http.client.HTTPConnection("127.0.0.1", self._filer, timeout=30)
-            for key, content in objects[start::threads]:
-                self.put(key, content, connection)
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._filer, timeout=30)) as connection:
+                for key, content in objects[start::threads]:
+                    connection.request("PUT", f"/buckets/bucket/{quote(key)}", content)
+                    answer = connection.getresponse()
+                    answer.read()
+                    assert answer.status in (200, 201), f"{key}: {answer.status}"
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(some, range(threads)))

@@ -1,11 +1,13 @@
 """Object stores: the same batches as from a folder, whatever the network does in between."""
 
 import io
+import itertools
 import json
 import multiprocessing
 import os
 import pickle
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -133,6 +135,21 @@ def test_options_stand_in_the_url_or_in_the_environment(
     assert len(fb.ImageFolder("s3://bucket/opt/train", storage_options={"profile": "lab"})) == 24
 
 
+def test_the_example_of_the_guide_runs(
+    store: objectstore.ObjectStore, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.put_folder(folder, "train")
+    for name, option in (("ENDPOINT_URL", "endpoint_url"), ("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret")):
+        monkeypatch.setenv(f"AWS_{name}", store.options[option])
+    guide = Path(__file__).parents[2] / "docs" / "remote.md"
+    (block,) = re.findall(r"^```py\n(.*?)^```$", guide.read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(block, str(guide), "exec"), {"__name__": "example"})
+    requests, received, resumed, throttles = map(int, capsys.readouterr().out.split())
+    # The root twice, two classes, and each picture.
+    assert (requests, resumed, throttles) == (4 + 24, 0, 0)
+    assert received == sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+
+
 def test_allow_empty_and_classes_of_ones_own(store: objectstore.ObjectStore, folder: Path) -> None:
     store.put_folder(folder, "own/train")
 
@@ -230,7 +247,7 @@ def test_an_epoch_survives(
         pauses = [
             after.at - before.at
             for seen in by_key.values()
-            for before, after in zip(seen, seen[1:], strict=False)
+            for before, after in itertools.pairwise(seen)
             if before.fault
         ]
         assert min(pauses) >= 1.0, "Retry-After is honoured"
@@ -275,7 +292,7 @@ def test_a_storm_is_waited_out_and_does_not_come_back(
     herd = [seen for seen in proxy.reads() if end <= seen.at < end + 0.25]
     assert len(herd) <= 60, f"{len(herd)} requests at once"
     after = [limit for at, limit in limits if at > end]
-    assert all(later - sooner <= 16 for sooner, later in zip(after, after[1:], strict=False)), after
+    assert all(later - sooner <= 16 for sooner, later in itertools.pairwise(after)), after
 
 
 @pytest.mark.timeout(120)

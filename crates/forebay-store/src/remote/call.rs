@@ -62,7 +62,8 @@ impl Call {
     ) -> Result<(T, Note)> {
         let note = SharedNote::default();
         let wait = self.client.read_timeout.min(self.until.saturating_duration_since(Instant::now()));
-        let task = NOTE.scope(note.clone(), timeout(wait, request));
+        // Made in the runtime: a timer needs one.
+        let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
         // The task keeps the time; the caller waits a little longer, in case the runtime itself is stuck.
         let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), self.stop.as_ref(), task);
         let note = note.lock().clone();

@@ -66,7 +66,9 @@ pub(crate) fn seaweed() -> Option<Server> {
     let program = find("weed")?;
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
-        r#"{{"identities":[{{"name":"me","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],"actions":["Admin","Read","Write","List"]}}]}}"#
+        r#"{{"identities":[
+        {{"name":"me","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],"actions":["Admin","Read","Write","List"]}},
+        {{"name":"anonymous","actions":["Read","List"]}}]}}"#
     );
     std::fs::write(folder.path().join("s3.json"), config).unwrap();
     let [s3, grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc] = ports();
@@ -97,16 +99,6 @@ pub(crate) fn azurite() -> Option<Server> {
         "--skipApiVersionCheck",
         "--silent",
     ]);
-    Some(Server::start(port, folder, &mut command))
-}
-
-/// The emulator of Google's storage.
-pub(crate) fn gcs() -> Option<Server> {
-    let program = find("gcp-storage-emulator")?;
-    let folder = tempfile::tempdir().unwrap();
-    let [port] = ports();
-    let mut command = Command::new(program);
-    command.args(["start", "--host", "127.0.0.1", "--port", &port.to_string(), "--in-memory"]);
     Some(Server::start(port, folder, &mut command))
 }
 
