@@ -47,14 +47,21 @@ class FaultProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         self._started.set()
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
     def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+
+    async def _shut(self) -> None:
+        self._server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(3):
+            await asyncio.sleep(0)  # transports close in a later round
 
     def faults(self) -> Counter[str]:
         return Counter(seen.fault for seen in self.seen if seen.fault)
@@ -82,12 +89,12 @@ class FaultProxy:
                         return
                 finally:
                     self.waiting -= 1
-        except (asyncio.IncompleteReadError, ConnectionError, OSError):
-            pass  # either end has gone: so does the other
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, OSError):
+            pass  # either end has gone, or the proxy is closed: so does the other
         finally:
             for end in (writer, upstream[1] if upstream else None):
                 if end is not None:
-                    end.close()
+                    await _close(end)
 
     def _judge(self, head: bytes) -> str | None:
         method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
@@ -133,6 +140,15 @@ class FaultProxy:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
         return fault not in ("reset", "truncate")
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """What is written still goes out, unless nobody takes it."""
+    writer.close()
+    try:
+        await asyncio.wait_for(writer.wait_closed(), 1)
+    except (TimeoutError, OSError, asyncio.CancelledError):
+        writer.transport.abort()
 
 
 async def _chunked(reader: asyncio.StreamReader) -> bytes:
