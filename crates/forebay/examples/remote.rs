@@ -38,7 +38,7 @@ fn picture() -> Vec<u8> {
     for word in [size, 0, 54, 40, width, height, 1 | 24 << 16, 0, row * height, 0, 0, 0, 0] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-    bytes.extend((0..row * height).map(|at| (at * at >> 9) as u8));
+    bytes.extend((0..row * height).map(|at| (at.wrapping_mul(at) >> 9) as u8));
     bytes
 }
 

@@ -188,8 +188,17 @@ fn build(place: &Place) -> Result<Client> {
         Protocol::Http => http(location, options, base)?,
     };
     secrets.extend(found);
+    // Of a shared access signature, the part that signs is the secret, however the rest of it is written.
+    let parts: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
+    secrets.extend(parts);
     let doubted = Mutex::default();
     Ok(Client { protocol: location.protocol, store, lister, secrets, read_timeout, timeout, verifies, doubted })
+}
+
+fn signature_of(text: &str) -> Vec<String> {
+    let parts = text.trim_start_matches('?').split('&').filter_map(|part| part.strip_prefix("sig="));
+    let plain = |part: &str| percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned();
+    parts.flat_map(|part| [part.to_owned(), plain(part)]).collect()
 }
 
 type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn PaginatedListStore>>, Vec<Secret>);

@@ -9,6 +9,8 @@ use forebay_core::{Error, Result};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
+use super::options::StorageOptions;
+
 /// What is spoken at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
@@ -59,7 +61,7 @@ pub(crate) struct Location {
     /// Bucket or container; empty for HTTP.
     pub(crate) bucket: String,
     /// Options that stood in the URL.
-    pub(crate) options: Vec<(String, String)>,
+    pub(crate) options: StorageOptions,
 }
 
 impl Location {
@@ -99,6 +101,7 @@ impl Location {
         }
         let base = format!("{scheme}://{authority}");
         let root = join(&base, key);
+        let options = StorageOptions::new(options);
         Ok((Self { protocol, base, bucket: bucket.to_owned(), options }, root))
     }
 
@@ -120,6 +123,7 @@ impl Location {
         let key = percent_decode_str(url.path()).decode_utf8_lossy().into_owned();
         let base = format!("{}://{host}{port}", url.scheme());
         let root = join(&base, &key);
+        let options = StorageOptions::new(options);
         Ok((Self { protocol: Protocol::Http, base, bucket: String::new(), options }, root))
     }
 
@@ -154,13 +158,17 @@ mod tests {
         (location, root.to_str().unwrap().to_owned())
     }
 
+    fn options(location: &Location) -> Vec<(&str, &str)> {
+        location.options.iter().map(|(name, value)| (name, value.reveal())).collect()
+    }
+
     #[test]
     fn a_root_has_a_bucket_and_a_path_without_options() {
         let (location, root) = parse("s3://bucket/a%20b/train/?endpoint=http://localhost:9000&secret=x");
         assert_eq!((location.base.as_str(), root.as_str()), ("s3://bucket", "s3://bucket/a%20b/train"));
         assert_eq!(location.key(Path::new(&root)).unwrap(), "a%20b/train");
         assert_eq!(location.key(Path::new("s3://bucket/what?.jpg")).unwrap(), "what?.jpg");
-        assert_eq!(location.options[0], ("endpoint".to_owned(), "http://localhost:9000".to_owned()));
+        assert_eq!(options(&location)[0], ("endpoint", "http://localhost:9000"));
         assert!(location.key(Path::new("s3://bucket2/x")).is_err());
         assert_eq!(parse("gs://b").1, "gs://b");
     }
@@ -169,12 +177,13 @@ mod tests {
     fn containers_name_their_account_and_servers_their_password() {
         let (location, root) = parse("abfss://box@me.dfs.core.windows.net/train");
         assert_eq!((location.bucket.as_str(), root.as_str()), ("box", "abfss://box@me.dfs.core.windows.net/train"));
-        assert_eq!(location.options, [("account_name".to_owned(), "me".to_owned())]);
+        assert_eq!(options(&location), [("account_name", "me")]);
         let (location, root) = parse("az://box/train?sv=1&sig=ab%3D");
-        assert_eq!((location.options[0].1.as_str(), root.as_str()), ("sv=1&sig=ab%3D", "az://box/train"));
+        assert_eq!((options(&location)[0].1, root.as_str()), ("sv=1&sig=ab%3D", "az://box/train"));
         let (location, root) = parse("https://me:s%40cret@host:8443/my%20data/");
         assert_eq!((location.base.as_str(), root.as_str()), ("https://host:8443", "https://host:8443/my data"));
-        assert_eq!(location.options[1], ("password".to_owned(), "s@cret".to_owned()));
+        assert_eq!(options(&location)[0], ("password", "s@cret"));
+        assert!(!format!("{location:?}").contains("s@cret"));
     }
 
     #[test]

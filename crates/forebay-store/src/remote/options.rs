@@ -41,8 +41,8 @@ impl StorageOptions {
     }
 
     /// These, and of `weaker` what is not among them.
-    pub(crate) fn over(&self, weaker: &[(String, String)]) -> Self {
-        let mut options = Self::new(weaker.iter().cloned());
+    pub(crate) fn over(&self, weaker: &Self) -> Self {
+        let mut options = weaker.clone();
         options.0.retain(|(name, _)| !self.0.iter().any(|(own, _)| own == name));
         options.0.extend(self.0.iter().cloned());
         options
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn what_is_given_goes_before_what_the_url_says() {
         let given = StorageOptions::new([("region".to_owned(), "a".to_owned())]);
-        let url = [("region".to_owned(), "b".to_owned()), ("anon".to_owned(), "true".to_owned())];
+        let url = StorageOptions::new([("region", "b"), ("anon", "true")].map(|(a, b)| (a.to_owned(), b.to_owned())));
         let both = given.over(&url);
         let values: Vec<_> = both.iter().map(|(name, value)| (name, value.reveal())).collect();
         assert_eq!(values, [("anon", "true"), ("region", "a")]);

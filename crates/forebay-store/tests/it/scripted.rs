@@ -101,7 +101,7 @@ fn reset(stream: &TcpStream) {
 }
 
 pub(crate) fn content() -> Vec<u8> {
-    (0..100_000_u32).map(|number| (number * number >> 7) as u8).collect()
+    (0..100_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect()
 }
 
 const DATE: &str = "Last-Modified: Mon, 16 Nov 2026 00:00:00 GMT";
