@@ -274,7 +274,7 @@ mod tests {
             assert_eq!(limit.current(), before + 1, "one more for each round");
             reads += before;
         }
-        assert_eq!(reads, (1..32).sum());
+        assert_eq!(reads, (1..32).sum::<usize>());
         load(&mut limit, 1_000.0, LATENCY, 1_000_000, 1_000);
         assert_eq!((limit.current(), limit.eased), (256, None));
         let mut idle = Limit::new(64, 256);
