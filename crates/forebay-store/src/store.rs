@@ -125,8 +125,8 @@ impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes no memory.
         match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
-            // SAFETY: it was just made, and nobody else has it.
             fd @ 0.. => Ok(Self {
+                // SAFETY: it was just made, and nobody else has it.
                 descriptor: Arc::new(unsafe { File::from_raw_fd(fd) }),
                 raised: Arc::new(watch::Sender::new(false)),
             }),

@@ -7,6 +7,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
+    clippy::print_stdout,
     reason = "a server, and a benchmark that stops when it fails"
 )]
 
@@ -172,10 +173,8 @@ fn main() {
         let (loader, at_a_time) = loader(&url, objects);
         let (bare, loader) = (bare / 1e6, loader / 1e6);
         let ratio = loader / bare;
-        writeln!(
-            std::io::stdout(),
+        println!(
             r#"{{"objects": {objects}, "bare_mb_per_second": {bare:.1}, "loader_mb_per_second": {loader:.1}, "ratio": {ratio:.3}, "reads_at_a_time": {at_a_time}}}"#
-        )
-        .unwrap();
+        );
     }
 }
