@@ -27,7 +27,7 @@ impl Defaults {
         /// loader was 7 % slower, because they take the processors from those that decode.
         const LOCAL: usize = 4;
         /// To begin with, and at most, where each read is a request of its own: at 50 ms a request, 256 give 5,120 a
-        /// second, which is 500 MB/s of objects of 100 KB (measured: benchmarks/README.md).
+        /// second. Of 200 MB/s the loader got 93 to 96 % of what the bare client got (benchmarks/README.md).
         const OBJECTS: (usize, usize) = (32, 256);
         let retry = Retry::default();
         if kind == Some(MountKind::Remote) {
