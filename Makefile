@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs soak lint \
-    bench bench-datasets bench-formats bench-peers bench-profile bench-scan docs clean
+    bench bench-datasets bench-formats bench-peers bench-profile bench-remote bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -31,8 +31,10 @@ demo: native ## load a small folder with damaged files and print the report (no 
 
 test: test-rust test-python ## all tests: Rust, documentation, Python
 
-test-rust: native ## the Rust tests only
+# The servers of object stores are Python packages.
+test-rust: native python ## the Rust tests only
 	@set -x
+	export PATH=$(abspath $(BIN)):$$PATH
 	if cargo nextest --version >/dev/null 2>&1; then
 	    cargo nextest run $(RUST) --config-file scripts/nextest.toml
 	else
@@ -119,6 +121,9 @@ bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": f
 bench-peers: develop ## beside ten other loaders, which it installs (PEERS="--rounds 5"), into benchmarks/results/
 	@scripts/setup.sh ffmpeg || echo "bench-peers: without FFmpeg"
 	$(BIN)/python benchmarks/compare.py $(PEERS)
+
+bench-remote: native ## an object store with 50 ms a request: the loader against the bare client
+	@cargo run --quiet --release --package forebay --example remote
 
 docs: native ## the Rust documentation, in target/doc
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from forebay import _notice, _numpy, _pipeline, _settings, _torch
+from forebay import _notice, _numpy, _pipeline, _settings, _storage, _torch
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
@@ -73,8 +73,9 @@ class NativeLoader:
         _settings.optional_callable("worker_init_fn", worker_init_fn)
         _settings.optional_callable("collate_fn", collate_fn)
         self._patience = _settings.Patience.of(stall_seconds, timeout)
-        self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads)
         self._folder, self._base = _unwrap(dataset)
+        is_remote = _storage.is_url(self._folder.root)
+        self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads, batch_size or 1, is_remote)
         self._made_with = _parts(self._base)
         wants_torch = _settings.output_module(output) == "torch"
         self._form = _settings.Form.of(dtype, memory_format, decode, wants_torch)

@@ -20,6 +20,7 @@ from forebay.errors import ConfigError
 # with them. Not measured.
 PREFETCH_BATCHES = 4
 MAX_PREFETCH_BATCHES = 64
+REMOTE_SAMPLES = 512
 # Longer than any run, and safe in every unit of time.
 MAX_SECONDS = 1e9
 
@@ -155,10 +156,14 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: bo
     return available_cpus() if num_workers is None else max(1, int(num_workers))
 
 
-def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int) -> int:
+def prefetch_batches(
+    prefetch_factor: SupportsIndex | None, cpu_threads: int, batch_size: int = 1, is_remote: bool = False
+) -> int:
     """Torch counts per worker; here all threads share one line of batches."""
     if prefetch_factor is None:
-        return PREFETCH_BATCHES
+        # Where a read takes many milliseconds, hundreds have to be under way at a time, whatever the batch.
+        wanted = -(-REMOTE_SAMPLES // batch_size) if is_remote else 0
+        return min(MAX_PREFETCH_BATCHES, max(PREFETCH_BATCHES, wanted))
     return min(MAX_PREFETCH_BATCHES, max(2, operator.index(prefetch_factor) * cpu_threads))
 
 

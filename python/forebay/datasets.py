@@ -8,10 +8,10 @@ import copy
 import operator
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from forebay import _forebay, _pipeline, _settings, _torch, _values
+from forebay import _forebay, _pipeline, _settings, _storage, _torch, _values
 from forebay.errors import ConfigError, StateMismatchError
 
 # Native objects, made from the others and never changed.
@@ -44,9 +44,12 @@ class DatasetFolder:
     Python code under the GIL. Override `find_classes` to choose or number the classes. What the scan noticed and passed
     over (links that lead back up, empty classes) is in `notes`.
 
+    `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
+    endpoint and so on, under the names that fsspec knows (docs/remote.md).
+
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
     chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
-    (`StateMismatchError`). A copy scans nothing.
+    (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class DatasetFolder:
         target_transform: Callable[[Any], Any] | None = None,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.root = os.path.expanduser(os.fspath(root))
+        self.root, self._storage_options = _storage.root(root, storage_options)
         self.loader = _callable("loader", loader)
         self.extensions = extensions
         self.is_valid_file = is_valid_file
@@ -85,7 +89,8 @@ class DatasetFolder:
 
     def _scan(self) -> _forebay.Index:
         endings = _endings(self.extensions, self.is_valid_file)
-        return _forebay.scan(self.root, endings, bool(self.allow_empty), self._class_folders(), self.is_valid_file)
+        empty, folders, options = bool(self.allow_empty), self._class_folders(), self._storage_options
+        return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
 
     def __copy__(self) -> "DatasetFolder":
         twin = object.__new__(type(self))
@@ -128,12 +133,17 @@ class DatasetFolder:
         )
         if self.allow_empty:
             # A class that has no folder at all is empty too.
-            folders = [item for item in folders if os.path.isdir(os.path.join(self.root, item[0]))]
+            folders = [item for item in folders if self._is_folder(item[0])]
         return folders
+
+    def _is_folder(self, name: str) -> bool:
+        if _storage.is_url(self.root):
+            return name in _forebay.find_classes(self.root, self._storage_options)
+        return os.path.isdir(os.path.join(self.root, name))
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
         """The classes below a directory and their labels; may be overridden."""
-        classes = _forebay.find_classes(os.fspath(directory))
+        classes = _forebay.find_classes(os.fspath(directory), self._storage_options)
         return classes, {name: label for label, name in enumerate(classes)}
 
     @property
@@ -238,6 +248,7 @@ class ImageFolder(DatasetFolder):
         loader: Callable[[str], Any] = default_loader,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -247,6 +258,7 @@ class ImageFolder(DatasetFolder):
             target_transform=target_transform,
             is_valid_file=is_valid_file,
             allow_empty=allow_empty,
+            storage_options=storage_options,
         )
 
 

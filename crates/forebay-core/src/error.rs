@@ -187,6 +187,9 @@ struct Inner {
     kind: Kind,
     message: String,
     transient: bool,
+    throttled: bool,
+    progressed: bool,
+    retry_after: Option<Duration>,
     sample_local: bool,
     stage: Option<Stage>,
     path: Option<PathBuf>,
@@ -206,6 +209,9 @@ impl Error {
             kind,
             message: message.into(),
             transient: false,
+            throttled: false,
+            progressed: false,
+            retry_after: None,
             sample_local: kind.registered().sample_local,
             stage: None,
             path: None,
@@ -248,6 +254,18 @@ impl Error {
     /// Marks the error as one that a later attempt may not meet.
     pub fn transient(mut self) -> Self {
         self.0.transient = true;
+        self
+    }
+
+    /// Marks the error as a transient one of storage that asks for less load, and says when to come back if it said so.
+    pub fn throttled(mut self, retry_after: Option<Duration>) -> Self {
+        (self.0.transient, self.0.throttled, self.0.retry_after) = (true, true, retry_after);
+        self
+    }
+
+    /// Marks the error as one after which the next attempt goes on where this one ended, and this one came further.
+    pub fn progressed(mut self) -> Self {
+        self.0.progressed = true;
         self
     }
 
@@ -354,6 +372,21 @@ impl Error {
     /// How long it was tried.
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed
+    }
+
+    /// Whether the storage asked for less load.
+    pub fn is_throttled(&self) -> bool {
+        self.0.throttled
+    }
+
+    /// How long the storage asked to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// Whether the attempt came further than those before it, and the next one goes on from there.
+    pub fn has_progressed(&self) -> bool {
+        self.0.progressed
     }
 
     /// A later attempt, with the file opened again, may succeed.

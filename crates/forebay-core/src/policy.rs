@@ -155,18 +155,25 @@ impl Retry {
     /// Longer pauses than this help no storage and only delay the batch. Not measured.
     pub const MAX_PAUSE: Duration = Duration::from_secs(5);
 
+    /// What storage may ask for at most: one that says an hour is asked again sooner. Not measured.
+    pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
     /// The pause before the next attempt, or `None` when it is time to give up.
     ///
     /// The upper half of each pause is jitter, so that a thousand samples that failed together do not return together.
+    /// Storage that asks for less load is left alone for as long as it says, and then for that pause; that it does
+    /// says nothing about the sample, so that only the deadline ends it.
     pub fn pause(&self, error: &Error, attempts: u32, elapsed: Duration, jitter_key: u64) -> Option<Duration> {
-        if !error.is_transient() || attempts > self.retries {
+        let has_attempts = attempts <= self.retries || (error.is_throttled() && self.retries > 0);
+        if !error.is_transient() || !has_attempts {
             return None;
         }
         let doubled = self.first_pause.saturating_mul(1 << (attempts.saturating_sub(1)).min(16));
         let ceiling = doubled.min(Self::MAX_PAUSE);
         let half = ceiling / 2;
         let jitter = scale(hash_words(&[jitter_key, u64::from(attempts)]), half.as_nanos() as u64 + 1);
-        let pause = half + Duration::from_nanos(jitter);
+        let asked = error.retry_after().unwrap_or(Duration::ZERO).min(Self::MAX_RETRY_AFTER);
+        let pause = asked + half + Duration::from_nanos(jitter);
         (elapsed + pause <= self.deadline).then_some(pause)
     }
 }
@@ -218,5 +225,18 @@ mod tests {
         assert_eq!(retry.pause(&error, 4, Duration::ZERO, 7), None);
         assert_eq!(retry.pause(&error, 1, Duration::from_secs(10), 7), None);
         assert_eq!(retry.pause(&Error::new(Kind::NotFound, "x"), 1, Duration::ZERO, 7), None);
+    }
+
+    #[test]
+    fn storage_that_asks_for_less_load_is_left_alone_until_the_deadline() {
+        let retry = Retry { retries: 3, first_pause: Duration::from_millis(100), deadline: Duration::from_secs(90) };
+        let busy = |seconds| Error::new(Kind::Unavailable, "x").throttled(Some(Duration::from_secs(seconds)));
+        let pause = retry.pause(&busy(2), 1, Duration::ZERO, 7).unwrap();
+        assert!(pause >= Duration::from_millis(2050) && pause <= Duration::from_millis(2100), "{pause:?}");
+        assert!(retry.pause(&busy(2), 40, Duration::from_secs(80), 7).is_some(), "attempts do not count");
+        assert_eq!(retry.pause(&busy(2), 4, Duration::from_secs(89), 7), None);
+        let long = retry.pause(&busy(3600), 1, Duration::ZERO, 7).unwrap();
+        assert!(long < Retry::MAX_RETRY_AFTER + Duration::from_secs(1), "{long:?}");
+        assert_eq!(Retry { retries: 0, ..retry }.pause(&busy(0), 1, Duration::ZERO, 7), None, "none means none");
     }
 }

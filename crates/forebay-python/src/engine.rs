@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::{
-    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, Mount, MountKind, Rank, Retry, Source, StageStats,
-    State, Step, Storage, Store, WorldSize, machine, store_for,
+    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Source, StageStats, State,
+    Step, Storage, Store, WorldSize, kind_of, machine, store_for,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -124,10 +124,14 @@ impl Engine {
         open: Option<Py<PyAny>>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let kind = py.detach(|| Mount::behind(index.root())).map(|mount| mount.kind);
+        let kind = py.detach(|| kind_of(&*index.store, index.root()));
         let config = self::options(options, kind)?;
-        let store = py.detach(|| store_for(index.root(), &config));
-        let (source, open) = source(index, convert(py, store)?, pipeline.get(), open);
+        let store = match kind {
+            // Its options and its connections are those of the scan.
+            Some(MountKind::Remote) => Arc::clone(&index.store),
+            _ => convert(py, py.detach(|| store_for(index.root(), &config)))?,
+        };
+        let (source, open) = source(index, store, pipeline.get(), open);
         let loader = py.detach(|| Loader::new(source, config));
         Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open })
     }
@@ -319,6 +323,14 @@ fn storage_stats<'py>(py: Python<'py>, storage: &Storage) -> PyResult<Bound<'py,
         row.set_item("readers_started", readers.started)?;
         row.set_item("readers_written_off", readers.written_off)?;
         row.set_item("readers_died", readers.died)?;
+    }
+    if let Some(traffic) = &storage.traffic {
+        row.set_item("url", &traffic.place)?;
+        row.set_item("requests", traffic.requests)?;
+        row.set_item("bytes_received", traffic.bytes)?;
+        row.set_item("bodies_resumed", traffic.resumed)?;
+        row.set_item("throttles", traffic.throttles)?;
+        row.set_item("checksum_mismatches", traffic.mismatches)?;
     }
     Ok(row)
 }

@@ -4,11 +4,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, Store, store_for};
+use std::collections::BTreeMap;
+
+use forebay::{
+    Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, StorageOptions, Store, is_url, open_remote,
+    store_for,
+};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 
 use crate::errors::{Raised, convert};
+
+/// Names and values of a store's options.
+type Options = Option<BTreeMap<String, String>>;
 
 /// Samples with path and label.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -86,11 +94,27 @@ impl Index {
     }
 }
 
-/// What lists a folder before there are settings: so many directories at a time where readers list them.
-fn scanning_store(py: Python<'_>, root: &Path) -> PyResult<Arc<dyn Store>> {
+/// What lists a folder before there are settings, and its root: so many directories at a time where readers list them.
+fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
     const MAX_READERS: usize = 8;
-    let store = py.detach(|| store_for(root, &Config { io_threads: MAX_READERS, ..Config::default() }));
-    convert(py, store)
+    if is_url(&root) {
+        let options = StorageOptions::new(options.unwrap_or_default());
+        let opened = py.detach(|| open_remote(&root, &options));
+        return convert(py, opened);
+    }
+    let store = py.detach(|| store_for(&root, &Config { io_threads: MAX_READERS, ..Config::default() }));
+    Ok((convert(py, store)?, root))
+}
+
+/// The root of a URL as it stands in paths, and its options with those that the URL has.
+#[pyfunction]
+pub(crate) fn split_url(
+    py: Python<'_>,
+    root: PathBuf,
+    options: BTreeMap<String, String>,
+) -> PyResult<(OsString, BTreeMap<String, String>)> {
+    let (root, options) = convert(py, forebay::split_url(&root, &StorageOptions::new(options)))?;
+    Ok((root.into_os_string(), options.into_iter().collect()))
 }
 
 /// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
@@ -102,6 +126,7 @@ pub(crate) fn scan(
     allow_empty: bool,
     classes: Option<Vec<(String, u32)>>,
     accept: Option<Py<PyAny>>,
+    storage_options: Options,
 ) -> PyResult<Index> {
     let options = ScanOptions { extensions, allow_empty, classes };
     let mut call = accept.map(|accept| {
@@ -111,7 +136,7 @@ pub(crate) fn scan(
             })
         }
     });
-    let store = scanning_store(py, &root)?;
+    let (store, root) = scanning_store(py, root, storage_options)?;
     let scanned = py.detach(|| match &mut call {
         Some(call) => forebay::scan_folder(&store, &root, &options, Some(call)),
         None => forebay::scan_folder(&store, &root, &options, None),
@@ -122,8 +147,8 @@ pub(crate) fn scan(
 
 /// The directories below a root, sorted.
 #[pyfunction]
-pub(crate) fn find_classes(py: Python<'_>, root: PathBuf) -> PyResult<Vec<String>> {
-    let store = scanning_store(py, &root)?;
+pub(crate) fn find_classes(py: Python<'_>, root: PathBuf, storage_options: Options) -> PyResult<Vec<String>> {
+    let (store, root) = scanning_store(py, root, storage_options)?;
     let found = py.detach(|| forebay::find_classes(&store, &root));
     convert(py, found)
 }

@@ -12,6 +12,7 @@ pub mod machine;
 mod mount;
 mod mount_state;
 mod reader;
+mod remote;
 mod store;
 mod stuck;
 #[cfg(feature = "testing")]
@@ -22,6 +23,7 @@ pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind, MountTable, Site};
 pub use mount_state::{MountState, Requests};
+pub use remote::{Remote, StorageOptions, Traffic, is_url, split_url};
 pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{Isolated, Readers};

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::remote::is_url;
+
 /// What kind of storage is behind a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountKind {
@@ -16,6 +18,8 @@ pub enum MountKind {
     Network,
     /// A process of this machine, and whatever is behind it.
     Fuse,
+    /// No mount at all: an object store, asked by this process itself.
+    Remote,
     /// None of those known.
     Unknown,
 }
@@ -35,7 +39,7 @@ impl MountKind {
 
     /// A read on it may wait for something that is not in this machine's hands.
     pub const fn can_hang(self) -> bool {
-        !matches!(self, Self::Local | Self::Memory)
+        !matches!(self, Self::Local | Self::Memory | Self::Remote)
     }
 }
 
@@ -66,7 +70,7 @@ impl MountTable {
 
     /// As [`Mount::of`].
     pub fn of(&self, path: &Path) -> Option<Mount> {
-        Mount::among(&self.0, &std::path::absolute(path).ok()?)
+        Mount::among(&self.0, &absolute(path)?)
     }
 
     pub(crate) fn mounts(&self) -> impl Iterator<Item = Mount> {
@@ -101,7 +105,7 @@ impl Mount {
     /// The mount that a path lies on; `None` where the system does not tell. Links are not followed, because
     /// following one could hang on the very mount that is asked about.
     pub fn of(path: &Path) -> Option<Self> {
-        let path = std::path::absolute(path).ok()?;
+        let path = absolute(path)?;
         Self::among(&fs::read("/proc/self/mountinfo").ok()?, &path)
     }
 
@@ -110,7 +114,7 @@ impl Mount {
     pub fn behind(path: &Path) -> Option<Self> {
         /// As many as the kernel follows.
         const MAX_LINKS: u32 = 40;
-        let mut path = std::path::absolute(path).ok()?;
+        let mut path = absolute(path)?;
         for _ in 0..MAX_LINKS {
             match Self::first_link(&path)? {
                 Followed::Link(target) => path = target,
@@ -161,6 +165,11 @@ impl Mount {
         let source = unescape(fields.next()?).to_string_lossy().into_owned();
         Some(Self { point: point.into(), kind: MountKind::of(&filesystem), filesystem, source, device })
     }
+}
+
+/// A URL lies on no mount.
+fn absolute(path: &Path) -> Option<PathBuf> {
+    if is_url(path) { None } else { std::path::absolute(path).ok() }
 }
 
 enum Followed {
@@ -225,6 +234,7 @@ mod tests {
         let mount = Mount::of(Path::new("/proc/self/status")).unwrap();
         assert_eq!((mount.point.as_path(), mount.filesystem.as_str()), (Path::new("/proc"), "proc"));
         assert!(Mount::of(Path::new("relative")).is_some());
+        assert!(Mount::of(Path::new("s3://bucket/x")).is_none() && Mount::behind(Path::new("s3://bucket/x")).is_none());
         assert!(Mount::among(b"nonsense\n1 2 3\n", Path::new("/")).is_none());
     }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{Listing, Result};
+use tokio::sync::watch;
 
+use crate::remote::Traffic;
 use crate::wrap::{Kept, Readers};
 
 /// What is known of an object without reading it.
@@ -104,18 +106,30 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn readers(&self) -> Option<Readers> {
         None
     }
+    /// What went over the network; `None` where the bytes come from this machine or its mounts.
+    fn traffic(&self) -> Option<Traffic> {
+        None
+    }
 }
 
 /// Ends calls to a store: once raised, those in progress and those to come fail with `Kind::Stopped`.
 #[derive(Clone, Debug)]
-pub struct Stop(Arc<File>);
+pub struct Stop {
+    /// For those that wait in poll(2).
+    descriptor: Arc<File>,
+    /// For those that wait in a runtime.
+    raised: Arc<watch::Sender<bool>>,
+}
 
 impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes no memory.
         match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
-            // SAFETY: it was just made, and nobody else has it.
-            fd @ 0.. => Ok(Self(Arc::new(unsafe { File::from_raw_fd(fd) }))),
+            fd @ 0.. => Ok(Self {
+                // SAFETY: it was just made, and nobody else has it.
+                descriptor: Arc::new(unsafe { File::from_raw_fd(fd) }),
+                raised: Arc::new(watch::Sender::new(false)),
+            }),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -123,12 +137,24 @@ impl Stop {
     /// Ends them. It cannot be taken back.
     pub fn raise(&self) {
         // It fails only when the count is full, and then it is raised.
-        let _raised = (&*self.0).write_all(&1_u64.to_ne_bytes());
+        let _raised = (&*self.descriptor).write_all(&1_u64.to_ne_bytes());
+        self.raised.send_replace(true);
+    }
+
+    /// Waits until it is raised.
+    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut raised = self.raised.subscribe();
+        let own = Arc::clone(&self.raised);
+        async move {
+            // It fails only when nobody can raise it any more, which `own` prevents.
+            let _raised = raised.wait_for(|raised| *raised).await;
+            drop(own);
+        }
     }
 }
 
 impl AsRawFd for Stop {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.descriptor.as_raw_fd()
     }
 }

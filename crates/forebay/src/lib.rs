@@ -55,7 +55,7 @@ pub use report::Report;
 pub use watch::Watch;
 
 pub use scan::{find_classes, scan_folder};
-pub use source::{Dataset, Open, Selection, Source, Storage, store_for};
+pub use source::{Dataset, Open, Selection, Source, Storage, kind_of, open_remote, store_for};
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
@@ -67,4 +67,6 @@ pub use forebay_decode::{
     ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
 pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
-pub use forebay_store::{Isolated, Local, Mount, MountKind, Readers, Store, machine};
+pub use forebay_store::{
+    Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine, split_url,
+};

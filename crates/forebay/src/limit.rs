@@ -3,6 +3,9 @@
 //! Steps and looks: after a step up it goes on if the storage gives more, and back if not. When reads become twice as
 //! slow as they were, it steps down, and goes on if the storage does not give less. In between it waits, longer each
 //! time that a step up did not pay.
+//!
+//! Storage that says itself that it is asked too much is believed at once: half as many, and then one more for each time
+//! that as many as there may be have gone well.
 
 use std::time::Duration;
 
@@ -41,6 +44,10 @@ pub(crate) struct Limit {
     landed: u32,
     total_latency: Duration,
     stale: u32,
+    /// The storage has asked for less load: windows since then.
+    eased: Option<u32>,
+    /// Reads that began before the last halving, and say nothing new.
+    echoes: usize,
     /// The limit was reached while more was wanted: without that there is no reason to step.
     is_reached: bool,
 }
@@ -61,6 +68,8 @@ impl Limit {
             landed: 0,
             total_latency: Duration::ZERO,
             stale: 0,
+            eased: None,
+            echoes: 0,
             is_reached: false,
         }
     }
@@ -79,9 +88,24 @@ impl Limit {
     pub(crate) fn landed(&mut self, latency: Duration) {
         self.landed += 1;
         self.total_latency += latency;
-        if self.landed >= MIN_WINDOW.max(2 * self.current as u32) {
+        self.echoes = self.echoes.saturating_sub(1);
+        let window = match self.eased {
+            Some(_) => self.current as u32,
+            None => MIN_WINDOW.max(2 * self.current as u32),
+        };
+        if self.landed >= window {
             self.judge();
         }
+    }
+
+    /// At the end of a window in which the storage did not complain, after it did: one more, if more are wanted.
+    fn ease_up(&mut self, windows: u32, is_reached: bool) {
+        /// Complaints longer ago than that are forgotten, and latency decides again.
+        const MAX_WINDOWS: u32 = 256;
+        self.current = (self.current + usize::from(is_reached)).min(self.ceiling);
+        let is_over = self.current == self.ceiling || windows >= MAX_WINDOWS;
+        self.eased = if is_over { None } else { Some(windows + 1) };
+        (self.usual, self.moving) = (None, Move::Rest(self.rest));
     }
 
     /// At the end of a window. By Little's law the rate is reads at a time divided by latency.
@@ -89,6 +113,9 @@ impl Limit {
         let latency = self.total_latency / self.landed;
         let is_reached = self.is_reached;
         self.start_over();
+        if let Some(windows) = self.eased {
+            return self.ease_up(windows, is_reached);
+        }
         if self.current < self.floor {
             self.current += 1; // what ran out may be back
             return;
@@ -154,6 +181,13 @@ impl Limit {
         let less = if error.kind() == Kind::Exhausted && error.is_transient() {
             // What is being read now is what this process can bear.
             self.current.min(reading.max(1))
+        } else if error.is_throttled() {
+            if self.echoes > 0 {
+                self.echoes -= 1;
+                return;
+            }
+            (self.eased, self.echoes) = (Some(0), reading);
+            (self.current / 2).max(1)
         } else if error.is_stale() {
             self.stale += 1;
             if self.stale < STORM.max(self.landed / 4) {
@@ -223,6 +257,30 @@ mod tests {
         load(&mut fixed, 100.0, LATENCY, 5_000, 1_000);
         load(&mut fixed, 2.0, LATENCY, 5_000, 1_000);
         assert_eq!(fixed.current(), 8);
+    }
+
+    #[test]
+    fn complaints_halve_it_once_a_round_and_then_it_grows_one_by_one() {
+        let busy = || Error::new(Kind::Unavailable, "SlowDown").throttled(None);
+        let mut limit = Limit::new(64, 256);
+        (0..64).for_each(|done| limit.failed(&busy(), 63 - done));
+        assert_eq!(limit.current(), 32, "all of one round say the same");
+        (0..200).for_each(|_| limit.failed(&busy(), 0));
+        assert_eq!(limit.current(), 1, "and when nothing else is said, one at a time");
+        let mut reads = 0;
+        while limit.current() < 32 {
+            let before = limit.current();
+            load(&mut limit, 1_000.0, LATENCY, before, 1_000);
+            assert_eq!(limit.current(), before + 1, "one more for each round");
+            reads += before;
+        }
+        assert_eq!(reads, (1..32).sum::<usize>());
+        load(&mut limit, 1_000.0, LATENCY, 1_000_000, 1_000);
+        assert_eq!((limit.current(), limit.eased), (256, None));
+        let mut idle = Limit::new(64, 256);
+        idle.failed(&busy(), 0);
+        load(&mut idle, 1_000.0, LATENCY, 10_000, 3);
+        assert_eq!(idle.current(), 32, "not where nobody wants more");
     }
 
     #[test]

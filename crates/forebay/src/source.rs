@@ -7,7 +7,9 @@ use std::time::Duration;
 use forebay_core::{Config, DatasetIdentity, Epoch, Error, Isolate, Result, Retry, Rng, SampleId, hash_words};
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{FolderIndex, ScanOptions};
-use forebay_store::{Isolated, Local, Mount, Readers, Store, machine};
+use forebay_store::{
+    Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine,
+};
 
 use crate::defaults::Defaults;
 use crate::scan::scan_folder;
@@ -121,11 +123,18 @@ impl Source {
     /// Where the samples' bytes come from.
     pub fn storage(&self) -> Storage {
         let first = (!self.dataset.is_empty()).then(|| self.dataset.path(SampleId(0)));
-        Storage { mount: first.and_then(|path| Mount::behind(&path)), readers: self.store.readers() }
+        let mount = first.and_then(|path| Mount::behind(&path));
+        Storage { mount, readers: self.store.readers(), traffic: self.store.traffic() }
     }
 
-    /// A folder with one directory per class, scanned and read in other processes where its mount can hang.
+    /// A folder with one directory per class: of this machine, scanned and read in other processes where its mount can
+    /// hang; or of an object store, by its URL.
     pub fn image_folder(root: &Path, pipeline: Pipeline) -> Result<Self> {
+        if is_url(root) {
+            let (store, root) = open_remote(root, &StorageOptions::default())?;
+            let index = scan_folder(&store, &root, &ScanOptions::images(), None)?;
+            return Ok(Self::new(Arc::new(index), store, pipeline));
+        }
         let max_io_threads = Defaults::on(None, 1).max_io_threads; // whatever the loader's settings will be
         let store = store_for(root, &Config { max_io_threads, ..Config::default() })?;
         let index = scan_folder(&store, root, &ScanOptions::images(), None)?;
@@ -158,8 +167,25 @@ impl Source {
 /// Says `auto`, `always` or `never` for every store of the process, whatever its settings say.
 const ISOLATE_VARIABLE: &str = "FOREBAY_ISOLATE";
 
+/// The store that a URL names, and the root that its paths begin with: without options, user or password.
+pub fn open_remote(root: &Path, options: &StorageOptions) -> Result<(Arc<dyn Store>, PathBuf)> {
+    let (store, root) = Remote::open(root, options)?;
+    Ok((Arc::new(store), root))
+}
+
+/// What kind of storage a store reads from below `root`; `None` where the system does not tell.
+pub fn kind_of(store: &dyn Store, root: &Path) -> Option<MountKind> {
+    match store.traffic() {
+        Some(_) => Some(MountKind::Remote),
+        None => Mount::behind(root).map(|mount| mount.kind),
+    }
+}
+
 /// The store for files below `root`: in this process, or in others that answer in time.
 pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
+    if is_url(root) {
+        return open_remote(root, &StorageOptions::default()).map(|(store, _)| store);
+    }
     let isolate = match std::env::var(ISOLATE_VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse().map_err(|error: Error| {
             Error::config(format!("{ISOLATE_VARIABLE} in the environment: {}", error.message()))
@@ -196,4 +222,6 @@ pub struct Storage {
     pub mount: Option<Mount>,
     /// The reader processes; `None` when this process reads by itself.
     pub readers: Option<Readers>,
+    /// What went over the network; `None` when the files are of this machine or its mounts.
+    pub traffic: Option<Traffic>,
 }

@@ -221,14 +221,19 @@ impl<J: AsRef<Path>, T> Shared<J, T> {
     }
 
     /// Lists a directory, again after a pause where that may help.
-    fn list(&self, number: usize, path: &Path, started: Instant) -> Result<Listing> {
+    fn list(&self, number: usize, path: &Path, mut started: Instant) -> Result<Listing> {
         loop {
             let error = match self.store.list(path) {
                 Ok(listing) => return Ok(listing),
                 Err(error) => error,
             };
             let mut desk = self.desk();
-            let Doing::Listing { attempts, .. } = desk.threads[number] else { return Err(error) };
+            let Doing::Listing { attempts, .. } = &mut desk.threads[number] else { return Err(error) };
+            if error.has_progressed() {
+                // A page of many: the ones before it are kept, and it has its own attempts and its own time.
+                (*attempts, started) = (1, Instant::now());
+            }
+            let attempts = *attempts;
             let Some(pause) = self.retry.pause(&error, attempts, started.elapsed(), u64::from(attempts)) else {
                 return Err(error.after(attempts, started.elapsed()));
             };

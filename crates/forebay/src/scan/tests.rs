@@ -161,6 +161,8 @@ enum Does {
     Hang,
     Deny,
     FailOnce,
+    /// Comes a page further, and fails, twenty times.
+    Pages,
     Panic,
 }
 
@@ -196,10 +198,10 @@ impl Store for Scripted {
     }
 
     fn list(&self, directory: &Path) -> Result<Listing> {
-        let is_first = {
+        let times = {
             let mut listed = self.listed.lock().unwrap();
             listed.push(directory.to_owned());
-            listed.iter().filter(|path| *path == directory).count() == 1
+            listed.iter().filter(|path| *path == directory).count()
         };
         let os = |number| Err(Error::io("listed", std::io::Error::from_raw_os_error(number)).at_path(directory));
         match self.script.iter().find(|(name, _)| directory == Path::new("/proc/r").join(name)) {
@@ -208,7 +210,8 @@ impl Store for Scripted {
                 return Err(Error::internal(format!("released: {released:?}")));
             }
             Some((_, Does::Deny)) => return os(libc::EACCES),
-            Some((_, Does::FailOnce)) if is_first => return os(libc::EIO),
+            Some((_, Does::FailOnce)) if times == 1 => return os(libc::EIO),
+            Some((_, Does::Pages)) if times <= 20 => return os(libc::EIO).map_err(Error::progressed),
             Some((_, Does::Panic)) => panic!("a listing that panics"),
             _ => {}
         }
@@ -279,6 +282,13 @@ fn a_hiccup_of_any_directory_ends_nothing() {
         let index = store.scan(threads, LONG).unwrap();
         assert_eq!((index.len(), store.listed.lock().unwrap().len()), (6, 7 + 4));
     }
+}
+
+#[test]
+fn a_directory_of_many_pages_has_attempts_for_each() {
+    let (store, _) = Scripted::new(&[("b", Does::Pages)]);
+    let index = store.scan(2, LONG).unwrap();
+    assert_eq!((index.len(), store.listed.lock().unwrap().len()), (6, 7 + 20), "more than the retries of one");
 }
 
 #[test]

@@ -1,0 +1,288 @@
+//! One call to a store: what is asked of the server for it, and what is made of the answers.
+
+use std::ffi::OsStr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use forebay_core::{Error, Kind, Listing, Result, hash_words};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::list::{PaginatedListOptions, PaginatedListResult};
+use object_store::path::Path as Key;
+use object_store::{GetOptions, GetRange, ObjectMeta};
+use tokio::time::timeout;
+
+use super::Meters;
+use super::client::{Client, Pool};
+use super::verify::Algorithm;
+use super::wire::{Cause, NOTE, Note, SharedNote};
+use crate::store::{Allot, Object, Stat, Stop};
+
+/// A listing that a failed page interrupted.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) listing: Listing,
+    pub(super) token: Option<String>,
+    /// There is an object that stands for the directory itself.
+    pub(super) is_marked: bool,
+}
+
+/// A call in progress.
+pub(super) struct Call {
+    pub(super) pool: &'static Pool,
+    pub(super) client: Arc<Client>,
+    pub(super) key: String,
+    pub(super) until: Instant,
+    pub(super) stop: Option<Stop>,
+    pub(super) meters: Arc<Meters>,
+}
+
+/// An answer of which the body is still to come.
+struct Opened {
+    meta: ObjectMeta,
+    start: u64,
+    body: BoxStream<'static, object_store::Result<Bytes>>,
+    note: Note,
+}
+
+/// What came of a body, and why no more.
+struct Filled {
+    buffer: Vec<u8>,
+    broke: Option<Cause>,
+}
+
+impl Call {
+    /// Asks once. Nothing within the read timeout, or until the end of the call, is silence.
+    fn ask<T: Send + 'static>(
+        &self,
+        doing: &str,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Result<(T, Note)> {
+        let note = SharedNote::default();
+        let wait = self.client.read_timeout.min(self.until.saturating_duration_since(Instant::now()));
+        // Made in the runtime: a timer needs one.
+        let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
+        // The task keeps the time; the caller waits a little longer, in case the runtime itself is stuck.
+        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), self.stop.as_ref(), task);
+        let note = note.lock().clone();
+        self.meters.requests.fetch_add(note.requests, Relaxed);
+        match done? {
+            Some(Ok(Ok(value))) => Ok((value, note)),
+            Some(Ok(Err(error))) => {
+                self.meters.throttles.fetch_add(note.is_throttled().into(), Relaxed);
+                Err(self.client.server().failed(doing, &note, &error))
+            }
+            Some(Err(_)) | None => Err(self.client.server().silent(wait)),
+        }
+    }
+
+    fn key(&self) -> Result<Key> {
+        Key::parse(&self.key)
+            .map_err(|error| Error::new(Kind::NotFound, format!("has a name that its client does not accept: {error}")))
+    }
+
+    fn open(&self, options: GetOptions) -> Result<Opened> {
+        let (store, key) = (Arc::clone(&self.client.store), self.key()?);
+        let (got, note) = self.ask("read", async move { store.get_opts(&key, options).await })?;
+        Ok(Opened { start: got.range.start, meta: got.meta.clone(), body: got.into_stream(), note })
+    }
+
+    pub(super) fn head(&self) -> Result<ObjectMeta> {
+        let (store, key) = (Arc::clone(&self.client.store), self.key()?);
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let (got, _) = self.ask("examined", async move { store.get_opts(&key, options).await })?;
+        Ok(got.meta)
+    }
+
+    /// Takes the rest of an object from a body.
+    fn fill(
+        &self,
+        mut body: BoxStream<'static, object_store::Result<Bytes>>,
+        mut buffer: Vec<u8>,
+        size: usize,
+    ) -> Result<Filled> {
+        let read_timeout = self.client.read_timeout;
+        let left = self.until.saturating_duration_since(Instant::now());
+        let task = async move {
+            let mut broke = None;
+            while buffer.len() < size {
+                broke = match timeout(read_timeout, body.next()).await {
+                    Ok(Some(Ok(piece))) if piece.len() <= size - buffer.len() => {
+                        buffer.extend_from_slice(&piece);
+                        continue;
+                    }
+                    Ok(Some(Ok(_))) => Some(Cause::Other("more came than was announced".to_owned())),
+                    Ok(Some(Err(error))) => Some(Cause::of(&error)),
+                    Ok(None) => Some(Cause::Reset),
+                    Err(_) => Some(Cause::Timeout),
+                };
+                break;
+            }
+            if broke.is_none() {
+                // To its end, so that its connection can be used again.
+                let _end = timeout(Duration::from_millis(100), body.next()).await;
+            }
+            Filled { buffer, broke }
+        };
+        let filled = self.pool.run(Instant::now() + left, self.stop.as_ref(), task)?;
+        filled.ok_or_else(|| self.client.server().silent(left))
+    }
+
+    pub(super) fn read(&mut self, allot: &mut Allot<'_>) -> Result<Object> {
+        /// A body that breaks more often than this, though it comes further each time, is left to the loader's pauses.
+        const MAX_RESUMED: u32 = 16;
+        let Opened { meta, mut body, note, .. } = self.open(GetOptions::default())?;
+        if meta.size == 0 {
+            self.is_really_empty()?;
+        }
+        let asked = Instant::now();
+        let allotted = allot(meta.size);
+        // Waiting for memory is not the storage's fault.
+        self.until += asked.elapsed();
+        let mut buffer = allotted?;
+        let size = meta.size as usize;
+        buffer.clear();
+        buffer.try_reserve_exact(size).map_err(|_| {
+            Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size} bytes)"))
+        })?;
+        let mut resumed = 0;
+        loop {
+            let had = buffer.len();
+            let filled = self.fill(body, buffer, size)?;
+            buffer = filled.buffer;
+            self.meters.bytes.fetch_add((buffer.len() - had) as u64, Relaxed);
+            let Some(cause) = filled.broke else { break };
+            let (have, cut) =
+                (buffer.len() as u64, |cause| self.client.server().cut(cause, buffer.len() as u64, meta.size));
+            let Some(etag) = meta.e_tag.clone().filter(|_| have > had as u64 && resumed < MAX_RESUMED) else {
+                return Err(cut(&cause));
+            };
+            resumed += 1;
+            self.meters.resumed.fetch_add(1, Relaxed);
+            let is_strong = !etag.starts_with("W/");
+            let next = self.open(GetOptions {
+                range: Some(GetRange::Bounded(have..meta.size)),
+                if_match: is_strong.then(|| etag.clone()),
+                ..GetOptions::default()
+            })?;
+            // A server need not know If-Match.
+            if next.meta.e_tag.as_deref() != Some(&etag) || next.meta.size != meta.size || next.start != have {
+                return Err(Error::new(Kind::Changed, "changed while it was read (its etag is another one)"));
+            }
+            body = next.body;
+        }
+        self.verify(&note, &buffer)?;
+        Ok(Object { bytes: buffer.into(), stat: stat_of(&meta) })
+    }
+
+    /// An empty answer is more often a broken server than an empty object.
+    fn is_really_empty(&self) -> Result<()> {
+        let size = self.head()?.size;
+        if size == 0 {
+            return Ok(());
+        }
+        Err(self.client.server().cut(&Cause::Other("the answer was empty".to_owned()), 0, size))
+    }
+
+    /// Compares with what the server says the bytes add up to. That they do not is told once: when a second read gives
+    /// the same bytes, it is the server's word that is wrong.
+    fn verify(&self, note: &Note, bytes: &[u8]) -> Result<()> {
+        let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
+        let Some(got) = checksum.differs(bytes) else { return Ok(()) };
+        self.meters.mismatches.fetch_add(1, Relaxed);
+        let mut doubted = self.client.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+        if doubted.remove(&self.key).as_ref() == Some(&got) {
+            return Ok(());
+        }
+        /// Those that were never read again are not kept for ever.
+        const MAX_DOUBTED: usize = 10_000;
+        if doubted.len() >= MAX_DOUBTED {
+            doubted.clear();
+        }
+        doubted.insert(self.key.clone(), got.clone());
+        let (name, expected) = (checksum.algorithm.name(), &checksum.expected);
+        let message =
+            format!("came as {} bytes that are not those stored ({name}: expected {expected}, got {got})", bytes.len());
+        let hint = match checksum.algorithm {
+            Algorithm::EtagMd5 => {
+                "a proxy cut or changed it; if the server's etags are no MD5, set verify_checksums=False"
+            }
+            _ => "a proxy or the network cut or changed it",
+        };
+        Err(Error::new(Kind::Unavailable, message).transient().with_hint(hint))
+    }
+
+    /// One page of a directory.
+    fn page(&self, token: Option<String>, max_keys: Option<usize>) -> Result<PaginatedListResult> {
+        let Some(lister) = self.client.lister.clone() else {
+            return Err(Error::config("cannot be listed, because HTTP has no listing")
+                .with_hint("give the names in a manifest: ImageFolder(manifest=…)"));
+        };
+        let prefix = if self.key.is_empty() { String::new() } else { format!("{}/", self.key) };
+        let options = PaginatedListOptions {
+            delimiter: Some("/".into()),
+            page_token: token,
+            max_keys,
+            ..PaginatedListOptions::default()
+        };
+        let request = async move {
+            let prefix = (!prefix.is_empty()).then_some(prefix.as_str());
+            lister.list_paginated(prefix, options).await
+        };
+        self.ask("listed", request).map(|(page, _)| page)
+    }
+
+    /// Whether there are objects below the name, as below that of a directory.
+    pub(super) fn is_directory(&self) -> bool {
+        let is_empty =
+            |page: PaginatedListResult| page.result.objects.is_empty() && page.result.common_prefixes.is_empty();
+        self.client.lister.is_some() && self.page(None, Some(1)).is_ok_and(|page| !is_empty(page))
+    }
+
+    /// The last part of a name, if it lies directly in this directory.
+    fn name<'a>(&self, key: &'a Key) -> Option<&'a str> {
+        let key = key.as_ref();
+        let name = if self.key.is_empty() { key } else { key.strip_prefix(&self.key)?.strip_prefix('/')? };
+        (!name.is_empty()).then_some(name)
+    }
+
+    pub(super) fn list(&self, partial: &mut Partial) -> Result<()> {
+        let mut has_progressed = false;
+        loop {
+            let page = match self.page(partial.token.clone(), None) {
+                Ok(page) => page,
+                Err(error) if has_progressed => return Err(error.progressed()),
+                Err(error) => return Err(error),
+            };
+            for directory in &page.result.common_prefixes {
+                if let Some(name) = self.name(directory) {
+                    partial.listing.push(OsStr::new(name), true);
+                }
+            }
+            for object in &page.result.objects {
+                match self.name(&object.location) {
+                    Some(name) => partial.listing.push(OsStr::new(name), false),
+                    // An object that stands for the directory itself.
+                    None => partial.is_marked = true,
+                }
+            }
+            has_progressed = true;
+            partial.token = page.page_token;
+            if partial.token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Servers tell the time of a change in seconds. What stands in for the rest is made of the etag, so that two versions of
+/// one second are two.
+pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
+    let etag = meta.e_tag.as_deref().unwrap_or_default();
+    let words: Vec<_> = etag.bytes().map(u64::from).collect();
+    let fraction = if etag.is_empty() { 0 } else { (hash_words(&words) % 1_000_000_000) as i64 };
+    let seconds = meta.last_modified.timestamp();
+    Stat { size_bytes: meta.size, mtime_ns: seconds.saturating_mul(1_000_000_000).saturating_add(fraction) }
+}

@@ -1,0 +1,350 @@
+//! One runtime for a process, and one client for each place and set of keys, so that connections are used again.
+//!
+//! A forked child has neither: their threads are not there. It makes its own, and leaves those it inherited alone.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_core::{Error, Kind, Result};
+use futures_util::future::{Either, select};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use tokio::runtime::{Builder, Runtime};
+
+use super::failure::Server;
+use super::location::{Location, Protocol};
+use super::options::{Secret, StorageOptions, is_secret, scrub, translate};
+use super::profile;
+use super::verify::basic;
+use super::wire::Connector;
+use crate::machine;
+use crate::store::Stop;
+
+/// A connection that nothing comes through for so long is taken to be dead. Not measured.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a client is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) location: Location,
+    pub(crate) options: StorageOptions,
+}
+
+/// Speaks to one place with one set of keys.
+pub(crate) struct Client {
+    pub(crate) protocol: Protocol,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// `None` where there is no listing.
+    pub(crate) lister: Option<Arc<dyn PaginatedListStore>>,
+    pub(crate) secrets: Vec<Secret>,
+    /// How long nothing may come.
+    pub(crate) read_timeout: Duration,
+    /// How long a whole read may take, beside its caller's deadline.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) verifies: bool,
+    /// Objects whose bytes did not add up, and to what: two reads that agree are believed.
+    pub(crate) doubted: Mutex<HashMap<String, String>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("protocol", &self.protocol).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn server(&self) -> Server<'_> {
+        Server { protocol: self.protocol, secrets: &self.secrets }
+    }
+}
+
+/// What a process has for all its remote stores.
+pub(crate) struct Pool {
+    process: u32,
+    runtime: Runtime,
+    clients: Mutex<Vec<(Place, Arc<Client>)>>,
+}
+
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Pool {
+    /// This process's.
+    pub(crate) fn get() -> Result<&'static Self> {
+        let current = POOL.load(SeqCst);
+        // SAFETY: what is stored there was leaked by `start`, and is never freed.
+        if let Some(pool) = unsafe { current.as_ref() }
+            && pool.process == std::process::id()
+        {
+            return Ok(pool);
+        }
+        let fresh = Box::into_raw(Box::new(Self::start()?));
+        match POOL.compare_exchange(current, fresh, SeqCst, SeqCst) {
+            // SAFETY: it was just leaked.
+            Ok(_) => Ok(unsafe { &*fresh }),
+            Err(_) => {
+                // Another thread was first. SAFETY: nobody else has seen this one.
+                drop(unsafe { Box::from_raw(fresh) });
+                Self::get()
+            }
+        }
+    }
+
+    fn start() -> Result<Self> {
+        // It fails where one is installed already, which will do.
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        // They move bytes from sockets to buffers; decoding needs the processors more. Not measured.
+        let threads = (machine::available_cpus() / 4).clamp(1, 4);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .max_blocking_threads(8) // they resolve names
+            .thread_name("forebay-remote")
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| Error::io("given the threads of its client", error))?;
+        Ok(Self { process: std::process::id(), runtime, clients: Mutex::default() })
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Vec<(Place, Arc<Client>)>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client for a place; made when it is first asked for.
+    pub(crate) fn client(&self, place: &Place) -> Result<Arc<Client>> {
+        /// Beyond it the oldest goes: keys that change every hour would otherwise fill the memory.
+        const MAX_CLIENTS: usize = 16;
+        let mut clients = self.clients();
+        if let Some((_, client)) = clients.iter().find(|(other, _)| other == place) {
+            return Ok(Arc::clone(client));
+        }
+        let client = {
+            let _entered = self.runtime.enter();
+            Arc::new(build(place)?)
+        };
+        if clients.len() >= MAX_CLIENTS {
+            clients.remove(0);
+        }
+        clients.push((place.clone(), Arc::clone(&client)));
+        Ok(client)
+    }
+
+    /// Runs a task and waits for it, until `until` or until `stop` is raised. What is not waited for any more is ended.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        until: Instant,
+        stop: Option<&Stop>,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<Option<T>> {
+        let (give, take) = sync_channel(1);
+        let stopped = stop.map(Stop::wait);
+        let task = self.runtime.spawn(async move {
+            let task = std::pin::pin!(task);
+            let done = match stopped {
+                None => Some(task.await),
+                Some(stopped) => match select(task, std::pin::pin!(stopped)).await {
+                    Either::Left((done, _)) => Some(done),
+                    Either::Right(_) => None,
+                },
+            };
+            // Whoever asked may have given up.
+            let _given = give.send(done);
+        });
+        match take.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Some(done)) => Ok(Some(done)),
+            Ok(None) => Err(Error::new(Kind::Stopped, "the loader was closed during a read")),
+            Err(RecvTimeoutError::Timeout) => {
+                task.abort();
+                Ok(None)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Error::internal("made a task of its client panic")),
+        }
+    }
+}
+
+fn build(place: &Place) -> Result<Client> {
+    let Place { location, options } = place;
+    let mut options = options.over(&location.options);
+    let read_timeout = options.take_seconds("read_timeout")?.unwrap_or(READ_TIMEOUT);
+    let timeout = options.take_seconds("timeout")?;
+    let verifies = options.take_bool("verify_checksums")?.unwrap_or(true);
+    let connect_timeout = options.take_seconds("connect_timeout")?.unwrap_or(CONNECT_TIMEOUT);
+    let base = ClientOptions::new().with_timeout_disabled().with_connect_timeout(connect_timeout);
+    let mut secrets: Vec<_> =
+        options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect();
+    let (store, lister, found): Built = match location.protocol {
+        Protocol::S3 => s3(location, options, base)?,
+        Protocol::Gcs => gcs(location, options, base)?,
+        Protocol::Azure => azure(location, options, base)?,
+        Protocol::Http => http(location, options, base)?,
+    };
+    secrets.extend(found);
+    // Of a shared access signature, the part that signs is the secret, however the rest of it is written.
+    let parts: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
+    secrets.extend(parts);
+    let doubted = Mutex::default();
+    Ok(Client { protocol: location.protocol, store, lister, secrets, read_timeout, timeout, verifies, doubted })
+}
+
+fn signature_of(text: &str) -> Vec<String> {
+    let parts = text.trim_start_matches('?').split('&').filter_map(|part| part.strip_prefix("sig="));
+    let plain = |part: &str| percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned();
+    parts.flat_map(|part| [part.to_owned(), plain(part)]).collect()
+}
+
+type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn PaginatedListStore>>, Vec<Secret>);
+
+/// The loader is the one that tries again.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+/// Hands every option to a builder, under the name that it knows.
+fn configure<B, K: FromStr>(
+    protocol: Protocol,
+    options: &StorageOptions,
+    mut builder: B,
+    set: impl Fn(B, K, &str) -> B,
+) -> Result<B> {
+    for (name, value) in options.iter() {
+        let (known, value) = match translate(protocol, name, value.reveal())? {
+            Some((known, value)) => (known, value),
+            None => (name, value.reveal().to_owned()),
+        };
+        let key = known.parse().map_err(|_| {
+            Error::config(format!("storage_options[{name:?}]: expected an option of {}", protocol.name()))
+                .with_hint("the names are those of fsspec and of object_store: see docs/remote.md")
+        })?;
+        builder = set(builder, key, &value);
+    }
+    Ok(builder)
+}
+
+fn built<S>(protocol: Protocol, result: object_store::Result<S>, secrets: &[Secret]) -> Result<Arc<S>> {
+    result.map(Arc::new).map_err(|error| {
+        let why = scrub(&error.to_string(), secrets);
+        Error::config(format!("storage_options: {} does not accept them: {why}", protocol.name()))
+    })
+}
+
+fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
+    // Asks for the checksum that was stored with an object.
+    let header = (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"));
+    let base = base.with_default_headers(HeaderMap::from_iter([header]));
+    let mut builder = AmazonS3Builder::from_env().with_client_options(base);
+    let profile = options.take("profile").map(|profile| profile.reveal().to_owned());
+    let has_keys = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
+    let from_environment = || std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty() && !has_keys);
+    if let Some(profile) = profile.or_else(from_environment) {
+        for (name, value) in profile::settings(&profile)? {
+            if let Ok(key) = name.parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+    }
+    builder = configure(Protocol::S3, &options, builder, |builder, key: AmazonS3ConfigKey, value| {
+        builder.with_config(key, value)
+    })?;
+    let get = |key| builder.get_config_value(&key);
+    let secrets: Vec<_> =
+        [AmazonS3ConfigKey::SecretAccessKey, AmazonS3ConfigKey::Token, AmazonS3ConfigKey::AccessKeyId]
+            .into_iter()
+            .filter_map(get)
+            .map(Secret::new)
+            .collect();
+    let endpoint = get(AmazonS3ConfigKey::S3Endpoint).or_else(|| get(AmazonS3ConfigKey::Endpoint));
+    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
+        builder = builder.with_allow_http(true);
+    }
+    let store = builder
+        .with_bucket_name(&location.bucket)
+        .with_retry(no_retries())
+        .with_http_connector(Connector { are_headers_signed: true })
+        .build();
+    let store = built(Protocol::S3, store, &secrets)?;
+    Ok((Arc::clone(&store) as _, Some(store), secrets))
+}
+
+fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
+    let builder = GoogleCloudStorageBuilder::from_env().with_client_options(base);
+    let mut builder = configure(Protocol::Gcs, &options, builder, |builder, key: GoogleConfigKey, value| {
+        builder.with_config(key, value)
+    })?;
+    let get = |key| builder.get_config_value(&key);
+    let secrets: Vec<_> = [GoogleConfigKey::ServiceAccountKey, GoogleConfigKey::BearerToken]
+        .into_iter()
+        .filter_map(get)
+        .map(Secret::new)
+        .collect();
+    if get(GoogleConfigKey::BaseUrl).is_some_and(|url| url.starts_with("http://")) {
+        builder = builder.with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), "true");
+    }
+    let store = builder
+        .with_bucket_name(&location.bucket)
+        .with_retry(no_retries())
+        .with_http_connector(Connector { are_headers_signed: false })
+        .build();
+    let store = built(Protocol::Gcs, store, &secrets)?;
+    Ok((Arc::clone(&store) as _, Some(store), secrets))
+}
+
+fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
+    let builder = MicrosoftAzureBuilder::from_env().with_client_options(base);
+    let mut builder = configure(Protocol::Azure, &options, builder, |builder, key: AzureConfigKey, value| {
+        builder.with_config(key, value)
+    })?;
+    let get = |key| builder.get_config_value(&key);
+    let secrets: Vec<_> =
+        [AzureConfigKey::AccessKey, AzureConfigKey::SasKey, AzureConfigKey::Token, AzureConfigKey::ClientSecret]
+            .into_iter()
+            .filter_map(get)
+            .map(Secret::new)
+            .collect();
+    if get(AzureConfigKey::Endpoint).is_some_and(|endpoint| endpoint.starts_with("http://")) {
+        builder = builder.with_allow_http(true);
+    }
+    let store = builder
+        .with_container_name(&location.bucket)
+        .with_retry(no_retries())
+        .with_http_connector(Connector { are_headers_signed: false })
+        .build();
+    let store = built(Protocol::Azure, store, &secrets)?;
+    Ok((Arc::clone(&store) as _, Some(store), secrets))
+}
+
+fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
+    let authorization = match (options.take("username"), options.take("password"), options.take("token")) {
+        (_, _, Some(token)) => Some(format!("Bearer {}", token.reveal())),
+        (Some(user), password, None) => {
+            Some(basic(user.reveal(), password.as_ref().map(Secret::reveal).unwrap_or_default()))
+        }
+        (None, _, None) => None,
+    };
+    let mut base = base.with_allow_http(true);
+    if let Some(authorization) = &authorization {
+        let mut value = HeaderValue::from_str(authorization)
+            .map_err(|_| Error::config("storage_options: expected a name and a password without line ends"))?;
+        value.set_sensitive(true);
+        base = base.with_default_headers(HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]));
+    }
+    let base =
+        configure(Protocol::Http, &options, base, |base, key: ClientConfigKey, value| base.with_config(key, value))?;
+    let secrets: Vec<_> = authorization.into_iter().map(Secret::new).collect();
+    let store = HttpBuilder::new()
+        .with_url(format!("{}/", location.base))
+        .with_client_options(base)
+        .with_retry(no_retries())
+        .with_http_connector(Connector { are_headers_signed: false })
+        .build();
+    let store = built(Protocol::Http, store, &secrets)?;
+    Ok((store, None, secrets))
+}

@@ -1,0 +1,237 @@
+//! What went wrong, in words: by the status of an answer, or by why there was none. No URL and nothing secret in it.
+
+use std::time::Duration;
+
+use forebay_core::{Error, Kind};
+
+use super::location::Protocol;
+use super::options::{Secret, scrub};
+use super::wire::{Cause, Note};
+
+/// Whom a message is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Server<'a> {
+    pub(crate) protocol: Protocol,
+    pub(crate) secrets: &'a [Secret],
+}
+
+impl Server<'_> {
+    /// A request failed. `doing` names it, as in "could not be {doing}"; `otherwise` is what the client said.
+    pub(crate) fn failed(self, doing: &str, note: &Note, otherwise: &object_store::Error) -> Error {
+        let is_error = note.status.is_some_and(|status| !status.is_success());
+        match (&note.cause, note.status) {
+            (Some(cause), _) => self.unanswered(doing, note, cause),
+            (None, Some(_)) if is_error => self.answered(doing, note),
+            _ => self.unclear(doing, note, otherwise),
+        }
+    }
+
+    fn answered(self, doing: &str, note: &Note) -> Error {
+        let status = note.status.map_or(0, |status| status.as_u16());
+        let reason = note.status.and_then(|status| status.canonical_reason()).unwrap_or_default();
+        let code = note.code.as_deref().unwrap_or(reason);
+        let said = note.said.as_deref().map_or(String::new(), |said| format!(": {}", scrub(said, self.secrets)));
+        let id = note.request_id.as_deref().map_or(String::new(), |id| format!(" (request id {id})"));
+        let message = format!("could not be {doing}: {} answered {status} {code}{said}{id}", self.protocol.name());
+        let new = |kind| Error::new(kind, message.clone());
+        if note.is_throttled() {
+            return new(Kind::Unavailable)
+                .throttled(note.retry_after)
+                .with_hint("the store asks for fewer requests: they are made fewer, and wait as long as it says");
+        }
+        match (status, code) {
+            (_, "RequestTimeout" | "InternalError" | "OperationTimedOut") => new(Kind::Unavailable).transient(),
+            (_, "ExpiredToken" | "TokenRefreshRequired" | "RequestTimeTooSkewed" | "InvalidToken") => {
+                new(Kind::Denied).with_hint("the keys have expired or this machine's clock is wrong: renew them")
+            }
+            (404 | 410, _) => new(Kind::NotFound).with_hint(
+                "was it deleted after it was listed? construct the dataset again; of a bucket, check its name and \
+                 the endpoint",
+            ),
+            (401 | 403 | 407, _) => new(Kind::Denied).with_hint(credentials_hint(self.protocol)),
+            (412 | 416, _) => Error::new(
+                Kind::Changed,
+                format!("changed while it was read: {} answered {status}{id}", self.protocol.name()),
+            ),
+            (408 | 425 | 500 | 502 | 504 | 509, _) => new(Kind::Unavailable).transient().with_hint(SERVER_HINT),
+            (301 | 302 | 307 | 308 | 400, _) => {
+                new(Kind::Unavailable).with_hint("check the region, the endpoint and the name of the bucket")
+            }
+            _ => new(Kind::Unavailable).with_hint(SERVER_HINT),
+        }
+    }
+
+    fn unanswered(self, doing: &str, note: &Note, cause: &Cause) -> Error {
+        let host = &note.host;
+        let failed = |what: String| Error::new(Kind::Unavailable, format!("could not be {doing}: {what}"));
+        // The address at which a cloud's machines find their own keys.
+        if host == "169.254.169.254" || host == "metadata.google.internal" || host.starts_with("metadata") {
+            return Error::new(
+                Kind::Denied,
+                format!("could not be {doing}: there are no credentials, and this machine is given none ({host})"),
+            )
+            .with_hint(credentials_hint(self.protocol));
+        }
+        match cause {
+            Cause::Dns => failed(format!("the name {host:?} could not be resolved"))
+                .transient()
+                .with_hint("check the endpoint's name and this machine's DNS (`getent hosts NAME`)"),
+            Cause::Tls(why) => failed(format!("no secure connection to {host:?}: {}", scrub(why, self.secrets)))
+                .with_hint(
+                    "the server's certificate is not trusted here, or it speaks no TLS: check the endpoint, or install \
+                     its authority's certificate",
+                ),
+            Cause::Refused => failed(format!("{host:?} refused the connection"))
+                .transient()
+                .with_errno(libc::ECONNREFUSED)
+                .with_hint("is the server up, and the port right?"),
+            Cause::Reset => failed(format!("{host:?} closed the connection")).transient().with_errno(libc::ECONNRESET),
+            Cause::Timeout => {
+                Error::new(Kind::Timeout, format!("could not be {doing}: no connection to {host:?} in time"))
+                    .transient()
+                    .with_hint(
+                        "check the endpoint, and the firewall between; raise connect_timeout if it is only far away",
+                    )
+            }
+            Cause::Other(why) => failed(format!("asking {host:?} failed: {}", scrub(why, self.secrets))).transient(),
+        }
+    }
+
+    /// No answer of the server is to blame: its headers were not understood, or it was not even asked.
+    fn unclear(self, doing: &str, note: &Note, otherwise: &object_store::Error) -> Error {
+        if let object_store::Error::InvalidPath { source } = otherwise {
+            return Error::new(Kind::Unavailable, format!("could not be {doing}: {source}")).with_hint(
+                "empty parts and control characters in the names of objects are not supported: rename them",
+            );
+        }
+        let is_asked = note.status.is_some();
+        let mut why = otherwise.to_string();
+        let mut next = std::error::Error::source(otherwise);
+        while let Some(error) = next {
+            why = error.to_string();
+            next = error.source();
+        }
+        let error = Error::new(
+            Kind::Unavailable,
+            format!("could not be {doing}: {}", scrub(&without_urls(&why), self.secrets)),
+        );
+        // A body that broke while the client read it by itself, as that of a listing.
+        if is_asked { error.transient() } else { error.with_hint(credentials_hint(self.protocol)) }
+    }
+
+    /// The server said nothing for too long.
+    pub(crate) fn silent(self, within: Duration) -> Error {
+        let message = format!("did not answer within {:.1} s ({})", within.as_secs_f64(), self.protocol.name());
+        Error::new(Kind::Timeout, message).transient()
+    }
+
+    /// The body ended before its end, and could not be gone on with.
+    pub(crate) fn cut(self, cause: &Cause, have: u64, size: u64) -> Error {
+        let why = match cause {
+            Cause::Timeout => "nothing more came in time".to_owned(),
+            Cause::Reset => "the connection was closed".to_owned(),
+            Cause::Other(why) => scrub(&without_urls(why), self.secrets),
+            other => format!("{other:?}"),
+        };
+        Error::new(Kind::Unavailable, format!("ended early (expected {size} bytes, got {have}): {why}"))
+            .transient()
+            .with_hint(SERVER_HINT)
+    }
+}
+
+const SERVER_HINT: &str = "the store is failing: look at its own log; raise `retries` if it recovers by itself";
+
+fn credentials_hint(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::S3 => {
+            "give keys by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by storage_options={\"profile\": …}, or \
+             {\"anon\": True} for a public bucket; a missing object looks like this too where listing is not allowed"
+        }
+        Protocol::Gcs => {
+            "give a key by GOOGLE_APPLICATION_CREDENTIALS or storage_options={\"service_account_path\": …}, or \
+             {\"anon\": True} for a public bucket"
+        }
+        Protocol::Azure => {
+            "give AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or storage_options={\"sas_token\": …}, or \
+             {\"anon\": True} for a public container"
+        }
+        Protocol::Http => "give storage_options={\"username\": …, \"password\": …} or {\"token\": …}",
+    }
+}
+
+/// A URL may be signed: of text that others wrote, none is kept.
+fn without_urls(text: &str) -> String {
+    let words = text.split(' ').map(|word| if word.contains("://") { "(URL)" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::StatusCode;
+
+    fn answered(status: u16, code: &str) -> Error {
+        let secrets = [Secret::new("hunter2hunter2")];
+        let note = Note {
+            status: Some(StatusCode::from_u16(status).unwrap()),
+            code: Some(code.to_owned()),
+            said: Some("no hunter2hunter2".to_owned()),
+            request_id: Some("ID7".to_owned()),
+            retry_after: Some(Duration::from_secs(3)),
+            ..Note::default()
+        };
+        let server = Server { protocol: Protocol::S3, secrets: &secrets };
+        server.failed(
+            "read",
+            &note,
+            &object_store::Error::NotImplemented { operation: String::new(), implementer: String::new() },
+        )
+    }
+
+    #[test]
+    fn every_status_has_its_kind() {
+        for (status, code, kind, is_transient) in [
+            (404, "NoSuchKey", Kind::NotFound, false),
+            (403, "AccessDenied", Kind::Denied, false),
+            (401, "", Kind::Denied, false),
+            (400, "ExpiredToken", Kind::Denied, false),
+            (400, "RequestTimeout", Kind::Unavailable, true),
+            (412, "PreconditionFailed", Kind::Changed, false),
+            (416, "InvalidRange", Kind::Changed, false),
+            (429, "", Kind::Unavailable, true),
+            (503, "SlowDown", Kind::Unavailable, true),
+            (500, "InternalError", Kind::Unavailable, true),
+            (400, "Weird", Kind::Unavailable, false),
+        ] {
+            let error = answered(status, code);
+            assert_eq!((error.kind(), error.is_transient()), (kind, is_transient), "{status} {code}");
+            assert!(!format!("{error} {} {error:?}", error.hint()).contains("hunter2"), "{error:?}");
+            assert_eq!(error.is_throttled(), matches!(status, 429 | 503));
+        }
+        let error = answered(503, "SlowDown");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
+        assert_eq!(error.message(), "could not be read: S3 answered 503 SlowDown: no *** (request id ID7)");
+    }
+
+    #[test]
+    fn why_there_was_no_answer_is_said() {
+        let server = Server { protocol: Protocol::S3, secrets: &[] };
+        let said = |cause| {
+            let note = Note { host: "s3.example".to_owned(), cause: Some(cause), ..Note::default() };
+            let error = server.failed(
+                "read",
+                &note,
+                &object_store::Error::NotImplemented { operation: String::new(), implementer: String::new() },
+            );
+            (error.kind(), error.is_transient(), error.message().to_owned())
+        };
+        assert_eq!(
+            said(Cause::Dns),
+            (Kind::Unavailable, true, "could not be read: the name \"s3.example\" could not be resolved".into())
+        );
+        assert!(!said(Cause::Tls("invalid peer certificate: UnknownIssuer".into())).1);
+        assert_eq!(said(Cause::Timeout).0, Kind::Timeout);
+        assert!(said(Cause::Refused).1 && said(Cause::Reset).1);
+        assert_eq!(without_urls("Error performing GET http://h/x?sig=1 in 1s"), "Error performing GET (URL) in 1s");
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether the bytes are those that the server has, where it says what they add up to.
+//!
+//! CRCs cost nothing that can be measured beside the network; MD5 costs 0.15 ms for 100 KB, and is used only where the
+//! server gives nothing else: it is what the etag of a plain S3 object is.
+
+use http::HeaderMap;
+use md5::{Digest as _, Md5};
+
+/// What the bytes of an object add up to, as its server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Checksum {
+    pub(crate) algorithm: Algorithm,
+    /// As it is sent: base64, or hexadecimal in an etag.
+    pub(crate) expected: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    Crc64Nvme,
+    Crc32c,
+    Crc32,
+    Md5,
+    /// In hexadecimal, guessed from the form of an etag: some servers have etags that look like it and are not.
+    EtagMd5,
+}
+
+impl Algorithm {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Crc64Nvme => "CRC64NVME",
+            Self::Crc32c => "CRC32C",
+            Self::Crc32 => "CRC32",
+            Self::Md5 => "MD5",
+            Self::EtagMd5 => "MD5 of its etag",
+        }
+    }
+}
+
+impl Checksum {
+    /// The cheapest that the headers of a whole object have.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let get = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        // Of an object in parts it is of the parts' checksums, not of the bytes.
+        let is_whole = |value: &&str| !value.contains('-') && get("x-amz-checksum-type") != Some("COMPOSITE");
+        let named = |algorithm, expected: &str| Some(Self { algorithm, expected: expected.to_owned() });
+        for (header, algorithm) in [
+            ("x-amz-checksum-crc64nvme", Algorithm::Crc64Nvme),
+            ("x-amz-checksum-crc32c", Algorithm::Crc32c),
+            ("x-amz-checksum-crc32", Algorithm::Crc32),
+        ] {
+            if let Some(value) = get(header).filter(is_whole) {
+                return named(algorithm, value);
+            }
+        }
+        // What is stored compressed may be sent unpacked, and then adds up to something else.
+        let is_plain = get("x-goog-stored-content-encoding").is_none_or(|encoding| encoding == "identity");
+        for hash in headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok()) {
+            if let Some(value) =
+                hash.split(',').find_map(|part| part.trim().strip_prefix("crc32c=")).filter(|_| is_plain)
+            {
+                return named(Algorithm::Crc32c, value);
+            }
+        }
+        if let Some(value) = get("content-md5").filter(|_| is_plain) {
+            return named(Algorithm::Md5, value);
+        }
+        let is_encrypted = get("x-amz-server-side-encryption").is_some_and(|value| value.starts_with("aws:kms"))
+            || get("x-amz-server-side-encryption-customer-algorithm").is_some();
+        let etag = get("etag")?.trim_matches('"');
+        let is_md5 = etag.len() == 32 && etag.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_md5 && is_plain && !is_encrypted)
+            .then(|| Self { algorithm: Algorithm::EtagMd5, expected: etag.to_ascii_lowercase() })
+    }
+
+    /// What these bytes add up to, where that is not what is expected.
+    pub(crate) fn differs(&self, bytes: &[u8]) -> Option<String> {
+        use crc_fast::{CrcAlgorithm, checksum};
+        let crc32 = |algorithm| base64(&(checksum(algorithm, bytes) as u32).to_be_bytes());
+        let got = match self.algorithm {
+            Algorithm::Crc64Nvme => base64(&checksum(CrcAlgorithm::Crc64Nvme, bytes).to_be_bytes()),
+            Algorithm::Crc32c => crc32(CrcAlgorithm::Crc32Iscsi),
+            Algorithm::Crc32 => crc32(CrcAlgorithm::Crc32IsoHdlc),
+            Algorithm::Md5 => base64(&Md5::digest(bytes)),
+            Algorithm::EtagMd5 => Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        (got != self.expected).then_some(got)
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0_u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = LETTERS[(word >> (18 - 6 * place)) as usize & 63];
+            text.push(if place <= chunk.len() { letter as char } else { '=' });
+        }
+    }
+    text
+}
+
+/// Authorization by name and password.
+pub(crate) fn basic(username: &str, password: &str) -> String {
+    format!("Basic {}", base64(format!("{username}:{password}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(headers: &[(&'static str, &str)]) -> Option<Checksum> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        Checksum::of(&map)
+    }
+
+    #[test]
+    fn known_sums_of_known_bytes() {
+        // The check values of the catalogues are those of "123456789".
+        for (name, value) in [
+            ("x-amz-checksum-crc64nvme", "rosUhgp5mIg="),
+            ("x-amz-checksum-crc32c", "4waSgw=="),
+            ("x-amz-checksum-crc32", "y/Q5Jg=="),
+            ("x-goog-hash", "crc32c=4waSgw==,md5=xx"),
+            ("content-md5", "JfnnlDI7RTiF9RgfG2JNCw=="),
+            ("etag", "\"25f9e794323b453885f5181f1b624d0b\""),
+        ] {
+            let checksum = of(&[(name, value)]).unwrap();
+            assert_eq!(checksum.differs(b"123456789"), None, "{name}");
+            assert!(checksum.differs(b"123456780").is_some(), "{name}");
+            assert!(checksum.differs(b"").is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn sums_that_are_not_of_the_bytes_are_left_alone() {
+        let md5 = ("etag", "\"25f9e794323b453885f5181f1b624d0b\"");
+        assert_eq!(of(&[("x-amz-checksum-crc32", "AAAA-2"), ("etag", "\"25f9e794323b453885f5181f1b624d0b-2\"")]), None);
+        assert_eq!(of(&[md5, ("x-amz-server-side-encryption", "aws:kms")]), None);
+        assert_eq!(of(&[("x-goog-hash", "crc32c=4waSgw=="), ("x-goog-stored-content-encoding", "gzip")]), None);
+        assert_eq!(of(&[("etag", "W/\"5f-12\"")]), None);
+    }
+
+    #[test]
+    fn base64_is_the_usual_one() {
+        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}

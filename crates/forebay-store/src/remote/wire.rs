@@ -1,0 +1,233 @@
+//! What goes over the wire: every request passes here, is counted, and what its answer said beside the bytes is noted
+//! for whoever asked. Nothing is tried again here.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use http::{HeaderMap, Method, StatusCode};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
+};
+
+use super::verify::Checksum;
+
+tokio::task_local! {
+    /// The note of the call that the current task works for.
+    pub(crate) static NOTE: SharedNote;
+}
+
+/// A note that the task writes and the calling thread reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedNote(Arc<Mutex<Note>>);
+
+impl SharedNote {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Note> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of the last request of a call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Note {
+    /// Requests of the call.
+    pub(crate) requests: u64,
+    /// Who was asked.
+    pub(crate) host: String,
+    pub(crate) status: Option<StatusCode>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) retry_after: Option<Duration>,
+    /// The server's own name for what is wrong: `SlowDown`, `AccessDenied` …
+    pub(crate) code: Option<String>,
+    /// And its sentence about it.
+    pub(crate) said: Option<String>,
+    pub(crate) checksum: Option<Checksum>,
+    /// Why there was no answer.
+    pub(crate) cause: Option<Cause>,
+}
+
+/// Why there was no answer, or no end of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Dns,
+    Tls(String),
+    Refused,
+    Reset,
+    Timeout,
+    Other(String),
+}
+
+impl Cause {
+    /// Looks for the first thing that is known in an error and what caused it.
+    pub(crate) fn of(error: &(dyn StdError + 'static)) -> Self {
+        let mut last = String::new();
+        let mut next = Some(error);
+        let mut found = None;
+        while let Some(error) = next {
+            last = error.to_string();
+            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            let lower = last.to_ascii_lowercase();
+            let seen = match kind {
+                Some(io::ErrorKind::ConnectionRefused) => Some(Self::Refused),
+                Some(
+                    io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof,
+                ) => Some(Self::Reset),
+                Some(io::ErrorKind::TimedOut) => Some(Self::Timeout),
+                _ if lower.contains("dns error") || lower.contains("lookup address") => Some(Self::Dns),
+                _ if lower.contains("certificate") || lower.contains("tls") || lower.contains("handshake") => {
+                    Some(Self::Tls(last.clone()))
+                }
+                _ if lower.contains("connection closed before") || lower.contains("incomplete message") => {
+                    Some(Self::Reset)
+                }
+                _ if lower.contains("timed out") => Some(Self::Timeout),
+                _ => None,
+            };
+            found = match (seen, found) {
+                // The deepest sentence about TLS is the one that says why.
+                (Some(Self::Tls(text)), _) => Some(Self::Tls(text)),
+                (Some(seen), None) => Some(seen),
+                (_, found) => found,
+            };
+            next = error.source();
+        }
+        found.unwrap_or(Self::Other(last))
+    }
+}
+
+/// Makes clients whose requests pass here.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    /// Headers that are signed with a request are set by whoever signs; here they would be added to others as well.
+    pub(crate) are_headers_signed: bool,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let connector = ReqwestConnector::default();
+        let client = if self.are_headers_signed {
+            connector.connect(&options.clone().with_default_headers(HeaderMap::new()))?
+        } else {
+            connector.connect(options)?
+        };
+        Ok(HttpClient::new(Wire(client)))
+    }
+}
+
+#[derive(Debug)]
+struct Wire(HttpClient);
+
+#[async_trait]
+impl HttpService for Wire {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (host, is_get) = (request.uri().host().unwrap_or_default().to_owned(), request.method() == Method::GET);
+        note(|note| *note = Note { requests: note.requests + 1, host, ..Note::default() });
+        let response = self.0.execute(request).await.inspect_err(|error| {
+            note(|note| note.cause = Some(Cause::of(error)));
+        })?;
+        let status = response.status();
+        note(|note| note.head(status, response.headers(), is_get));
+        if status.is_success() {
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        let body = body.bytes().await?;
+        note(|note| note.body(&body));
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)))
+    }
+}
+
+/// Writes to the note of the current call. Requests that belong to none, like those for credentials in the background,
+/// have none.
+fn note(write: impl FnOnce(&mut Note)) {
+    let _noted = NOTE.try_with(|note| write(&mut note.lock()));
+}
+
+impl Note {
+    fn head(&mut self, status: StatusCode, headers: &HeaderMap, is_get: bool) {
+        let get = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let ids = ["x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-request-id"];
+        self.status = Some(status);
+        self.request_id = ids.iter().find_map(|name| get(name)).map(str::to_owned);
+        self.retry_after = get("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
+        // Only a whole object's is of what comes.
+        self.checksum = (is_get && status == StatusCode::OK).then(|| Checksum::of(headers)).flatten();
+    }
+
+    fn body(&mut self, body: &[u8]) {
+        /// Longer ones are pages for people with browsers.
+        const MAX_BYTES: usize = 16 << 10;
+        let text = String::from_utf8_lossy(&body[..body.len().min(MAX_BYTES)]);
+        let between = |start: &str, end: &str| {
+            let found = text.split_once(start)?.1.split_once(end)?.0;
+            // Azure says in further lines when and who; S3 what was signed, in other elements.
+            let line = found.lines().next().unwrap_or_default().trim();
+            (!line.is_empty()).then(|| line.chars().take(300).collect::<String>())
+        };
+        self.code = between("<Code>", "</Code>");
+        self.said = between("<Message>", "</Message>").or_else(|| between("\"message\": \"", "\""));
+    }
+
+    /// Whether the server wants to be asked less.
+    pub(crate) fn is_throttled(&self) -> bool {
+        let codes = ["SlowDown", "RequestLimitExceeded", "ServerBusy", "TooManyRequests", "Throttling"];
+        matches!(self.status.map(|status| status.as_u16()), Some(429 | 503))
+            || self.code.as_deref().is_some_and(|code| codes.iter().any(|known| code.starts_with(known)))
+    }
+}
+
+/// Seconds, or a date.
+fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    // Wed, 21 Oct 2015 07:28:00 GMT
+    let mut fields = text.split([' ', ':']).skip(1);
+    let day: i64 = fields.next()?.parse().ok()?;
+    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let month = fields.next().and_then(|name| months.iter().position(|month| *month == name))? as i64 + 1;
+    let mut number = || fields.next()?.parse::<i64>().ok();
+    let (year, hour, minute, second) = (number()?, number()?, number()?, number()?);
+    // Days since 1970 of the proleptic Gregorian calendar, with years that begin in March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days =
+        365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5 + day
+            - 719_469;
+    let at = Duration::from_secs(u64::try_from(((days * 24 + hour) * 60 + minute) * 60 + second).ok()?);
+    Some((SystemTime::UNIX_EPOCH + at).duration_since(now).unwrap_or(Duration::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_470);
+        let after = |text| retry_after(text, now);
+        assert_eq!(after("120"), Some(Duration::from_secs(120)));
+        assert_eq!(after("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::from_secs(10)));
+        assert_eq!(after("Wed, 21 Oct 2015 07:27:00 GMT"), Some(Duration::ZERO), "over already");
+        assert_eq!(after("Thu, 29 Feb 2024 00:00:00 GMT"), Some(Duration::from_secs(1_709_164_800 - 1_445_412_470)));
+        assert_eq!([after("soon"), after("-1"), after("")], [None, None, None]);
+    }
+
+    #[test]
+    fn of_a_servers_page_only_its_code_and_sentence_are_kept() {
+        let mut note = Note { status: Some(StatusCode::FORBIDDEN), ..Note::default() };
+        note.body(
+            b"<Error><Code>SignatureDoesNotMatch</Code><Message>no\nx</Message><StringToSign>secret</StringToSign>",
+        );
+        assert_eq!((note.code.as_deref(), note.said.as_deref()), (Some("SignatureDoesNotMatch"), Some("no")));
+        assert!(!note.is_throttled());
+        note.body(b"<Error><Code>SlowDown</Code></Error>");
+        assert!(note.is_throttled());
+    }
+}

@@ -1,0 +1,389 @@
+//! What one call does about answers that break, against a server that breaks them on purpose, byte by byte.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_core::{Error, Kind};
+use forebay_store::{Object, Remote, StorageOptions, Store};
+
+use crate::remote::{options, s3};
+
+/// One request, as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) line: String,
+    pub(crate) headers: Vec<String>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let is_it = |line: &&String| line.to_ascii_lowercase().starts_with(&format!("{name}:"));
+        self.headers.iter().find(is_it).map(|line| line.split_once(':').unwrap().1.trim())
+    }
+}
+
+/// What is done about a request.
+pub(crate) enum Act {
+    /// Sends these bytes.
+    Send(Vec<u8>),
+    /// Closes the connection as a crashed server does: with a reset.
+    Reset,
+    /// Says nothing more for ever.
+    Stall,
+}
+
+/// A server on loopback that does as it is told, one thread for each connection.
+pub(crate) struct Scripted {
+    pub(crate) url: String,
+    pub(crate) requests: Arc<Mutex<Vec<Request>>>,
+}
+
+pub(crate) fn serve(script: impl Fn(usize, &Request) -> Vec<Act> + Send + Sync + 'static) -> Scripted {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+    let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+    let (seen, script) = (Arc::clone(&requests), Arc::new(script));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (seen, script) = (Arc::clone(&seen), Arc::clone(&script));
+            std::thread::spawn(move || answer(stream.unwrap(), &seen, &*script));
+        }
+    });
+    Scripted { url, requests }
+}
+
+fn answer(stream: TcpStream, seen: &Mutex<Vec<Request>>, script: &dyn Fn(usize, &Request) -> Vec<Act>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut stream = stream;
+    while let Some(Ok(line)) = lines.next() {
+        let headers = lines.by_ref().map(|line| line.unwrap_or_default()).take_while(|line| !line.is_empty()).collect();
+        let request = Request { line, headers };
+        let number = {
+            let mut seen = seen.lock().unwrap();
+            seen.push(request.clone());
+            seen.len() - 1
+        };
+        for act in script(number, &request) {
+            match act {
+                Act::Send(bytes) => {
+                    if stream.write_all(&bytes).is_err() {
+                        return;
+                    }
+                }
+                Act::Reset => {
+                    // What was sent is to arrive before the reset does.
+                    std::thread::sleep(Duration::from_millis(30));
+                    reset(&stream);
+                    return;
+                }
+                Act::Stall => {
+                    std::thread::sleep(Duration::from_secs(600));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn reset(stream: &TcpStream) {
+    use std::os::fd::AsRawFd;
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the value lives until the call is over, and its size is given.
+    let set = unsafe {
+        let value = std::ptr::from_ref(&linger).cast();
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, size_of_val(&linger) as u32)
+    };
+    assert_eq!(set, 0);
+    stream.shutdown(std::net::Shutdown::Read).unwrap();
+}
+
+pub(crate) fn content() -> Vec<u8> {
+    (0..100_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect()
+}
+
+const DATE: &str = "Last-Modified: Mon, 16 Nov 2026 00:00:00 GMT";
+
+/// The answer to a request for `content`, ranges and all, under this etag.
+pub(crate) fn whole(request: &Request, content: &[u8], etag: &str) -> Vec<u8> {
+    let range = request.header("range").and_then(|range| {
+        let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some((start.parse::<usize>().ok()?, end.parse::<usize>().ok()?))
+    });
+    let (status, body, more) = match range {
+        Some((start, end)) => {
+            let more = format!("Content-Range: bytes {start}-{end}/{}\r\n", content.len());
+            ("206 Partial Content", &content[start..=end], more)
+        }
+        None => ("200 OK", content, String::new()),
+    };
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nETag: \"{etag}\"\r\n{DATE}\r\n{more}\r\n", body.len());
+    let is_head = request.line.starts_with("HEAD");
+    [head.as_bytes(), if is_head { &[] } else { body }].concat()
+}
+
+pub(crate) fn status(line: &str, more: &str, body: &str) -> Vec<Act> {
+    let text = format!("HTTP/1.1 {line}\r\nContent-Length: {}\r\n{more}\r\n{body}", body.len());
+    vec![Act::Send(text.into_bytes())]
+}
+
+fn open(url: &str, more: &[(&str, &str)]) -> (Remote, PathBuf) {
+    let (store, root) = Remote::open(Path::new(&format!("{url}/data")), &options(more)).unwrap();
+    (store, root.join("1.jpg"))
+}
+
+fn read(store: &Remote, path: &Path) -> Result<Object, Error> {
+    store.read(path, Duration::from_secs(20), &mut |_| Ok(Vec::new()))
+}
+
+#[test]
+fn a_broken_body_is_gone_on_with_where_it_broke() {
+    let server = serve(|number, request| {
+        let mut answer = whole(request, &content(), "v1");
+        match number {
+            0 => vec![Act::Send(answer.drain(..30_000).collect()), Act::Reset],
+            1 => vec![Act::Send(answer.drain(..40_000).collect()), Act::Reset],
+            _ => vec![Act::Send(answer)],
+        }
+    });
+    let (store, path) = open(&server.url, &[]);
+    assert!(read(&store, &path).unwrap().bytes == content());
+    let traffic = store.traffic().unwrap();
+    assert_eq!((traffic.requests, traffic.resumed, traffic.bytes), (3, 2, 100_000), "each byte came once");
+    let requests = server.requests.lock().unwrap();
+    assert_eq!(requests[1].header("if-match"), Some("\"v1\""));
+    let starts: Vec<usize> = requests[1..]
+        .iter()
+        .map(|request| request.header("range").unwrap()["bytes=".len()..].split('-').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(starts[0] > 29_000 && starts[0] < 30_000 && starts[1] > starts[0] + 39_000, "{starts:?}");
+}
+
+#[test]
+fn a_body_that_stalls_is_gone_on_with_too() {
+    let server = serve(|number, request| {
+        let mut answer = whole(request, &content(), "v1");
+        match number {
+            0 => vec![Act::Send(answer.drain(..30_000).collect()), Act::Stall],
+            _ => vec![Act::Send(answer)],
+        }
+    });
+    let (store, path) = open(&server.url, &[("read_timeout", "0.3")]);
+    let started = Instant::now();
+    assert!(read(&store, &path).unwrap().bytes == content());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!(store.traffic().unwrap().resumed, 1);
+}
+
+#[test]
+fn an_object_that_is_another_by_then_has_changed() {
+    for is_honest in [true, false] {
+        let server = serve(move |number, request| {
+            if number == 0 {
+                let mut answer = whole(request, &content(), "v1");
+                return vec![Act::Send(answer.drain(..30_000).collect()), Act::Reset];
+            }
+            match is_honest {
+                true => status("412 Precondition Failed", "", ""),
+                // One that does not know If-Match.
+                false => vec![Act::Send(whole(request, &content(), "v2"))],
+            }
+        });
+        let (store, path) = open(&server.url, &[]);
+        let error = read(&store, &path).unwrap_err();
+        assert_eq!((error.kind(), error.is_transient()), (Kind::Changed, false), "{error}");
+        assert_eq!(error.path(), Some(&*path));
+    }
+}
+
+#[test]
+fn a_body_that_brings_nothing_is_the_loaders_to_ask_for_again() {
+    let server = serve(|_, request| {
+        let mut answer = whole(request, &content(), "v1");
+        let head = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        answer.truncate(head);
+        vec![Act::Send(answer), Act::Reset]
+    });
+    let (store, path) = open(&server.url, &[]);
+    let error = read(&store, &path).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true), "{error}");
+    assert!(error.message().starts_with("ended early (expected 100000 bytes, got 0)"), "{error}");
+    assert_eq!(store.traffic().unwrap().requests, 1, "a store does not try again");
+}
+
+#[test]
+fn an_empty_answer_is_believed_when_the_head_agrees() {
+    let empty_get = |_, request: &Request| match request.line.starts_with("HEAD") {
+        true => vec![Act::Send(whole(request, &content(), "v1"))],
+        false => vec![Act::Send(whole(request, &[], "v1"))],
+    };
+    let (store, path) = open(&serve(empty_get).url, &[]);
+    let error = read(&store, &path).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true), "{error}");
+    let (store, path) = open(&serve(|_, request| vec![Act::Send(whole(request, &[], "v1"))]).url, &[]);
+    assert!(read(&store, &path).unwrap().bytes.is_empty());
+}
+
+#[test]
+fn a_shorter_body_that_looks_complete_does_not_add_up() {
+    // What md5 makes of the content, as S3 has it for its etag.
+    let etag = || {
+        let checksum: String = md5::Digest::finalize(<md5::Md5 as md5::Digest>::new_with_prefix(content()))
+            .iter()
+            .map(|byte: &u8| format!("{byte:02x}"))
+            .collect();
+        checksum
+    };
+    let server = serve(move |number, request| {
+        let content = content();
+        let length = if number == 0 { 60_000 } else { content.len() };
+        vec![Act::Send(whole(request, &content[..length], &etag()))]
+    });
+    let (store, root) = s3(&server.url, &[]);
+    let error = read(&store, &root.join("1.jpg")).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true), "{error}");
+    assert!(error.message().contains("60000 bytes that are not those stored (MD5 of its etag: expected"), "{error}");
+    assert!(read(&store, &root.join("1.jpg")).unwrap().bytes == content());
+    assert_eq!(store.traffic().unwrap().mismatches, 1);
+    let request = server.requests.lock().unwrap()[0].clone();
+    assert_eq!(request.header("x-amz-checksum-mode"), Some("ENABLED"));
+    assert!(request.header("authorization").unwrap().contains("x-amz-checksum-mode"), "what S3 demands is signed");
+}
+
+#[test]
+fn a_server_whose_etags_only_look_like_md5_is_understood() {
+    let server = serve(|_, request| vec![Act::Send(whole(request, &content(), &"0".repeat(32)))]);
+    let (store, root) = s3(&server.url, &[]);
+    assert!(read(&store, &root.join("1.jpg")).is_err(), "the first time is not believed");
+    assert!(read(&store, &root.join("1.jpg")).unwrap().bytes == content(), "two reads agree");
+    let (store, root) = s3(&server.url, &[("verify_checksums", "false")]);
+    assert!(read(&store, &root.join("2.jpg")).is_ok());
+}
+
+#[test]
+fn a_server_that_asks_for_less_is_heard() {
+    let server = serve(|_, _| {
+        let body = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>";
+        status("503 Service Unavailable", "Retry-After: 7\r\nx-amz-request-id: ABC\r\n", body)
+    });
+    let (store, root) = s3(&server.url, &[]);
+    let error = read(&store, &root.join("1.jpg")).unwrap_err();
+    assert!(error.is_throttled() && error.is_transient());
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+    let expected = "could not be read: S3 answered 503 SlowDown: Please reduce your request rate. (request id ABC)";
+    assert_eq!(error.message(), expected);
+    let traffic = store.traffic().unwrap();
+    assert_eq!((traffic.requests, traffic.throttles), (1, 1), "a store does not try again");
+}
+
+#[test]
+fn connections_are_used_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+    let connections = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            *counted.lock().unwrap() += 1;
+            let seen = Mutex::default();
+            let script = |_: usize, request: &Request| vec![Act::Send(whole(request, &content(), "v1"))];
+            std::thread::spawn(move || answer(stream.unwrap(), &seen, &script));
+        }
+    });
+    for _ in 0..3 {
+        // Another store of the same place has the same client.
+        let (store, path) = open(&url, &[]);
+        (0..20).for_each(|_| drop(read(&store, &path).unwrap()));
+    }
+    assert_eq!(*connections.lock().unwrap(), 1);
+}
+
+#[test]
+fn silence_ends_with_the_deadline_and_a_stop_ends_it_at_once() {
+    let server = serve(|_, _| vec![Act::Stall]);
+    let (store, path) = open(&server.url, &[]);
+    let started = Instant::now();
+    let error = store.read(&path, Duration::from_millis(300), &mut |_| Ok(Vec::new())).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient()), (Kind::Timeout, true), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    let (stoppable, stop) = store.stoppable().unwrap();
+    let started = Instant::now();
+    let raiser = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        stop.raise();
+    });
+    let error = stoppable.read(&path, Duration::from_secs(60), &mut |_| Ok(Vec::new())).unwrap_err();
+    assert_eq!(error.kind(), Kind::Stopped, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert_eq!(
+        stoppable.read(&path, Duration::from_secs(60), &mut |_| Ok(Vec::new())).unwrap_err().kind(),
+        Kind::Stopped
+    );
+    raiser.join().unwrap();
+}
+
+#[test]
+fn a_listing_goes_on_at_the_page_that_failed() {
+    let page = |keys: &[&str], token: Option<&str>| {
+        let token =
+            token.map_or(String::new(), |token| format!("<NextContinuationToken>{token}</NextContinuationToken>"));
+        let entry = |key: &&str| {
+            format!(
+                "<Contents><Key>train/cat/{key}</Key><Size>1</Size><LastModified>2026-11-16T00:00:00Z</LastModified></Contents>"
+            )
+        };
+        let entries: String = keys.iter().map(entry).collect();
+        status("200 OK", "", &format!("<ListBucketResult>{entries}{token}</ListBucketResult>"))
+    };
+    let server = serve(move |number, request| {
+        let is_second = request.line.contains("continuation-token=two");
+        match number {
+            0 => page(&["1.jpg", "2.jpg"], Some("two")),
+            1 | 2 => {
+                assert!(is_second);
+                status("500 Internal Server Error", "", "")
+            }
+            _ => {
+                assert!(is_second, "{}", request.line);
+                page(&["3.jpg"], None)
+            }
+        }
+    });
+    let (store, root) = s3(&server.url, &[]);
+    let first = store.list(&root.join("cat")).unwrap_err();
+    assert!(first.is_transient() && first.has_progressed(), "{first}");
+    let second = store.list(&root.join("cat")).unwrap_err();
+    assert!(second.is_transient() && !second.has_progressed(), "{second}");
+    let listing = store.list(&root.join("cat")).unwrap();
+    let names: Vec<_> = listing.iter().map(|entry| entry.name.to_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["1.jpg", "2.jpg", "3.jpg"]);
+    assert_eq!(server.requests.lock().unwrap().len(), 4);
+}
+
+#[test]
+fn names_that_cannot_be_asked_for_are_named() {
+    let server = serve(|_, _| {
+        let body = "<ListBucketResult><Contents><Key>train/cat//1.jpg</Key><Size>1</Size>\
+                    <LastModified>2026-11-16T00:00:00Z</LastModified></Contents></ListBucketResult>";
+        status("200 OK", "", body)
+    });
+    let (store, root) = s3(&server.url, &[]);
+    let error = store.list(&root.join("cat")).unwrap_err();
+    assert!(error.message().contains("train/cat//1.jpg") && !error.is_transient(), "{error}");
+}
+
+#[test]
+fn options_that_are_unknown_or_wrong_are_refused_at_once() {
+    for (pairs, expected) in [
+        (&[("seceret", "x")][..], "storage_options[\"seceret\"]: expected an option of S3"),
+        (&[("anon", "perhaps")], "storage_options[\"anon\"]: expected true or false, got \"perhaps\""),
+        (&[("read_timeout", "never")], "storage_options[\"read_timeout\"]: expected seconds, got \"never\""),
+    ] {
+        let error = Remote::open(Path::new("s3://bucket"), &options(pairs)).map(drop).unwrap_err();
+        assert_eq!((error.kind(), error.message()), (Kind::Config, expected));
+    }
+    assert!(Remote::open(Path::new("s3://bucket"), &StorageOptions::default()).is_ok(), "keys are looked for later");
+}

@@ -1,0 +1,124 @@
+//! Servers of object stores: started, waited for, and killed at the end.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A program of `PATH` or of one of the project's environments; `None` says which one is missing.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let venv = std::env::var_os("VENV").map_or_else(|| project.join(".venv"), |venv| project.join(venv));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain([venv.join("bin"), "/usr/sbin".into()]);
+    let found = places.map(|place| place.join(program)).find(|candidate| candidate.is_file());
+    if found.is_none() {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// Ports that were free a moment ago.
+pub(crate) fn ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// A server, until it is dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    pub(crate) folder: TempDir,
+}
+
+impl Server {
+    pub(crate) fn start(port: u16, folder: TempDir, command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Self { child, port, folder };
+        let until = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(server.child.try_wait().unwrap().is_none(), "{command:?} ended");
+            assert!(Instant::now() < until, "{command:?} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+pub(crate) const KEY: &str = "testkey-0123456789";
+pub(crate) const SECRET: &str = "testsecret-very-secret-0123456789";
+
+/// SeaweedFS with its S3 gateway.
+pub(crate) fn seaweed() -> Option<Server> {
+    let program = find("weed")?;
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        r#"{{"identities":[
+        {{"name":"me","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],"actions":["Admin","Read","Write","List"]}},
+        {{"name":"anonymous","actions":["Read","List"]}}]}}"#
+    );
+    std::fs::write(folder.path().join("s3.json"), config).unwrap();
+    let [s3, grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc] = ports();
+    let argument = |name: &str, value: u16| format!("-{name}={value}");
+    let mut command = Command::new(program);
+    command
+        .current_dir(folder.path())
+        .args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"])
+        .args(["-volume.max=10", "-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-s3.iam=false"])
+        .arg(format!("-dir={}", folder.path().display()))
+        .arg(format!("-s3.config={}", folder.path().join("s3.json").display()))
+        .args([argument("s3.port", s3), argument("s3.port.grpc", grpc), argument("master.port", master)])
+        .args([argument("master.port.grpc", master_grpc), argument("volume.port", volume)])
+        .args([argument("volume.port.grpc", volume_grpc), argument("filer.port", filer)])
+        .args([argument("filer.port.grpc", filer_grpc), "-s3.port.iceberg=0".into(), "-s3.port.lance=0".into()]);
+    Some(Server::start(s3, folder, &mut command))
+}
+
+/// Azurite, which knows one account.
+pub(crate) fn azurite() -> Option<Server> {
+    let program = find("azurite-blob")?;
+    let folder = tempfile::tempdir().unwrap();
+    let [port] = ports();
+    let mut command = Command::new(program);
+    command.current_dir(folder.path()).args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string()]).args([
+        "--inMemoryPersistence",
+        "--disableTelemetry",
+        "--skipApiVersionCheck",
+        "--silent",
+    ]);
+    Some(Server::start(port, folder, &mut command))
+}
+
+/// nginx with the files of its folder's `data`.
+pub(crate) fn nginx() -> Option<Server> {
+    let program = find("nginx")?;
+    let folder = tempfile::tempdir().unwrap();
+    let [port] = ports();
+    let root = folder.path().display();
+    let config = format!(
+        "daemon off; worker_processes 1; pid {root}/pid; error_log {root}/error.log; events {{}}
+         http {{ access_log off; client_body_temp_path {root}/a; proxy_temp_path {root}/b; fastcgi_temp_path {root}/c;
+         uwsgi_temp_path {root}/d; scgi_temp_path {root}/e; server {{ listen 127.0.0.1:{port}; root {root}/data; }} }}"
+    );
+    std::fs::create_dir(folder.path().join("data")).unwrap();
+    std::fs::write(folder.path().join("nginx.conf"), config).unwrap();
+    // Its worker runs as another user.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    let mut command = Command::new(program);
+    command.arg("-c").arg(folder.path().join("nginx.conf")).arg("-p").arg(folder.path());
+    Some(Server::start(port, folder, &mut command))
+}

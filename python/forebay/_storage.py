@@ -1,0 +1,46 @@
+"""Where a dataset lies: a directory, or the URL of a store and its options."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from forebay import _forebay
+from forebay.errors import ConfigError
+
+
+def is_url(root: str) -> bool:
+    scheme, separator, _ = root.partition("://")
+    return bool(separator) and len(scheme) > 1 and scheme.replace("+", "").replace("-", "").replace(".", "").isalnum()
+
+
+def root(given: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tuple[str, dict[str, str] | None]:
+    """The root as it stands in paths, and the options of its store; `None` for a directory."""
+    text = os.fspath(given)
+    if text.startswith("file://"):
+        url = urlsplit(text)
+        if url.netloc not in ("", "localhost"):
+            raise ConfigError(f"root: expected file:///path, got a server in it: {url.netloc!r}")
+        text = unquote(url.path)
+    if not is_url(text):
+        if options:
+            raise ConfigError(f"storage_options: expected none for a directory, got {sorted(options)}")
+        return os.path.expanduser(text), None
+    # What the URL says beside its path goes where it is not shown.
+    return _forebay.split_url(text, _flat(options or {}))
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, str]:
+    """Names and values as text; s3fs keeps some of them one level deeper."""
+    flat: dict[str, str] = {}
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value)
+        elif isinstance(value, bool):
+            flat[str(name)] = str(value).lower()
+        elif isinstance(value, str | int | float | os.PathLike):
+            flat[str(name)] = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+        elif value is not None:
+            kind = type(value).__name__
+            raise ConfigError(f"storage_options[{name!r}]: expected text, a number or true or false, got a {kind}")
+    return flat
