@@ -25,9 +25,6 @@ V2 = "decodes with torchvision.io, transforms v2"
 CONTENDERS = {
     "forebay": Contender("forebay", f"{CROP_ONLY}; pixels as torchvision's"),
     "forebay-1": Contender("forebay, 1 thread", "half of the others' threads", "forebay", options={"num_workers": 1}),
-    "forebay-lean": Contender(
-        "forebay, prefetch_factor=1", "two batches ahead instead of four", "forebay", options={"prefetch_factor": 1}
-    ),
     "forebay-fast": Contender(
         'forebay, decode="fast"',
         f"{CROP_ONLY}; scaled decoding: not the same pixels",

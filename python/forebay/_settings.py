@@ -16,9 +16,10 @@ from forebay import _torch
 from forebay._forebay import Pipeline, available_cpus
 from forebay.errors import ConfigError
 
-# Batches prepared ahead when nothing is said. All threads work on the same few batches, so the number need not grow
-# with them. Not measured.
-PREFETCH_BATCHES = 4
+# Batches prepared ahead when nothing is said: as few as keep storage and threads busy, because they are most of the
+# memory that a loader takes. On two threads two batches of 64 are as fast as four.
+FEW_BATCHES, MANY_BATCHES = 2, 4
+SAMPLES_AHEAD, SAMPLES_A_THREAD = 128, 16
 MAX_PREFETCH_BATCHES = 64
 REMOTE_SAMPLES = 512
 # Longer than any run, and safe in every unit of time.
@@ -156,14 +157,14 @@ def check_workers(num_workers: Any, prefetch_factor: Any, persistent_workers: bo
     return available_cpus() if num_workers is None else max(1, int(num_workers))
 
 
-def prefetch_batches(
-    prefetch_factor: SupportsIndex | None, cpu_threads: int, batch_size: int = 1, is_remote: bool = False
-) -> int:
+def prefetch_batches(prefetch_factor: SupportsIndex | None, cpu_threads: int, batch_size: int, is_remote: bool) -> int:
     """Torch counts per worker; here all threads share one line of batches."""
     if prefetch_factor is None:
+        samples = max(SAMPLES_AHEAD, SAMPLES_A_THREAD * cpu_threads)
+        wanted = min(MANY_BATCHES, math.ceil(samples / batch_size))
         # Where a read takes many milliseconds, hundreds have to be under way at a time, whatever the batch.
-        wanted = -(-REMOTE_SAMPLES // batch_size) if is_remote else 0
-        return min(MAX_PREFETCH_BATCHES, max(PREFETCH_BATCHES, wanted))
+        remote = math.ceil(REMOTE_SAMPLES / batch_size) if is_remote else 0
+        return min(MAX_PREFETCH_BATCHES, max(FEW_BATCHES, wanted, remote))
     return min(MAX_PREFETCH_BATCHES, max(2, operator.index(prefetch_factor) * cpu_threads))
 
 

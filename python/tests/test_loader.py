@@ -556,9 +556,26 @@ def test_memory_budgets_are_read(text: Any, expected: int | None) -> None:
     assert _settings.memory_budget(text) == expected
 
 
-@pytest.mark.parametrize(("factor", "cpus", "expected"), [(None, 16, 4), (2, 1, 2), (0, 1, 2), (3, 4, 12), (99, 9, 64)])
-def test_prefetch_counts_batches(factor: int | None, cpus: int, expected: int) -> None:
-    assert _settings.prefetch_batches(factor, cpus) == expected
+@pytest.mark.parametrize(
+    ("factor", "cpus", "batch_size", "is_remote", "expected"),
+    [
+        (None, 2, 64, False, 2),
+        (None, 16, 64, False, 4),
+        (None, 16, 128, False, 2),
+        (None, 2, 48, False, 3),
+        (None, 2, 1, False, 4),
+        (None, 2, 64, True, 8),
+        (None, 2, 1, True, 64),
+        (2, 1, 64, False, 2),
+        (0, 1, 64, False, 2),
+        (3, 4, 64, True, 12),
+        (99, 9, 64, False, 64),
+    ],
+)
+def test_prefetch_counts_batches(
+    factor: int | None, cpus: int, batch_size: int, is_remote: bool, expected: int
+) -> None:
+    assert _settings.prefetch_batches(factor, cpus, batch_size, is_remote) == expected
 
 
 def test_loaders_work_in_threads_at_once(dataset: fb.ImageFolder) -> None:
