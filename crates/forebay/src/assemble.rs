@@ -3,7 +3,7 @@
 use std::alloc::{self, Layout as Allocation};
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
 use forebay_decode::{Layout, Pipeline, Value};
@@ -57,18 +57,29 @@ impl std::fmt::Debug for Block {
     }
 }
 
+/// What is done when a block is back.
+type Returned = Box<dyn Fn() + Send + Sync>;
+
 /// Blocks that wait for their next batch.
-#[derive(Debug)]
 pub(crate) struct BufferPool {
     /// Blocks kept for reuse. As many as are filled at a time: a consumer that takes several batches at once gives several
     /// back, and to the kernel each is some thousand pages to take away and to give out again.
     max_idle: usize,
     idle: Mutex<Idle>,
+    returned: RwLock<Option<Returned>>,
+}
+
+impl std::fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BufferPool").field("idle", &self.idle).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 struct Idle {
     own: Vec<Block>,
+    /// Blocks of the pool's own that are in a batch, wherever that is.
+    own_in_use: usize,
     lent: Vec<Block>,
     /// Lent blocks, idle or in a batch that was not handed over.
     lent_count: usize,
@@ -77,11 +88,22 @@ struct Idle {
 impl BufferPool {
     /// A pool that keeps this many blocks.
     pub(crate) fn new(max_idle: usize) -> Self {
-        Self { max_idle, idle: Mutex::default() }
+        Self { max_idle, idle: Mutex::default(), returned: RwLock::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls this whenever a block is back, in place of what was called before, in the thread that let go of it.
+    pub(crate) fn when_returned(&self, call: impl Fn() + Send + Sync + 'static) {
+        *self.returned.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(call));
+    }
+
+    /// Whether nothing is idle, and more than `most` blocks of its own are in use.
+    pub(crate) fn is_used_up(&self, most: usize) -> bool {
+        let idle = self.idle();
+        idle.own.is_empty() && idle.lent.is_empty() && idle.own_in_use > most
     }
 
     /// Memory for a batch, reused where there is some.
@@ -94,6 +116,7 @@ impl BufferPool {
             at.map(|at| own.swap_remove(at))
         };
         let block = reused.map_or_else(|| Block::new(size_bytes), Ok)?;
+        self.idle().own_in_use += 1;
         Ok(Buffer { block: Some(block), pool: Arc::clone(self) })
     }
 
@@ -125,12 +148,16 @@ impl BufferPool {
         if block.lender.is_some() {
             return idle.lent.push(block);
         }
+        idle.own_in_use -= 1;
         idle.own.push(block);
         // The oldest may be of a size no longer wanted.
         let surplus = (idle.own.len() > self.max_idle).then(|| idle.own.remove(0));
         // To give memory back takes the kernel milliseconds, and others wait for the pool.
         drop(idle);
         drop(surplus);
+        if let Some(call) = &*self.returned.read().unwrap_or_else(PoisonError::into_inner) {
+            call();
+        }
     }
 }
 
@@ -276,6 +303,8 @@ pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use forebay_decode::{Dtype, Order, Output, Tensor, TensorData};
 
     #[test]
@@ -316,6 +345,19 @@ mod tests {
         assert_eq!(*lender.downcast::<Vec<u64>>().unwrap(), [0x0707_0707_0707_0707; 8]);
         assert_eq!(pool.lent_count(), 0);
         assert!(pool.take(64).unwrap().into_lender().is_err(), "memory of the pool's own has no lender");
+    }
+
+    #[test]
+    fn who_waits_for_memory_is_told_when_some_is_back() {
+        let (pool, told) = (Arc::new(BufferPool::new(2)), Arc::new(AtomicUsize::new(0)));
+        let buffers = [(); 3].map(|()| pool.take(64).unwrap());
+        assert!(pool.is_used_up(2) && !pool.is_used_up(3));
+        let counter = Arc::clone(&told);
+        pool.when_returned(move || _ = counter.fetch_add(1, Relaxed));
+        drop(buffers);
+        assert_eq!(told.load(Relaxed), 3);
+        let _two = [(); 2].map(|()| pool.take(64).unwrap());
+        assert!(!pool.is_used_up(2) && pool.is_used_up(1));
     }
 
     #[test]

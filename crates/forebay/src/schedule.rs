@@ -240,7 +240,7 @@ impl Shared {
         let is_held_up = desk.held_up_at().is_some_and(|at| at <= now)
             && desk.batches.front().is_some_and(|batch| desk.feed.is_in(batch.plan.epoch));
         let window = self.config.prefetch_batches * if is_held_up { STRETCH } else { 1 };
-        if desk.batches.len() >= window || !fits {
+        if desk.batches.len() >= window || !fits || (layout.is_some() && self.waits_for_buffer(desk)) {
             return None;
         }
         let plan = desk.feed.next()?;
@@ -278,6 +278,19 @@ impl Shared {
             return None;
         }
         Some(())
+    }
+
+    /// Whether a batch is better opened a moment later. While the loop asks for the next batch it still has the one before
+    /// it, and lets go of that right away: its memory will do. Only where batches wait for the loop, and not it for them.
+    fn waits_for_buffer(&self, desk: &Desk) -> bool {
+        desk.batches.front().is_some_and(Assembly::is_decided) && self.pool.is_used_up(self.config.prefetch_batches)
+    }
+
+    /// A batch's memory is back.
+    pub(crate) fn buffer_is_back(&self) {
+        // With the desk, even if for nothing: who looked for memory before it came waits for the bell by now.
+        drop(self.desk());
+        self.fetch_work.ring_one();
     }
 
     /// Gives back memory charged by [`Shared::allot`].

@@ -172,6 +172,15 @@ impl Stream {
     pub(crate) fn start(shared: Shared) -> Result<Self> {
         // Those already started are stopped and joined when `stream` is dropped by a `?`.
         let stream = Self { shared: Arc::new(shared), crew: Arc::default(), process: std::process::id() };
+        let (shared, process) = (Arc::downgrade(&stream.shared), stream.process);
+        stream.shared.pool.when_returned(move || {
+            // In a forked child whoever had the desk may be gone with it, and nobody waits.
+            if process == std::process::id()
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.buffer_is_back();
+            }
+        });
         let config = &stream.shared.config;
         let workers = (0..config.io_threads).map(Worker::Io).chain((0..config.cpu_threads).map(Worker::Cpu));
         for worker in workers {

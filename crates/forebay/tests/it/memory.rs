@@ -1,9 +1,11 @@
 //! Memory is charged before it is taken.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use forebay::{Config, Custom, Kind, Loader, Op, Pipeline, Result, Value};
+use forebay::{Config, Custom, Kind, Loader, Op, Payload, Pipeline, Result, Value};
 use forebay_store::testing::Scripted;
 
 use crate::fixture::{bitmap, crop, epoch, loader, path_of, source};
@@ -76,4 +78,26 @@ fn wrong_settings_are_refused_before_anything_starts() {
     let error = Loader::new(source(store, crop()), config).err().unwrap();
     assert_eq!(error.kind(), Kind::Config);
     assert!(error.to_string().contains("batch_size") && error.to_string().contains("memory_budget"), "{error}");
+}
+
+#[test]
+fn a_loop_that_is_slower_than_its_loader_gets_the_memory_of_the_batch_it_let_go() {
+    let (batches, ahead) = (20, 2);
+    let config = Config { batch_size: 2, prefetch_batches: ahead, ..Config::default() };
+    let loader = loader(2 * batches, false, config);
+    let mut held = None;
+    let mut places = HashSet::new();
+    for (number, batch) in loader.epoch().unwrap().enumerate() {
+        let Payload::Dense { buffer, .. } = batch.unwrap().payload else { panic!("a dense batch is expected") };
+        places.insert(buffer.as_ptr() as usize);
+        // As in `for images, labels in loader`: the batch before is let go once there is the next one.
+        drop(held.replace(buffer));
+        let prepared = batches.min(number + 1 + ahead) as u64;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while loader.stats().assemble.items < prepared {
+            assert!(Instant::now() < deadline, "after batch {number}: {:?}", loader.stats().assemble);
+            std::thread::yield_now();
+        }
+    }
+    assert!(places.len() <= ahead + 1, "{} pieces of memory", places.len());
 }
