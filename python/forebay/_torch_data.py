@@ -72,7 +72,7 @@ def set_thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> An
     generator = load().Generator()
     generator.manual_seed(seed)
     fields = {"id": shard, "num_workers": shard_count, "seed": seed, "dataset": dataset}
-    if "worker_method" in module.WorkerInfo.__dataclass_fields__:  # torch 2.15 and later
+    if "worker_method" in getattr(module.WorkerInfo, "__dataclass_fields__", {}):  # torch 2.15 and later
         fields |= {"rng": module._RNG(random.Random(seed), generator, state), "worker_method": "thread"}
     _of_thread.info = module.WorkerInfo(**fields)
     return before

@@ -122,3 +122,34 @@ def test_what_fails_ahead_is_said_when_it_is_its_turn(folder: Path, plain: T.Com
     assert next(batches)[0].is_cuda
     with pytest.raises(CorruptError):
         next(batches)
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    """A dataset of Python code."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"content": torch.full((3, 64, 64), float(index)), "index": index}
+
+
+@needs_gpu
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_python_datasets_are_pinned(workers: Any) -> None:
+    loader = fb.DataLoader(Numbers(), BATCH, num_workers=2, workers=workers, pin_memory=True)
+    for _ in range(2):
+        batches = list(loader)
+        assert all(batch["content"].is_pinned() and batch["index"].is_pinned() for batch in batches)
+        assert torch.cat([batch["content"][:, 0, 0, 0] for batch in batches]).tolist() == list(range(40))
+
+
+@needs_gpu
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_python_datasets_come_on_the_device(workers: Any, pin_memory: bool) -> None:
+    loader = fb.DataLoader(Numbers(), BATCH, num_workers=2, workers=workers, pin_memory=pin_memory, device="cuda")
+    for _ in range(2):
+        batches = list(loader)
+        assert all(batch["content"].is_cuda and batch["index"].is_cuda for batch in batches)
+        assert torch.cat([batch["content"][:, 0, 0, 0] for batch in batches]).tolist() == list(range(40))
