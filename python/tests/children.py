@@ -20,7 +20,9 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def command(program: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    # Python 3.12 and later warn of every fork beside threads; that is what some of the programs are about.
+    quiet = "ignore:This process:DeprecationWarning"
+    return [sys.executable, "-W", quiet, "-c", textwrap.dedent(program), *map(str, arguments)]
 
 
 def run(

@@ -123,7 +123,7 @@ def test_a_clock_set_back_and_forward_is_not_noticed(
 
 
 def test_only_ledgers_ask_for_the_time_of_day() -> None:
-    """The source: deadlines, pauses and waits are made of `Instant` and `monotonic`."""
+    """The source: deadlines, pauses and waits are made of `Instant` and `monotonic`; a `Retry-After` may be a date."""
     root = Path(__file__).parents[2]
     found = set()
     for folder, ending in (("crates", ".rs"), ("python/forebay", ".py"), ("python/forebay", ".pyi")):
@@ -131,4 +131,5 @@ def test_only_ledgers_ask_for_the_time_of_day() -> None:
             text = path.read_text()
             if any(word in text for word in ("SystemTime::now", "time.time(", "datetime.now", "CLOCK_REALTIME")):
                 found.add(os.fspath(path.relative_to(root)))
-    assert found == {"crates/forebay-core/src/clock.rs", "python/forebay/_books.py"}
+    dates = "crates/forebay-store/src/remote/wire.rs"
+    assert found == {"crates/forebay-core/src/clock.rs", "python/forebay/_books.py", dates}

@@ -127,7 +127,7 @@ def test_slow_storage_is_told_from_slow_code(texts: Path) -> None:
     told = Diagnosed("Slow", texts, seconds=3)
     assert told.one("time")["status"] == "note" and told.one("time")["figures"]["waiting_share"] > 0.8
     workers = told.one("workers")["figures"]
-    assert workers["kind"] == "threads" and workers["num_workers"] > 2 * workers["processors"]
+    assert workers["kind"] == "threads" and workers["num_workers"] > workers["processors"]
     assert told.one("gil")["text"].startswith("released")
 
 
@@ -401,6 +401,11 @@ def test_a_module_whose_own_import_is_missing_is_a_problem_and_no_usage(texts: P
     assert done.returncode == 1 and "not_installed_anywhere" in done.stdout
 
 
+def reworded(text: str) -> str:
+    """Python's own sentence about what cannot be pickled, as 3.11 writes it."""
+    return re.sub(r"cannot pickle '(?:_io\.)?(\w+)' (?:instances|object)", r"cannot pickle '\1' object", text)
+
+
 def test_the_run_in_the_document_is_a_real_one(tmp_path: Path) -> None:
     document = (HERE.parents[1] / "docs" / "doctor.md").read_text()
     (source,) = re.findall(r"^```python\n# words.py\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
@@ -418,7 +423,7 @@ def test_the_run_in_the_document_is_a_real_one(tmp_path: Path) -> None:
     assert list(parts[0]) == list(parts[1])
     # What does not depend on the machine is the same to the letter.
     for check in ("sendable", "handles", "errors", "length", "determinism"):
-        assert parts[0][check] == parts[1][check]
+        assert reworded(parts[0][check]) == reworded(parts[1][check])
     for check in ("descriptors", "memory", "weight"):
         assert parts[0][check].split()[0] == parts[1][check].split()[0]
     assert all("words.py:15 (+" in part["memory"] for part in parts)

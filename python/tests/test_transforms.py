@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import transforms as v1
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 
 import folders
 import forebay as fb
@@ -76,10 +76,15 @@ def documented() -> dict[str, str]:
     return {row[0].strip(" `"): row[-1].strip() for row in rows}
 
 
+def torchvisions(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments for torchvision: before 0.29 an interpolation's name was not enough."""
+    return {name: InterpolationMode(value) if name == "interpolation" else value for name, value in arguments.items()}
+
+
 @pytest.mark.parametrize(("name", "arguments"), PICTURES, ids=str)
 def test_pictures_are_torchvisions(name: str, arguments: dict[str, Any]) -> None:
     picture = folders.picture(5)
-    ours, theirs = (getattr(module, name)(**arguments)(picture) for module in (T, v2))
+    ours, theirs = getattr(T, name)(**arguments)(picture), getattr(v2, name)(**torchvisions(arguments))(picture)
     assert isinstance(ours, Image.Image) and ours.mode == theirs.mode
     stated = documented().get(name, "")
     levels = 0 if stated.startswith(("exact", "the same")) else int(re.match(r"±(\d)", stated)[1])  # type: ignore[index]
@@ -228,7 +233,7 @@ def test_random_parameters_are_distributed_as_torchvisions(
     torch.manual_seed(11)
     ours, theirs = (
         [statistic(transform(start)) for _ in range(draws)]
-        for transform in (getattr(T, name)(**arguments), getattr(v2, name)(**arguments))
+        for transform in (getattr(T, name)(**arguments), getattr(v2, name)(**torchvisions(arguments)))
     )
     # One pair of equal distributions in a thousand is further apart; the seed is fixed.
     assert largest_gap(ours, theirs) < 1.95 * math.sqrt(2 / draws)
