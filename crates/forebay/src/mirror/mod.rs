@@ -205,8 +205,7 @@ impl Mirror {
             _ => 8,
         };
         let defaults = |kind| Defaults::on(kind, machine::available_cpus());
-        let (sink, target_kind) = self.sink()?;
-        let source_kind = if is_url(&self.source) { Some(MountKind::Remote) } else { kind_at(&self.source) };
+        let (source_kind, target_kind) = (kind_at(&self.source), kind_at(&self.target));
         let chosen = self.threads.unwrap_or_else(|| threads(source_kind).max(threads(target_kind))).max(1);
         let retry: Retry = defaults(source_kind).retry;
         let (source, root): (Arc<dyn Store>, _) = if is_url(&self.source) {
@@ -220,20 +219,22 @@ impl Mirror {
             let config = Config { io_threads: chosen, max_io_threads: chosen, retry, ..Config::default() };
             (store_for(&self.source, &config)?, self.source.clone())
         };
+        // Last: it makes the directory.
+        let sink = self.sink()?;
         let pace = self.bytes_per_second.map(Pace::new);
         Ok((Trip::new((source, root, retry), (sink, defaults(target_kind).retry), pace, chosen), chosen))
     }
 
-    fn sink(&self) -> Result<(Box<dyn Sink>, Option<MountKind>)> {
+    fn sink(&self) -> Result<Box<dyn Sink>> {
         if is_url(&self.target) {
             let (store, root) = Remote::open(&self.target, &self.target_options)?;
-            return Ok((Box::new(ObjectSink::open(store, root, self.verifies)?), Some(MountKind::Remote)));
+            return Ok(Box::new(ObjectSink::open(store, root, self.verifies)?));
         }
         let sink = match self.is_dry_run {
             true => DirectorySink::look(&self.target, self.verifies)?,
             false => DirectorySink::open(&self.target, self.verifies)?,
         };
-        Ok((Box::new(sink), kind_at(&self.target)))
+        Ok(Box::new(sink))
     }
 
     /// A mirror into itself would never end, or remove what it has just copied.
@@ -303,7 +304,7 @@ impl Mirror {
 }
 
 fn kind_at(path: &Path) -> Option<MountKind> {
-    kind_of(&forebay_store::Local, path)
+    if is_url(path) { Some(MountKind::Remote) } else { kind_of(&forebay_store::Local, path) }
 }
 
 fn progress(trip: &Trip, doing: Doing) -> Progress {
