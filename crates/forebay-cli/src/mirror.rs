@@ -203,7 +203,8 @@ fn report(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> 
                 "elapsed_seconds": error.elapsed().as_secs_f64(), "hint": error.hint(),
             })
         };
-        let names = |names: &[PathBuf]| names.iter().map(|name| name.to_string_lossy().into_owned()).collect::<Vec<_>>();
+        let names =
+            |names: &[PathBuf]| names.iter().map(|name| name.to_string_lossy().into_owned()).collect::<Vec<_>>();
         let to_copy: Vec<_> = done.to_copy.iter().map(|(name, _)| name.clone()).collect();
         let object = json!({
             "version": env!("CARGO_PKG_VERSION"),

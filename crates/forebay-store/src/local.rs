@@ -97,7 +97,11 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize>
                 interruptions += 1;
             }
             Err(error) => {
-                return Err(failed("read", path, error).with_detail(format!("at byte {} of {}", begin + have as u64, begin + bytes.len() as u64)));
+                return Err(failed("read", path, error).with_detail(format!(
+                    "at byte {} of {}",
+                    begin + have as u64,
+                    begin + bytes.len() as u64
+                )));
             }
         }
     }

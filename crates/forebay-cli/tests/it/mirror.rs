@@ -1,6 +1,6 @@
 //! `forebay mirror` between directories: what is copied, what is refused, what is said; and what is left when it is killed.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests, of files")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests, of files")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -241,8 +241,7 @@ fn the_bandwidth_is_what_was_asked_for() {
 
 /// Seen with `--no-capture`.
 fn say(text: &str) {
-    use std::io::Write;
-    writeln!(std::io::stderr(), "{text}").unwrap();
+    eprintln!("{text}");
 }
 
 fn is_root() -> bool {
@@ -262,8 +261,8 @@ fn program(folder: &Path) -> Command {
 #[test]
 fn what_may_not_be_read_is_named_and_the_rest_is_copied() {
     let ends = Ends::new(FILES);
-    fs::set_permissions(ends.path("source/cat/1.jpg"), fs::Permissions::from_mode(0)).unwrap();
-    fs::set_permissions(ends.path("source/cat/deep"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(ends.path("source/cat/1.jpg"), fs::Permissions::from_mode(0o0)).unwrap();
+    fs::set_permissions(ends.path("source/cat/deep"), fs::Permissions::from_mode(0o0)).unwrap();
     let mut command = program(ends.folder.path());
     if is_root() {
         command.uid(65_534).gid(65_534);
@@ -271,10 +270,15 @@ fn what_may_not_be_read_is_named_and_the_rest_is_copied() {
     let done = command.arg("mirror").args([ends.path("source"), ends.path("target")]).arg("--json").output().unwrap();
     let seen: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(done.status.code(), Some(1), "{seen}");
-    let mut failures: Vec<_> = seen["failures"].as_array().unwrap().iter().map(|row| {
-        let path = Path::new(row["path"].as_str().unwrap()).strip_prefix(ends.path("source")).unwrap().to_owned();
-        (path, row["code"].as_str().unwrap(), row["errno"].as_i64().unwrap())
-    }).collect();
+    let mut failures: Vec<_> = seen["failures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let path = Path::new(row["path"].as_str().unwrap()).strip_prefix(ends.path("source")).unwrap().to_owned();
+            (path, row["code"].as_str().unwrap(), row["errno"].as_i64().unwrap())
+        })
+        .collect();
     failures.sort();
     assert_eq!(failures, [("cat/1.jpg".into(), "denied", 13), ("cat/deep".into(), "denied", 13)]);
     assert_eq!(ends.tree("target").len(), 2);
@@ -380,7 +384,11 @@ fn killed_twenty_times_it_copies_every_byte_once() {
     let all: u64 = source.values().map(|content| content.len() as u64).sum();
     let mirror = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.arg("mirror").args([ends.path("source"), ends.path("target")]).args(["--bandwidth", "10MB/s", "--json"]);
+        command.arg("mirror").args([ends.path("source"), ends.path("target")]).args([
+            "--bandwidth",
+            "10MB/s",
+            "--json",
+        ]);
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     let (mut written, mut killed) = (0, 0);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, Kind, Result};
 
-use super::part::{Part, is_part};
+use super::part::{Part, is_part, part_name};
 use super::{Age, Entry, Held, Sink, Writing, at};
 use crate::hint::failed;
 use crate::reader::directory::Directory;
@@ -99,7 +99,8 @@ impl Root {
     }
 
     fn list(&self, open: &File, directory: &Path) -> io::Result<Vec<Entry>> {
-        let mut entries = Directory::of(at::open(open, OsStr::new("."), libc::O_DIRECTORY)?, &self.path.join(directory));
+        let mut entries =
+            Directory::of(at::open(open, OsStr::new("."), libc::O_DIRECTORY)?, &self.path.join(directory));
         let mut found = Vec::new();
         while let Some((name, _)) = entries.next()? {
             let status = match at::status(open, name) {
@@ -156,6 +157,10 @@ impl Sink for DirectorySink {
 
     fn begin(&self, name: &Path, stat: Stat) -> Result<Box<dyn Writing>> {
         Ok(Box::new(Part::open(&self.0, name, stat)?))
+    }
+
+    fn part(&self, name: &Path, stat: Stat) -> Option<PathBuf> {
+        Some(name.with_file_name(part_name(name, stat)))
     }
 
     fn remove(&self, name: &Path) -> Result<()> {
@@ -227,7 +232,10 @@ mod tests {
         fs::write(folder.path().join("dog"), "").unwrap();
         let sink = DirectorySink::open(folder.path(), false).unwrap();
         let error = sink.put(Path::new("cat"), b"new", STAT).unwrap_err();
-        assert!(error.errno().is_some() && error.to_string().contains("/cat\" could not be put in its place"), "{error}");
+        assert!(
+            error.errno().is_some() && error.to_string().contains("/cat\" could not be put in its place"),
+            "{error}"
+        );
         let error = sink.put(Path::new("dog/1.jpg"), b"new", STAT).unwrap_err();
         assert!(error.to_string().contains("/dog\" could not be opened: Not a directory"), "{error}");
         assert_eq!(sink.list(Path::new("")).unwrap().len(), 2, "and nothing is left behind");

@@ -8,7 +8,7 @@ mod part;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_core::{Error, Kind, Result};
 
@@ -66,6 +66,10 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn put(&self, name: &Path, bytes: &[u8], stat: Stat) -> Result<()>;
     /// Begins a copy that comes in pieces, or goes on with one of the same file.
     fn begin(&self, name: &Path, stat: Stat) -> Result<Box<dyn Writing>>;
+    /// What a process that did not finish has left of a copy is called this; `None` where nothing is left.
+    fn part(&self, _name: &Path, _stat: Stat) -> Option<PathBuf> {
+        None
+    }
     /// Removes a file, or what was left of one.
     fn remove(&self, name: &Path) -> Result<()>;
     /// Removes a directory if nothing is in it; whether it did.

@@ -27,7 +27,8 @@ pub fn is_part(name: &OsStr) -> bool {
     middle.is_some_and(|middle| middle.len() == 16 && middle.iter().all(u8::is_ascii_hexdigit))
 }
 
-fn part_name(name: &Path, stat: Stat) -> OsString {
+/// What the part of a copy is called.
+pub(super) fn part_name(name: &Path, stat: Stat) -> OsString {
     static BOOT: OnceLock<u64> = OnceLock::new();
     let boot = *BOOT.get_or_init(|| {
         // Where nobody tells, each process is a start of its own.
@@ -177,7 +178,8 @@ mod tests {
         let mut first = sink.begin(name, STAT).unwrap();
         first.write(0, b"123").unwrap();
         drop(first);
-        assert!(matches!(&sink.list(Path::new("")).unwrap()[..], [Entry::Part(_)]));
+        let part = sink.part(name, STAT).unwrap();
+        assert_eq!(sink.list(Path::new("")).unwrap(), [Entry::Part(part.into())]);
         let other = Stat { mtime_ns: STAT.mtime_ns + 1, ..STAT };
         assert_eq!(sink.begin(name, other).unwrap().have_bytes(), 0, "another version begins anew");
         let mut again = sink.begin(name, STAT).unwrap();
@@ -217,7 +219,8 @@ mod tests {
     #[test]
     fn names_of_parts_are_told_from_others() {
         assert!(is_part(OsStr::new(".forebay-0123456789abcdef.part")));
-        for name in [".forebay-0123.part", "forebay-0123456789abcdef.part", ".forebay-0123456789abcdeg.part", "a.part"] {
+        for name in [".forebay-0123.part", "forebay-0123456789abcdef.part", ".forebay-0123456789abcdeg.part", "a.part"]
+        {
             assert!(!is_part(OsStr::new(name)), "{name}");
         }
     }

@@ -84,7 +84,9 @@ fn reads_parts(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
             assert_eq!(sum.got(), Ok(()), "{name}");
         }
     }
-    assert!(store.read_range(&root.join("cat/none.jpg"), 0..1, Stat { size_bytes: 1, mtime_ns: 0 }, Duration::MAX).is_err());
+    assert!(
+        store.read_range(&root.join("cat/none.jpg"), 0..1, Stat { size_bytes: 1, mtime_ns: 0 }, Duration::MAX).is_err()
+    );
 }
 
 fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path) {
@@ -133,7 +135,9 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     let stat = |content: &[u8]| Stat { size_bytes: content.len() as u64, mtime_ns: 1_700_000_000_123_456_789 };
     let read = |name: &str| store.read(&root.join(name), Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
     assert_eq!(sink.held(Path::new("cat/1.jpg")).unwrap(), None);
-    for (name, content) in [("cat/1.jpg", "one"), ("cat/a b+c%20#&~\u{fc}.jpg", "odd name"), ("cat/1.jpg", "another one"), ("e", "")] {
+    for (name, content) in
+        [("cat/1.jpg", "one"), ("cat/a b+c%20#&~\u{fc}.jpg", "odd name"), ("cat/1.jpg", "another one"), ("e", "")]
+    {
         sink.put(Path::new(name), content.as_bytes(), stat(content.as_bytes())).unwrap();
         assert_eq!(read(name).bytes, content.as_bytes(), "{name}");
         let held = Held { size_bytes: content.len() as u64, age: Age::Of(1_700_000_000_123_456_789) };

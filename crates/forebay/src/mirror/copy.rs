@@ -33,7 +33,7 @@ impl Trip {
 
     fn copy_version(&self, file: &Found) -> std::result::Result<(), Failed> {
         let piece_bytes = self.pace.as_ref().map_or(PIECE_BYTES, |pace| pace.piece_bytes());
-        if file.stat.size_bytes <= piece_bytes {
+        if file.stat.size_bytes <= piece_bytes && !self.is_left(file) {
             return self.copy_whole(file);
         }
         let mut doubt = None;
@@ -44,6 +44,12 @@ impl Trip {
             }
             other => other,
         }
+    }
+
+    /// Whether an earlier run has left something of it.
+    fn is_left(&self, file: &Found) -> bool {
+        let Some(leftovers) = self.leftovers.get().filter(|leftovers| !leftovers.is_empty()) else { return false };
+        self.sink.part(&file.name, file.stat).is_some_and(|part| leftovers.contains(&part))
     }
 
     fn copy_whole(&self, file: &Found) -> std::result::Result<(), Failed> {
@@ -73,7 +79,8 @@ impl Trip {
         let mut writing = begun.map_err(|error| (End::Target, error))?;
         let copied = self.copy_into(file, &mut *writing, piece_bytes, doubt);
         if let Err((_, error)) = &copied
-            && (writing.piece_bytes().is_some() || matches!(error.kind(), Kind::Changed | Kind::Corrupt | Kind::NotFound))
+            && (writing.piece_bytes().is_some()
+                || matches!(error.kind(), Kind::Changed | Kind::Corrupt | Kind::NotFound))
         {
             // What cannot be gone on with is not left behind. That it could not be removed is not what went wrong.
             let _removed = writing.discard();
@@ -104,14 +111,16 @@ impl Trip {
         }
         if let Some(sum) = sum {
             let (name, expected) = sum.expected();
-            let message = format!("came as {size_bytes} bytes that are not those stored ({name}: expected {expected}, got");
+            let message =
+                format!("came as {size_bytes} bytes that are not those stored ({name}: expected {expected}, got");
             // Two reads that agree are believed: then it is the server's word that is wrong.
             if let Err(got) = sum.got()
                 && doubt.as_ref() != Some(&got)
             {
                 let error = Error::new(Kind::Corrupt, format!("{message} {got})")).at_path(&path);
                 *doubt = Some(got);
-                let hint = "a proxy or the network changed it; if the server's sums are wrong, set verify_checksums=false";
+                let hint =
+                    "a proxy or the network changed it; if the server's sums are wrong, set verify_checksums=false";
                 return Err((End::Source, error.with_hint(hint)));
             }
         }
@@ -129,7 +138,11 @@ impl Trip {
             let mut piece =
                 self.persist(End::Source, |within| self.source.read_range(&path, at..end, file.stat, within))?;
             self.meters.read_bytes.fetch_add(end - at, Relaxed);
-            if bytes.is_empty() { bytes = piece } else { bytes.append(&mut piece) }
+            if bytes.is_empty() {
+                bytes = piece
+            } else {
+                bytes.append(&mut piece)
+            }
             at = end;
         }
         Ok(bytes)

@@ -79,7 +79,8 @@ pub(super) fn run<J: Send>(
     std::thread::scope(|scope| {
         let mut crew = Vec::new();
         for number in 0..threads.max(1) {
-            let started = Builder::new().name(format!("forebay-mirror-{number}")).spawn_scoped(scope, || desk.work(&work));
+            let started =
+                Builder::new().name(format!("forebay-mirror-{number}")).spawn_scoped(scope, || desk.work(&work));
             match started {
                 Ok(thread) => crew.push(thread),
                 Err(error) if crew.is_empty() => return Err(Error::io("given a thread", error)),

@@ -152,6 +152,8 @@ impl Mirror {
         };
         let (found, is_listed) = walk::source(&trip, &self.filter, threads, &mut look)?;
         let (target, is_target_listed) = walk::target(&trip, &self.filter, threads, &mut look)?;
+        // It is set here only, and once.
+        let _set = trip.leftovers.set(target.parts.iter().cloned().collect());
         let files = found.len() as u64;
         let bytes = found.iter().map(|file| file.stat.size_bytes).sum();
         let (surplus_files, surplus_directories) = surplus(&found, &target, &self.filter);
@@ -211,8 +213,10 @@ impl Mirror {
         let (source, root): (Arc<dyn Store>, _) = if is_url(&self.source) {
             let (store, root) = Remote::open(&self.source, &self.source_options)?;
             if !store.can_list() {
-                return Err(Error::config("source: HTTP servers do not say what they have, so that nothing can be mirrored")
-                    .with_hint("give the store behind it by its own URL (s3://, gs://, az://), or a directory"));
+                return Err(Error::config(
+                    "source: HTTP servers do not say what they have, so that nothing can be mirrored",
+                )
+                .with_hint("give the store behind it by its own URL (s3://, gs://, az://), or a directory"));
             }
             (Arc::new(store), root)
         } else {
@@ -278,7 +282,10 @@ impl Mirror {
             Vec::new()
         };
         if !is_certain {
-            return kept("not all directories could be listed", "repair what is listed, and run the same command again");
+            return kept(
+                "not all directories could be listed",
+                "repair what is listed, and run the same command again",
+            );
         }
         if is_empty && !files.is_empty() {
             let hint = "is it mounted, and the path right? to empty the target, remove it yourself";

@@ -63,7 +63,10 @@ mod tests {
         assert_eq!(of(5, stat.mtime_ns + 1), Verdict::Other);
         assert_eq!(of(6, stat.mtime_ns), Verdict::Other);
         let unknown = |size_bytes, is_asked| judge(stat, Held { size_bytes, age: Age::Unknown }, is_asked);
-        assert_eq!([unknown(5, false), unknown(5, true), unknown(6, false)], [Verdict::Ask, Verdict::Other, Verdict::Other]);
+        assert_eq!(
+            [unknown(5, false), unknown(5, true), unknown(6, false)],
+            [Verdict::Ask, Verdict::Other, Verdict::Other]
+        );
         let since = |time| judge(stat, Held { size_bytes: 5, age: Age::Since(time) }, true);
         assert_eq!([since(stat.mtime_ns - 1), since(stat.mtime_ns)], [Verdict::Other, Verdict::Same]);
     }
@@ -72,7 +75,8 @@ mod tests {
     fn what_the_source_has_not_is_surplus_unless_it_is_left_out() {
         let stat = Stat { size_bytes: 1, mtime_ns: 1 };
         let found = [Found { name: "cat/1.jpg".into(), stat }];
-        let mut target = Target { directories: ["cat", "dog", "dog/deep"].map(PathBuf::from).into(), ..Target::default() };
+        let mut target =
+            Target { directories: ["cat", "dog", "dog/deep"].map(PathBuf::from).into(), ..Target::default() };
         for name in ["cat/1.jpg", "cat/2.jpg", "dog/deep/3.jpg", "dog/notes.txt"] {
             target.files.insert(name.into(), Held { size_bytes: 1, age: Age::Of(1) });
         }

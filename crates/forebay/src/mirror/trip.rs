@@ -1,9 +1,10 @@
 //! What all threads of a mirror share: both ends, how often and how long to try, how many requests at a time, and what
 //! has become of it so far.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind, Result, Retry};
@@ -30,6 +31,8 @@ pub(super) struct Trip {
     pub(super) retry_target: Retry,
     pub(super) pace: Option<Pace>,
     pub(super) meters: Meters,
+    /// What earlier runs have left of copies, by the names of the parts.
+    pub(super) leftovers: OnceLock<HashSet<PathBuf>>,
     gate: Mutex<Gate>,
     freed: Condvar,
     state: Mutex<State>,
@@ -77,6 +80,7 @@ impl Trip {
             retry_target,
             pace,
             meters: Meters::default(),
+            leftovers: OnceLock::new(),
             gate: Mutex::new(Gate { limit: Limit::new(threads, threads), busy: 0 }),
             freed: Condvar::new(),
             state: Mutex::default(),
@@ -123,8 +127,11 @@ impl Trip {
         self.fail(error);
         if streak >= MAX_STREAK {
             let what = if end == End::Target { "target takes" } else { "source gives" };
-            let message = format!("the {what} nothing any more: {streak} files failed one after the other, the last: {last}");
-            self.halt(Error::new(Kind::Unavailable, message).with_hint("bring it back, and run the same command again"));
+            let message =
+                format!("the {what} nothing any more: {streak} files failed one after the other, the last: {last}");
+            self.halt(
+                Error::new(Kind::Unavailable, message).with_hint("bring it back, and run the same command again"),
+            );
         }
     }
 
