@@ -261,7 +261,7 @@ def test_an_epoch_survives(
         print(f"429: the shortest pauses are {sorted(pauses)[:4]}")
         # The next epoch, which has begun, may ask for the same picture while its first reader waits.
         early = [pause for pause in pauses if pause < 1.0]
-        assert len(early) <= 0.05 * len(pauses), "Retry-After is honoured"
+        assert len(early) <= 1 + 0.05 * len(pauses), "Retry-After is honoured"
 
 
 @pytest.mark.timeout(180)
@@ -305,9 +305,8 @@ def test_a_storm_is_waited_out_and_does_not_come_back(
     herd = [seen for seen in proxy.reads() if end <= seen.at < end + 0.25]
     assert len(herd) <= 60, f"{len(herd)} requests at once"
     after = [limit for at, limit in limits if at > end]
-    print(
-        f"storm: {before} reads at a time before, {min(during)} in it, {len(late) / (seconds - 2):.1f} requests/s, then {len(herd)} at once"
-    )
+    told = f"{before} reads at a time before it, {min(during)} in it"
+    print(f"storm: {told}, {len(late) / (seconds - 2):.1f} requests/s, then {len(herd)} at once")
     assert all(later - sooner <= 16 for sooner, later in itertools.pairwise(after)), after
 
 
