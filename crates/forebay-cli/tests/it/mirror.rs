@@ -244,6 +244,55 @@ fn say(text: &str) {
     eprintln!("{text}");
 }
 
+/// An S3 server that has one good object, and one whose name leads out of every target.
+fn hostile_server() -> String {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+    let object = |key: &str| {
+        format!("<Contents><Key>{key}</Key><Size>4</Size><LastModified>2026-11-16T00:00:00Z</LastModified></Contents>")
+    };
+    let root = format!("{}<CommonPrefixes><Prefix>train/bad/</Prefix></CommonPrefixes>", object("train/ok.jpg"));
+    let bad = format!("{}{}", object("train/bad/1.jpg"), object("train/bad/../../../evil.jpg"));
+    let answer = move |line: &str| match line {
+        line if line.contains("prefix=train%2Fbad%2F") => format!("<ListBucketResult>{bad}</ListBucketResult>"),
+        line if line.contains("list-type=2") => format!("<ListBucketResult>{root}</ListBucketResult>"),
+        _ => "good".to_owned(),
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, answer) = (stream.unwrap(), answer.clone());
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+                    let body = answer(&line);
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nETag: \"v1\"\r\n", body.len());
+                    let date = "Last-Modified: Mon, 16 Nov 2026 00:00:00 GMT\r\n\r\n";
+                    stream.write_all(format!("{head}{date}{body}").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    url
+}
+
+#[test]
+fn names_that_lead_out_of_the_target_are_refused_and_listed() {
+    let ends = Ends::new(&[]);
+    let (target, endpoint) = (ends.path("deep/target"), format!("endpoint={}", hostile_server()));
+    let options = ["--storage-option", &endpoint, "--storage-option", "anon=true", "--json"];
+    let arguments = [&["mirror", "s3://bucket/train", target.to_str().unwrap()], &options[..]].concat();
+    let ended = forebay(&arguments);
+    assert_eq!(ended.status, Status::Problems, "{}", ended.err);
+    let seen: Value = serde_json::from_str(&ended.out).unwrap();
+    let failures = seen["failures"].as_array().unwrap();
+    assert_eq!((failures.len(), failures[0]["path"].as_str()), (1, Some("s3://bucket/train/bad")), "{failures:?}");
+    assert!(failures[0]["message"].as_str().unwrap().contains("evil.jpg"), "{failures:?}");
+    let there: Vec<_> = ends.tree("").into_keys().collect();
+    assert_eq!(there, [PathBuf::from("deep/target/ok.jpg")], "and nothing else anywhere");
+}
+
 fn is_root() -> bool {
     // SAFETY: it has no preconditions and cannot fail.
     unsafe { libc::geteuid() == 0 }

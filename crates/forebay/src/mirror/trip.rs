@@ -188,6 +188,10 @@ impl Trip {
         gate.busy += 1;
         let busy = gate.busy;
         gate.limit.departed(busy, true);
+        if busy < gate.limit.current() {
+            // The limit may have grown: each that leaves lets one in, and that one the next.
+            self.freed.notify_one();
+        }
         drop(gate);
         let started = Instant::now();
         let guard = Leave(self);
@@ -212,5 +216,77 @@ impl Drop for Leave<'_> {
     fn drop(&mut self) {
         self.0.gate().busy -= 1;
         self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::crew;
+    use forebay_store::testing::Memory;
+    use forebay_store::{DirectorySink, Stat};
+    use std::path::Path;
+
+    fn trip(folder: &Path, threads: usize) -> Trip {
+        let retry = Retry { retries: 20, first_pause: Duration::from_millis(1), ..Retry::default() };
+        let sink = Box::new(DirectorySink::open(folder, false).unwrap());
+        Trip::new((Arc::new(Memory::default()), folder.to_owned(), retry), (sink, retry), None, threads)
+    }
+
+    #[test]
+    fn storage_that_asks_for_less_load_gets_less_and_then_more_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let trip = trip(folder.path(), 16);
+        let (at_a_time, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        let call = |is_busy: bool| {
+            most.fetch_max(at_a_time.fetch_add(1, Relaxed) + 1, Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+            at_a_time.fetch_sub(1, Relaxed);
+            if is_busy { Err(Error::new(Kind::Unavailable, "busy").throttled(None)) } else { Ok(()) }
+        };
+        for _ in 0..6 {
+            // One after the other: calls that began before the last halving would say nothing new.
+            let mut is_busy = true;
+            trip.persist(End::Source, |_| call(std::mem::take(&mut is_busy))).unwrap();
+        }
+        assert!(trip.gate().limit.current() <= 2, "{}", trip.gate().limit.current());
+        assert_eq!(trip.meters.retries.load(Relaxed), 6);
+        most.store(0, Relaxed);
+        let work = |_: u32, _: &crew::Desk<u32>| trip.persist(End::Source, |_| call(false)).unwrap();
+        crew::run(16, 0..2_000, work, &mut || {}).unwrap();
+        assert_eq!(trip.gate().limit.current(), 16);
+        assert!(most.load(Relaxed) >= 14, "the limit is used: {}", most.load(Relaxed));
+    }
+
+    #[test]
+    fn an_end_that_gives_nothing_any_more_stops_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let lost = |trip: &Trip, kind, count| {
+            (0..count).for_each(|_| trip.lose(End::Source, Error::new(kind, "was lost")));
+            trip.is_halted()
+        };
+        assert!(!lost(&trip(folder.path(), 1), Kind::Denied, 2 * MAX_STREAK), "each of them is a file of its own");
+        let trip = trip(folder.path(), 1);
+        assert!(!lost(&trip, Kind::Unavailable, MAX_STREAK - 1));
+        trip.has_copied();
+        assert!(!lost(&trip, Kind::Unavailable, MAX_STREAK - 1), "one in between is a sign of life");
+        assert!(lost(&trip, Kind::Timeout, 1));
+        assert_eq!(trip.persist(End::Source, |_| Ok(())).unwrap_err().kind(), Kind::Stopped);
+        let (failures, halt) = trip.into_failures();
+        assert_eq!(failures.len() as u64, 2 * MAX_STREAK - 1);
+        assert!(halt.unwrap().message().starts_with("the source gives nothing any more: 100 files failed"));
+    }
+
+    #[test]
+    fn a_full_disk_stops_it_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let trip = trip(folder.path(), 1);
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            trip.lose(End::Target, Error::io("written", std::io::Error::from_raw_os_error(errno)));
+        }
+        let stat = Stat { size_bytes: 0, mtime_ns: 0 };
+        assert!(trip.persist(End::Target, |_| trip.sink.put(Path::new("a"), b"", stat)).is_err());
+        let (failures, halt) = trip.into_failures();
+        assert_eq!((failures.len(), halt.unwrap().errno()), (0, Some(libc::ENOSPC)), "one message");
     }
 }
