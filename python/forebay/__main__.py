@@ -1,5 +1,6 @@
 """`python -m forebay`, and the wheel's `forebay` command."""
 
+import signal
 import sys
 
 from forebay._forebay import run_cli
@@ -12,6 +13,8 @@ def main() -> int:
         from forebay._doctor import command
 
         return command.run(arguments[1:])
+    # Python's own handler runs when the command is over; Ctrl-C is to end it now, as it does any program.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     return run_cli(arguments)
 
 

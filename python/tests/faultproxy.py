@@ -34,6 +34,7 @@ class FaultProxy:
         self.rule, self.storm_until, self.latency = rule, 0.0, (0.0, 0.0)
         self.seen: list[Seen] = []
         self.waiting, self.max_waiting = 0, 0
+        self.body_bytes = 0  # of objects, as they were sent on
         self._upstream, self._random, self._asked = upstream, random.Random(seed), Counter[str]()
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -79,7 +80,7 @@ class FaultProxy:
                 try:
                     fault = self._judge(head)
                     await asyncio.sleep(self._random.uniform(*self.latency))
-                    if fault in ("503", "429"):
+                    if fault in REFUSALS:
                         writer.write(REFUSALS[fault])
                         await writer.drain()
                         continue
@@ -131,6 +132,8 @@ class FaultProxy:
             lines.append(b'ETag: "%032x"' % self._random.getrandbits(128))
         if fault in ("reset", "truncate", "stall"):
             body = body[: self._random.randrange(1, max(2, len(body)))]
+        if b"list-type=2" not in request.split(b"\r\n", 1)[0]:
+            self.body_bytes += len(body)
         writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
         await writer.drain()
         if fault == "stall":
@@ -164,5 +167,6 @@ _SLOW = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.<
 REFUSALS = {
     "503": b"HTTP/1.1 503 Service Unavailable\r\nx-amz-request-id: storm\r\nContent-Length: %d\r\n\r\n" % len(_SLOW)
     + _SLOW,
+    "404": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
     "429": b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n",
 }

@@ -7,7 +7,9 @@ mod command;
 mod console;
 mod demo;
 mod doctor;
+mod mirror;
 mod progress;
+mod storage;
 
 pub use command::{main, run};
 pub use console::{Console, Status};

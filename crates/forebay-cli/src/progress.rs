@@ -33,15 +33,31 @@ impl Progress {
         (done, total): (u64, u64),
         rest: &str,
     ) -> io::Result<()> {
-        let recent = self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL) && done < total;
-        if !self.is_shown || recent {
+        if !self.is_due(done >= total) {
             return Ok(());
         }
-        self.drawn = Some(Instant::now());
         let filled = (BAR * done / total.max(1)).min(BAR) as usize;
         let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR as usize - filled));
         write!(to, "\r{label}  [{bar}]  {done}/{total}  {rest}\x1b[K")?;
         to.flush()
+    }
+
+    /// Draws `label` and `rest`, while nobody knows how much there is.
+    pub(crate) fn say(&mut self, to: &mut dyn Write, label: &str, rest: &str) -> io::Result<()> {
+        if !self.is_due(false) {
+            return Ok(());
+        }
+        write!(to, "\r{label}  {rest}\x1b[K")?;
+        to.flush()
+    }
+
+    fn is_due(&mut self, is_last: bool) -> bool {
+        let is_recent = self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL) && !is_last;
+        if !self.is_shown || is_recent {
+            return false;
+        }
+        self.drawn = Some(Instant::now());
+        true
     }
 
     /// Removes the line.

@@ -142,12 +142,15 @@ pub struct Retry {
     pub first_pause: Duration,
     /// No attempt starts later than this after the first.
     pub deadline: Duration,
+    /// Whether a pause is anything from nothing to all of it, or from half of it: what many clients ask at once is better
+    /// spread over all of it, what has few attempts needs the half for outages to pass.
+    pub is_spread: bool,
 }
 
 impl Default for Retry {
     fn default() -> Self {
         // Pauses of 50 ms to 1.6 s: an outage of two seconds ends nothing, a file that always fails costs three.
-        Self { retries: 6, first_pause: Duration::from_millis(50), deadline: Duration::from_secs(60) }
+        Self { retries: 6, first_pause: Duration::from_millis(50), deadline: Duration::from_secs(60), is_spread: false }
     }
 }
 
@@ -160,7 +163,8 @@ impl Retry {
 
     /// The pause before the next attempt, or `None` when it is time to give up.
     ///
-    /// The upper half of each pause is jitter, so that a thousand samples that failed together do not return together.
+    /// The upper half of each pause, or all of it, is jitter, so that a thousand samples that failed together do not return
+    /// together.
     /// Storage that asks for less load is left alone for as long as it says, and then for that pause; that it does
     /// says nothing about the sample, so that only the deadline ends it.
     pub fn pause(&self, error: &Error, attempts: u32, elapsed: Duration, jitter_key: u64) -> Option<Duration> {
@@ -170,10 +174,10 @@ impl Retry {
         }
         let doubled = self.first_pause.saturating_mul(1 << (attempts.saturating_sub(1)).min(16));
         let ceiling = doubled.min(Self::MAX_PAUSE);
-        let half = ceiling / 2;
-        let jitter = scale(hash_words(&[jitter_key, u64::from(attempts)]), half.as_nanos() as u64 + 1);
+        let floor = if self.is_spread { Duration::ZERO } else { ceiling / 2 };
+        let jitter = scale(hash_words(&[jitter_key, u64::from(attempts)]), (ceiling - floor).as_nanos() as u64 + 1);
         let asked = error.retry_after().unwrap_or(Duration::ZERO).min(Self::MAX_RETRY_AFTER);
-        let pause = asked + half + Duration::from_nanos(jitter);
+        let pause = asked + floor + Duration::from_nanos(jitter);
         (elapsed + pause <= self.deadline).then_some(pause)
     }
 }
@@ -215,7 +219,8 @@ mod tests {
 
     #[test]
     fn pauses_double_with_jitter_and_end() {
-        let retry = Retry { retries: 3, first_pause: Duration::from_millis(100), deadline: Duration::from_secs(10) };
+        let (first_pause, deadline) = (Duration::from_millis(100), Duration::from_secs(10));
+        let retry = Retry { retries: 3, first_pause, deadline, ..Retry::default() };
         let error = Error::new(Kind::Unavailable, "x").transient();
         for attempts in 1..=3 {
             let pause = retry.pause(&error, attempts, Duration::ZERO, 7).unwrap();
@@ -228,8 +233,22 @@ mod tests {
     }
 
     #[test]
+    fn pauses_that_are_spread_are_anything_up_to_all_of_it() {
+        let retry = Retry { retries: 3, first_pause: Duration::from_millis(100), is_spread: true, ..Retry::default() };
+        let error = Error::new(Kind::Unavailable, "x").transient();
+        let pauses: Vec<_> =
+            (0..1_000).map(|key| retry.pause(&error, 3, Duration::ZERO, key).unwrap().as_millis()).collect();
+        for quarter in 0..4 {
+            let count = pauses.iter().filter(|&&pause| pause / 100 == quarter).count();
+            assert!((200..300).contains(&count), "{count} of 1,000 in quarter {quarter}");
+        }
+        assert!(pauses.iter().all(|&pause| pause <= 400));
+    }
+
+    #[test]
     fn storage_that_asks_for_less_load_is_left_alone_until_the_deadline() {
-        let retry = Retry { retries: 3, first_pause: Duration::from_millis(100), deadline: Duration::from_secs(90) };
+        let (first_pause, deadline) = (Duration::from_millis(100), Duration::from_secs(90));
+        let retry = Retry { retries: 3, first_pause, deadline, is_spread: false };
         let busy = |seconds| Error::new(Kind::Unavailable, "x").throttled(Some(Duration::from_secs(seconds)));
         let pause = retry.pause(&busy(2), 1, Duration::ZERO, 7).unwrap();
         assert!(pause >= Duration::from_millis(2050) && pause <= Duration::from_millis(2100), "{pause:?}");

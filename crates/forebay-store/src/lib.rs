@@ -1,7 +1,7 @@
 //! Where bytes are. The only crate of forebay that touches disk or network.
 //!
-//! A [`Store`] reads whole objects and lists directories; it reports what it met and decides nothing: retry,
-//! replace and stop belong to the loader.
+//! A [`Store`] reads objects and lists directories, a [`Sink`] takes copies of them; either reports what it met and
+//! decides nothing: retry, replace and stop belong to the loader.
 
 #![allow(clippy::disallowed_methods, reason = "this is the crate that touches the disk")]
 
@@ -13,6 +13,7 @@ mod mount;
 mod mount_state;
 mod reader;
 mod remote;
+mod sink;
 mod store;
 mod stuck;
 #[cfg(feature = "testing")]
@@ -23,7 +24,8 @@ pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind, MountTable, Site};
 pub use mount_state::{MountState, Requests};
-pub use remote::{Remote, StorageOptions, Traffic, is_url, split_url};
+pub use remote::{Remote, StorageOptions, Sum, Traffic, is_url, split_url};
+pub use sink::{Age, DirectorySink, Entry, Held, ObjectSink, Sink, Writing, check_name, is_part, real_path};
 pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{Isolated, Readers};

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed;
 use crate::reader::directory::Directory;
-use crate::store::{Allot, Object, Stat, Store};
+use crate::store::{Allot, Object, Stat, Store, still};
 
 /// The file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +21,10 @@ pub struct Local;
 impl Store for Local {
     fn read(&self, path: &Path, _within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         read(path, allot).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, _within: Duration) -> Result<Vec<u8>> {
+        read_range(path, range, expected).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -32,7 +37,8 @@ impl Store for Local {
     }
 }
 
-fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+/// Opens a file that can be read as one.
+fn open(path: &Path) -> Result<(File, Stat)> {
     // O_NONBLOCK: opening a pipe for reading would wait for a writer, perhaps for ever.
     let file = OpenOptions::new()
         .read(true)
@@ -43,13 +49,28 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
     if !metadata.is_file() {
         return Err(not_regular(metadata.mode()));
     }
-    let stat = stat_of(&metadata);
+    Ok((file, stat_of(&metadata)))
+}
+
+fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+    let (file, stat) = open(path)?;
     let mut bytes = allot(stat.size_bytes)?;
     resize(&mut bytes, stat.size_bytes)?;
-    let have = fill(path, &file, &mut bytes)?;
+    let have = fill(path, &file, &mut bytes, 0)?;
     let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
     whole(stat, have as u64, after)?;
     Ok(Object { bytes: bytes.into(), stat })
+}
+
+fn read_range(path: &Path, range: Range<u64>, expected: Stat) -> Result<Vec<u8>> {
+    let (file, stat) = open(path)?;
+    still(expected, stat)?;
+    let (mut bytes, size) = (Vec::new(), range.end - range.start);
+    resize(&mut bytes, size)?;
+    let have = fill(path, &file, &mut bytes, range.start)? as u64;
+    let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
+    whole(stat, if have == size { stat.size_bytes } else { range.start + have }, after)?;
+    Ok(bytes)
 }
 
 /// Makes room for a file; memory that is not there is an error, not the end of the process. A reused buffer keeps its
@@ -63,20 +84,24 @@ pub(crate) fn resize(bytes: &mut Vec<u8>, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Fills `bytes`, or as much of them as there is of the file.
-fn fill(path: &Path, file: &File, bytes: &mut [u8]) -> Result<usize> {
+/// Fills `bytes` from this byte of the file on, or as much of them as there is.
+fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize> {
     /// A signal interrupts a read now and then; a file system that answers nothing else is broken.
     const MAX_INTERRUPTIONS: u32 = 100;
     let (mut have, mut interruptions) = (0, 0);
     while have < bytes.len() {
-        match file.read_at(&mut bytes[have..], have as u64) {
+        match file.read_at(&mut bytes[have..], begin + have as u64) {
             Ok(0) => break,
             Ok(count) => have += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
                 interruptions += 1;
             }
             Err(error) => {
-                return Err(failed("read", path, error).with_detail(format!("at byte {have} of {}", bytes.len())));
+                return Err(failed("read", path, error).with_detail(format!(
+                    "at byte {} of {}",
+                    begin + have as u64,
+                    begin + bytes.len() as u64
+                )));
             }
         }
     }

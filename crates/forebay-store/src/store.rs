@@ -2,15 +2,16 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Listing, Result};
+use forebay_core::{Error, Kind, Listing, Result};
 use tokio::sync::watch;
 
-use crate::remote::Traffic;
+use crate::remote::{Sum, Traffic};
 use crate::wrap::{Kept, Readers};
 
 /// What is known of an object without reading it.
@@ -90,6 +91,26 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
     fn list(&self, directory: &Path) -> Result<Listing>;
+    /// The same, with what the listing itself says of each entry, in the same order: `None` where it says nothing.
+    fn list_stats(&self, directory: &Path) -> Result<(Listing, Vec<Option<Stat>>)> {
+        self.list(directory).map(|listing| {
+            let unknown = vec![None; listing.len()];
+            (listing, unknown)
+        })
+    }
+    /// A part of an object that is still what it was: another one by then is `Kind::Changed`.
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
+        let object = self.read(path, within, &mut |size| Ok(Vec::with_capacity(size as usize)))?;
+        still(expected, object.stat).map_err(|error| error.at_path(path))?;
+        match object.bytes.get(range.start as usize..range.end as usize) {
+            Some(part) => Ok(part.to_vec()),
+            None => Err(Error::internal(format!("was asked for its bytes {range:?}")).at_path(path)),
+        }
+    }
+    /// What an object's bytes add up to by the word of its server; `None` where it gives none.
+    fn sum(&self, _path: &Path) -> Result<Option<Sum>> {
+        Ok(None)
+    }
     /// The same store, and a way to end the calls that are made through it; `None` where calls cannot be ended early.
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
         None
@@ -110,6 +131,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn traffic(&self) -> Option<Traffic> {
         None
     }
+}
+
+/// Whether an object is what it was.
+pub(crate) fn still(expected: Stat, now: Stat) -> Result<()> {
+    if now == expected {
+        return Ok(());
+    }
+    let what = match (expected.size_bytes, now.size_bytes) {
+        (expected, now) if expected == now => "its modification time is another one".to_owned(),
+        (expected, now) => format!("expected {expected} bytes, got {now}"),
+    };
+    Err(Error::new(Kind::Changed, format!("changed while it was read ({what})")))
 }
 
 /// Ends calls to a store: once raised, those in progress and those to come fail with `Kind::Stopped`.

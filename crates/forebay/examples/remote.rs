@@ -26,7 +26,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 const LATENCY: Duration = Duration::from_millis(50);
 const BYTES_PER_SECOND: f64 = 200e6;
-/// Requests of the bare client at a time: ten times as many as the line needs. More gave nothing.
+/// Requests of the bare client at a time: ten times as many as the line needs.
 const AT_A_TIME: usize = 1_024;
 const CLASSES: usize = 10;
 

@@ -31,9 +31,9 @@ impl Defaults {
         const OBJECTS: (usize, usize) = (32, 256);
         let retry = Retry::default();
         if kind == Some(MountKind::Remote) {
-            // Pauses of 0.1 to 5 s: a server that restarts is back within half a minute.
-            let deadline = Duration::from_secs(120);
-            let retry = Retry { retries: 10, first_pause: Duration::from_millis(100), deadline };
+            // Pauses of up to 0.1 to 5 s, together some 25 s: a server that restarts is back by then.
+            let (first_pause, deadline) = (Duration::from_millis(100), Duration::from_secs(120));
+            let retry = Retry { retries: 15, first_pause, deadline, is_spread: true };
             return Self { retry, io_threads: OBJECTS.0, max_io_threads: OBJECTS.1 };
         }
         if kind.is_none_or(MountKind::can_hang) {

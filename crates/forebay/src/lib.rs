@@ -33,6 +33,7 @@ mod item;
 mod journal;
 mod limit;
 mod loader;
+mod mirror;
 mod overdue;
 mod provenance;
 mod recover;
@@ -51,6 +52,7 @@ pub use deliver::{Next, Run};
 pub use dump::dump_on_signal;
 pub use item::InFlight;
 pub use loader::{Explained, Loader};
+pub use mirror::{Doing, Filter, Mirror, Mirrored, Progress};
 pub use report::Report;
 pub use watch::Watch;
 

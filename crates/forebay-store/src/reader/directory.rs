@@ -65,9 +65,20 @@ impl Directory {
     /// Opens it, links followed.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NONBLOCK).open(path)?;
+        Ok(Self::of(file, path))
+    }
+
+    /// Of a directory that is open; `path` is asked about links in it.
+    pub(crate) fn of(file: File, path: &Path) -> Self {
         let mut buffer = BUFFER.take();
         buffer.resize(Self::BUFFER_BYTES, 0);
-        Ok(Self { path: path.to_owned(), file, buffer, next: 0, filled: 0 })
+        Self { path: path.to_owned(), file, buffer, next: 0, filled: 0 }
+    }
+
+    /// The directory itself, open.
+    #[allow(dead_code, reason = "a reader needs none")]
+    pub(crate) fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
     }
 
     /// What the directory itself is.

@@ -95,7 +95,13 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
             Some((kind, window.get_mut(begin..begin + span.length as usize)?, Path::new(OsStr::from_bytes(path))))
         });
         let answer = match understood {
-            Some((Request::Read, window, path)) => read(&mut opened, path, window),
+            Some((Request::Read, window, path)) => read(&mut opened, path, window, 0),
+            Some((Request::ReadFrom, window, path)) => match path.as_os_str().as_bytes().split_first_chunk() {
+                Some((begin, path)) => {
+                    read(&mut opened, Path::new(OsStr::from_bytes(path)), window, u64::from_ne_bytes(*begin))
+                }
+                None => Err(Answer { status: Status::NotUnderstood, ..Answer::default() }),
+            },
             Some((Request::Stat, _, path)) => {
                 fs::metadata(path).map(|metadata| about(&metadata)).map_err(not(Status::NotExamined))
             }
@@ -140,14 +146,14 @@ fn about(metadata: &Metadata) -> Answer {
     }
 }
 
-fn read(opened: &mut Opened, path: &Path, window: &mut [u8]) -> Result<Answer, Answer> {
+fn read(opened: &mut Opened, path: &Path, window: &mut [u8], begin: u64) -> Result<Answer, Answer> {
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK | O_NOCTTY).open(path);
     let file = file.map_err(not(Status::NotOpened))?;
     let about = about(&file.metadata().map_err(not(Status::NotExamined))?);
     if about.mode & TYPE_OF_FILE != REGULAR {
         return Err(Answer { status: Status::NotRegular, ..about });
     }
-    *opened = Opened::File { file, about, offset: 0 };
+    *opened = Opened::File { file, about, offset: begin.min(about.size_bytes) };
     opened.more(window)
 }
 

@@ -29,6 +29,8 @@ pub(crate) enum Request {
     More = 4,
     /// Forget what was opened last. The only one without an answer.
     Close = 5,
+    /// As `Read`, from the byte on whose number stands before the path, in eight bytes.
+    ReadFrom = 6,
 }
 
 /// A part of the window.
@@ -51,7 +53,7 @@ impl Request {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<(Self, Span, &[u8])> {
         let (&[kind, a, b, c, d, e, f, g, h], path) = bytes.split_first_chunk::<HEAD_BYTES>()?;
         let span = Span { offset: u32::from_ne_bytes([a, b, c, d]), length: u32::from_ne_bytes([e, f, g, h]) };
-        let kinds = [Self::Read, Self::Stat, Self::List, Self::More, Self::Close];
+        let kinds = [Self::Read, Self::Stat, Self::List, Self::More, Self::Close, Self::ReadFrom];
         Some((kinds.into_iter().find(|known| *known as u8 == kind)?, span, path))
     }
 }

@@ -1,6 +1,7 @@
 //! One call to a store: what is asked of the server for it, and what is made of the answers.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,19 +12,21 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::list::{PaginatedListOptions, PaginatedListResult};
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, ObjectMeta};
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
 use tokio::time::timeout;
 
 use super::Meters;
 use super::client::{Client, Pool};
 use super::verify::Algorithm;
 use super::wire::{Cause, NOTE, Note, SharedNote};
-use crate::store::{Allot, Object, Stat, Stop};
+use crate::store::{Allot, Object, Stat, Stop, still};
 
 /// A listing that a failed page interrupted.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) listing: Listing,
+    /// What it says of each entry.
+    pub(super) stats: Vec<Option<Stat>>,
     pub(super) token: Option<String>,
     /// There is an object that stands for the directory itself.
     pub(super) is_marked: bool,
@@ -60,8 +63,18 @@ impl Call {
         doing: &str,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<(T, Note)> {
+        self.ask_within(self.client.read_timeout, doing, request)
+    }
+
+    /// The same with a time of its own: what has much to send is answered late.
+    pub(super) fn ask_within<T: Send + 'static>(
+        &self,
+        wait: Duration,
+        doing: &str,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Result<(T, Note)> {
         let note = SharedNote::default();
-        let wait = self.client.read_timeout.min(self.until.saturating_duration_since(Instant::now()));
+        let wait = wait.min(self.until.saturating_duration_since(Instant::now()));
         // Made in the runtime: a timer needs one.
         let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
         // The task keeps the time; the caller waits a little longer, in case the runtime itself is stuck.
@@ -78,7 +91,7 @@ impl Call {
         }
     }
 
-    fn key(&self) -> Result<Key> {
+    pub(super) fn key(&self) -> Result<Key> {
         Key::parse(&self.key)
             .map_err(|error| Error::new(Kind::NotFound, format!("has a name that its client does not accept: {error}")))
     }
@@ -90,10 +103,14 @@ impl Call {
     }
 
     pub(super) fn head(&self) -> Result<ObjectMeta> {
+        self.look().map(|(got, _)| got.meta)
+    }
+
+    /// What is known of an object, and of the answer that said it.
+    pub(super) fn look(&self) -> Result<(GetResult, Note)> {
         let (store, key) = (Arc::clone(&self.client.store), self.key()?);
         let options = GetOptions { head: true, ..GetOptions::default() };
-        let (got, _) = self.ask("examined", async move { store.get_opts(&key, options).await })?;
-        Ok(got.meta)
+        self.ask("examined", async move { store.get_opts(&key, options).await })
     }
 
     /// Takes the rest of an object from a body.
@@ -131,9 +148,7 @@ impl Call {
     }
 
     pub(super) fn read(&mut self, allot: &mut Allot<'_>) -> Result<Object> {
-        /// A body that breaks more often than this, though it comes further each time, is left to the loader's pauses.
-        const MAX_RESUMED: u32 = 16;
-        let Opened { meta, mut body, note, .. } = self.open(GetOptions::default())?;
+        let Opened { meta, body, note, .. } = self.open(GetOptions::default())?;
         if meta.size == 0 {
             self.is_really_empty()?;
         }
@@ -142,8 +157,35 @@ impl Call {
         // Waiting for memory is not the storage's fault.
         self.until += asked.elapsed();
         let mut buffer = allotted?;
-        let size = meta.size as usize;
         buffer.clear();
+        let buffer = self.take(body, buffer, 0..meta.size, &meta)?;
+        self.verify(&note, &buffer)?;
+        Ok(Object { bytes: buffer.into(), stat: stat_of(&meta) })
+    }
+
+    /// A part of an object that is still what it was.
+    pub(super) fn read_range(&self, range: Range<u64>, expected: Stat) -> Result<Vec<u8>> {
+        let range_of_request = Some(GetRange::Bounded(range.clone()));
+        let opened = self.open(GetOptions { range: range_of_request, ..GetOptions::default() })?;
+        still(expected, stat_of(&opened.meta))?;
+        if opened.start != range.start {
+            let got = opened.start;
+            return Err(Error::new(Kind::Unavailable, format!("came from byte {got} on, not from {}", range.start)));
+        }
+        self.take(opened.body, Vec::new(), range, &opened.meta)
+    }
+
+    /// Takes a part of an object from a body, and from others where that one breaks.
+    fn take(
+        &self,
+        mut body: BoxStream<'static, object_store::Result<Bytes>>,
+        mut buffer: Vec<u8>,
+        range: Range<u64>,
+        meta: &ObjectMeta,
+    ) -> Result<Vec<u8>> {
+        /// A body that breaks more often than this, though it comes further each time, is left to the loader's pauses.
+        const MAX_RESUMED: u32 = 16;
+        let size = (range.end - range.start) as usize;
         buffer.try_reserve_exact(size).map_err(|_| {
             Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size} bytes)"))
         })?;
@@ -153,17 +195,16 @@ impl Call {
             let filled = self.fill(body, buffer, size)?;
             buffer = filled.buffer;
             self.meters.bytes.fetch_add((buffer.len() - had) as u64, Relaxed);
-            let Some(cause) = filled.broke else { break };
-            let (have, cut) =
-                (buffer.len() as u64, |cause| self.client.server().cut(cause, buffer.len() as u64, meta.size));
-            let Some(etag) = meta.e_tag.clone().filter(|_| have > had as u64 && resumed < MAX_RESUMED) else {
-                return Err(cut(&cause));
+            let Some(cause) = filled.broke else { return Ok(buffer) };
+            let have = range.start + buffer.len() as u64;
+            let Some(etag) = meta.e_tag.clone().filter(|_| buffer.len() > had && resumed < MAX_RESUMED) else {
+                return Err(self.client.server().cut(&cause, have, meta.size));
             };
             resumed += 1;
             self.meters.resumed.fetch_add(1, Relaxed);
             let is_strong = !etag.starts_with("W/");
             let next = self.open(GetOptions {
-                range: Some(GetRange::Bounded(have..meta.size)),
+                range: Some(GetRange::Bounded(have..range.end)),
                 if_match: is_strong.then(|| etag.clone()),
                 ..GetOptions::default()
             })?;
@@ -173,8 +214,6 @@ impl Call {
             }
             body = next.body;
         }
-        self.verify(&note, &buffer)?;
-        Ok(Object { bytes: buffer.into(), stat: stat_of(&meta) })
     }
 
     /// An empty answer is more often a broken server than an empty object.
@@ -188,7 +227,7 @@ impl Call {
 
     /// Compares with what the server says the bytes add up to. That they do not is told once: when a second read gives
     /// the same bytes, it is the server's word that is wrong.
-    fn verify(&self, note: &Note, bytes: &[u8]) -> Result<()> {
+    pub(super) fn verify(&self, note: &Note, bytes: &[u8]) -> Result<()> {
         let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
         let Some(got) = checksum.differs(bytes) else { return Ok(()) };
         self.meters.mismatches.fetch_add(1, Relaxed);
@@ -259,11 +298,15 @@ impl Call {
             for directory in &page.result.common_prefixes {
                 if let Some(name) = self.name(directory) {
                     partial.listing.push(OsStr::new(name), true);
+                    partial.stats.push(None);
                 }
             }
             for object in &page.result.objects {
                 match self.name(&object.location) {
-                    Some(name) => partial.listing.push(OsStr::new(name), false),
+                    Some(name) => {
+                        partial.listing.push(OsStr::new(name), false);
+                        partial.stats.push(Some(stat_of(object)));
+                    }
                     // An object that stands for the directory itself.
                     None => partial.is_marked = true,
                 }
@@ -280,7 +323,8 @@ impl Call {
 /// Servers tell the time of a change in seconds. What stands in for the rest is made of the etag, so that two versions of
 /// one second are two.
 pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
-    let etag = meta.e_tag.as_deref().unwrap_or_default();
+    // Azure's listings have it without the quotes that its answers have.
+    let etag = meta.e_tag.as_deref().unwrap_or_default().trim_matches('"');
     let words: Vec<_> = etag.bytes().map(u64::from).collect();
     let fraction = if etag.is_empty() { 0 } else { (hash_words(&words) % 1_000_000_000) as i64 };
     let seconds = meta.last_modified.timestamp();

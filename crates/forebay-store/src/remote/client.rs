@@ -17,6 +17,7 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
+use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use tokio::runtime::{Builder, Runtime};
 
@@ -46,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) store: Arc<dyn ObjectStore>,
     /// `None` where there is no listing.
     pub(crate) lister: Option<Arc<dyn PaginatedListStore>>,
+    /// For what is too large for one request; `None` where nothing can be written.
+    pub(crate) parts: Option<Arc<dyn MultipartStore>>,
     pub(crate) secrets: Vec<Secret>,
     /// How long nothing may come.
     pub(crate) read_timeout: Duration,
@@ -181,7 +184,7 @@ fn build(place: &Place) -> Result<Client> {
     let base = ClientOptions::new().with_timeout_disabled().with_connect_timeout(connect_timeout);
     let mut secrets: Vec<_> =
         options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect();
-    let (store, lister, found): Built = match location.protocol {
+    let Built { store, lister, parts, secrets: found } = match location.protocol {
         Protocol::S3 => s3(location, options, base)?,
         Protocol::Gcs => gcs(location, options, base)?,
         Protocol::Azure => azure(location, options, base)?,
@@ -189,10 +192,10 @@ fn build(place: &Place) -> Result<Client> {
     };
     secrets.extend(found);
     // Of a shared access signature, the part that signs is the secret, however the rest of it is written.
-    let parts: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
-    secrets.extend(parts);
+    let signatures: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
+    secrets.extend(signatures);
     let doubted = Mutex::default();
-    Ok(Client { protocol: location.protocol, store, lister, secrets, read_timeout, timeout, verifies, doubted })
+    Ok(Client { protocol: location.protocol, store, lister, parts, secrets, read_timeout, timeout, verifies, doubted })
 }
 
 fn signature_of(text: &str) -> Vec<String> {
@@ -201,7 +204,19 @@ fn signature_of(text: &str) -> Vec<String> {
     parts.flat_map(|part| [part.to_owned(), plain(part)]).collect()
 }
 
-type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn PaginatedListStore>>, Vec<Secret>);
+/// One client under each of its names.
+struct Built {
+    store: Arc<dyn ObjectStore>,
+    lister: Option<Arc<dyn PaginatedListStore>>,
+    parts: Option<Arc<dyn MultipartStore>>,
+    secrets: Vec<Secret>,
+}
+
+impl Built {
+    fn of<S: ObjectStore + PaginatedListStore + MultipartStore>(store: Arc<S>, secrets: Vec<Secret>) -> Self {
+        Self { store: Arc::clone(&store) as _, lister: Some(Arc::clone(&store) as _), parts: Some(store), secrets }
+    }
+}
 
 /// The loader is the one that tries again.
 fn no_retries() -> RetryConfig {
@@ -271,7 +286,7 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
         .with_http_connector(Connector { are_headers_signed: true })
         .build();
     let store = built(Protocol::S3, store, &secrets)?;
-    Ok((Arc::clone(&store) as _, Some(store), secrets))
+    Ok(Built::of(store, secrets))
 }
 
 fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -294,7 +309,7 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Gcs, store, &secrets)?;
-    Ok((Arc::clone(&store) as _, Some(store), secrets))
+    Ok(Built::of(store, secrets))
 }
 
 fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -318,7 +333,7 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Azure, store, &secrets)?;
-    Ok((Arc::clone(&store) as _, Some(store), secrets))
+    Ok(Built::of(store, secrets))
 }
 
 fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -346,5 +361,5 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Http, store, &secrets)?;
-    Ok((store, None, secrets))
+    Ok(Built { store, lister: None, parts: None, secrets })
 }

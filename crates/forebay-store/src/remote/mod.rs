@@ -11,8 +11,10 @@ mod options;
 mod profile;
 mod verify;
 mod wire;
+mod write;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,11 +24,13 @@ use forebay_core::{Error, Kind, Listing, Result, Stage, hash_words};
 
 use call::{Call, Partial, stat_of};
 use client::{Place, Pool};
-use location::Location;
+use location::{Location, Protocol};
 
 use crate::store::{Allot, Object, Stat, Stop, Store};
 pub use location::is_url;
 pub use options::StorageOptions;
+pub use verify::Sum;
+pub(crate) use write::Upload;
 
 /// Calls that have no deadline of their own are given this.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -88,6 +92,11 @@ impl Remote {
         Ok((Self { place: Arc::new(place), stop: None, meters, partial }, root))
     }
 
+    /// Whether it can say what it has.
+    pub fn can_list(&self) -> bool {
+        self.place.location.protocol != Protocol::Http
+    }
+
     fn call(&self, path: &Path, within: Duration) -> Result<Call> {
         let pool = Pool::get()?;
         let client = pool.client(&self.place)?;
@@ -111,25 +120,48 @@ impl Store for Remote {
         read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
+        let read = self.call(path, within).and_then(|call| call.read_range(range, expected));
+        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn sum(&self, path: &Path) -> Result<Option<Sum>> {
+        let look = || {
+            let call = self.call(path, DEADLINE)?;
+            let (_, note) = call.look()?;
+            Ok(note.checksum.filter(|_| call.client.verifies).map(Sum::new))
+        };
+        look().map_err(|error: Error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
     fn stat(&self, path: &Path) -> Result<Stat> {
         let meta = self.call(path, DEADLINE).and_then(|call| call.head());
         meta.map(|meta| stat_of(&meta)).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
     fn list(&self, directory: &Path) -> Result<Listing> {
+        self.list_stats(directory).map(|(listing, _)| listing)
+    }
+
+    fn list_stats(&self, directory: &Path) -> Result<(Listing, Vec<Option<Stat>>)> {
         let partials = || self.partial.lock().unwrap_or_else(PoisonError::into_inner);
         let list = || {
             // Of a directory each page has the time of a call.
             let call = self.call(directory, Duration::MAX)?;
             let words: Vec<_> = call.key.bytes().map(u64::from).collect();
-            let begin = || Partial { listing: Listing::new((0, hash_words(&words))), token: None, is_marked: false };
+            let begin = || Partial {
+                listing: Listing::new((0, hash_words(&words))),
+                stats: Vec::new(),
+                token: None,
+                is_marked: false,
+            };
             let mut partial = partials().remove(directory).unwrap_or_else(begin);
             match call.list(&mut partial) {
                 Ok(()) if partial.listing.is_empty() && !partial.is_marked && !call.key.is_empty() => {
                     Err(Error::new(Kind::NotFound, "could not be listed: there is no object below it")
                         .with_hint("check the name of the bucket, the path in it, and the endpoint"))
                 }
-                Ok(()) => Ok(partial.listing),
+                Ok(()) => Ok((partial.listing, partial.stats)),
                 Err(error) => {
                     // The next attempt asks for the page that failed. One that cannot be had begins anew.
                     if error.is_transient() {

@@ -1,8 +1,9 @@
 //! Whether the bytes are those that the server has, where it says what they add up to.
 //!
-//! CRCs cost nothing that can be measured beside the network; MD5 costs 0.15 ms for 100 KB, and is used only where the
+//! CRCs cost nothing that can be measured beside the network; MD5 costs 0.19 ms for 100 KB, and is used only where the
 //! server gives nothing else: it is what the etag of a plain S3 object is.
 
+use crc_fast::CrcAlgorithm;
 use http::HeaderMap;
 use md5::{Digest as _, Md5};
 
@@ -74,16 +75,65 @@ impl Checksum {
 
     /// What these bytes add up to, where that is not what is expected.
     pub(crate) fn differs(&self, bytes: &[u8]) -> Option<String> {
-        use crc_fast::{CrcAlgorithm, checksum};
-        let crc32 = |algorithm| base64(&(checksum(algorithm, bytes) as u32).to_be_bytes());
-        let got = match self.algorithm {
-            Algorithm::Crc64Nvme => base64(&checksum(CrcAlgorithm::Crc64Nvme, bytes).to_be_bytes()),
-            Algorithm::Crc32c => crc32(CrcAlgorithm::Crc32Iscsi),
-            Algorithm::Crc32 => crc32(CrcAlgorithm::Crc32IsoHdlc),
-            Algorithm::Md5 => base64(&Md5::digest(bytes)),
-            Algorithm::EtagMd5 => Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect(),
+        let mut sum = Sum::new(self.clone());
+        sum.update(bytes);
+        sum.got().err()
+    }
+}
+
+/// What an object's bytes add up to so far, and are to add up to in the end.
+#[derive(Clone)]
+pub struct Sum {
+    checksum: Checksum,
+    running: Running,
+}
+
+#[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each read: an allocation would cost more")]
+enum Running {
+    Crc(crc_fast::Digest),
+    Md5(Md5),
+}
+
+impl Sum {
+    pub(crate) fn new(checksum: Checksum) -> Self {
+        let running = match checksum.algorithm {
+            Algorithm::Crc64Nvme => Running::Crc(crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme)),
+            Algorithm::Crc32c => Running::Crc(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi)),
+            Algorithm::Crc32 => Running::Crc(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc)),
+            Algorithm::Md5 | Algorithm::EtagMd5 => Running::Md5(Md5::new()),
         };
-        (got != self.expected).then_some(got)
+        Self { checksum, running }
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match &mut self.running {
+            Running::Crc(crc) => crc.update(bytes),
+            Running::Md5(md5) => md5.update(bytes),
+        }
+    }
+
+    /// Whether all of them were those that the server has. What they add up to is the error, if not.
+    pub fn got(self) -> Result<(), String> {
+        let got = match (self.running, self.checksum.algorithm) {
+            (Running::Crc(crc), Algorithm::Crc64Nvme) => base64(&crc.finalize().to_be_bytes()),
+            (Running::Crc(crc), _) => base64(&(crc.finalize() as u32).to_be_bytes()),
+            (Running::Md5(md5), Algorithm::Md5) => base64(&md5.finalize()),
+            (Running::Md5(md5), _) => md5.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        if got == self.checksum.expected { Ok(()) } else { Err(got) }
+    }
+
+    /// The name of the sum, and what the server says it is.
+    pub fn expected(&self) -> (&'static str, &str) {
+        (self.checksum.algorithm.name(), &self.checksum.expected)
+    }
+}
+
+impl std::fmt::Debug for Sum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Sum").field(&self.checksum).finish()
     }
 }
 

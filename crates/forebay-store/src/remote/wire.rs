@@ -126,13 +126,14 @@ struct Wire(HttpClient);
 #[async_trait]
 impl HttpService for Wire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let (host, is_get) = (request.uri().host().unwrap_or_default().to_owned(), request.method() == Method::GET);
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let is_whole = [Method::GET, Method::HEAD, Method::PUT].contains(request.method());
         note(|note| *note = Note { requests: note.requests + 1, host, ..Note::default() });
         let response = self.0.execute(request).await.inspect_err(|error| {
             note(|note| note.cause = Some(Cause::of(error)));
         })?;
         let status = response.status();
-        note(|note| note.head(status, response.headers(), is_get));
+        note(|note| note.head(status, response.headers(), is_whole));
         if status.is_success() {
             return Ok(response);
         }
@@ -150,14 +151,15 @@ fn note(write: impl FnOnce(&mut Note)) {
 }
 
 impl Note {
-    fn head(&mut self, status: StatusCode, headers: &HeaderMap, is_get: bool) {
+    fn head(&mut self, status: StatusCode, headers: &HeaderMap, is_whole: bool) {
         let get = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let ids = ["x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-request-id"];
         self.status = Some(status);
         self.request_id = ids.iter().find_map(|name| get(name)).map(str::to_owned);
         self.retry_after = get("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
-        // Only a whole object's is of what comes.
-        self.checksum = (is_get && status == StatusCode::OK).then(|| Checksum::of(headers)).flatten();
+        // Only a whole object's is of what comes, or went.
+        let is_whole = is_whole && status.is_success() && status != StatusCode::PARTIAL_CONTENT;
+        self.checksum = is_whole.then(|| Checksum::of(headers)).flatten();
     }
 
     fn body(&mut self, body: &[u8]) {

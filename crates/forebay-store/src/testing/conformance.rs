@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use forebay_core::{Entry, Error, Kind};
 
-use crate::store::Store;
+use crate::sink::{Age, Entry as Lying, Held, Sink};
+use crate::store::{Stat, Store};
 
 /// What `put` must have written below `root` before the suite runs.
 pub const OBJECTS: &[(&str, &[u8])] = &[
@@ -42,6 +43,7 @@ pub fn check_remote(store: &dyn Store, root: &Path) {
 /// What of the suite holds without directories too: reading, and what is missing.
 pub fn check_objects(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
     reads_all_bytes_and_asks_for_exactly_that_memory(store, root, objects);
+    reads_parts(store, root, objects);
     missing_paths_are_not_found_and_not_transient(store, root);
 }
 
@@ -62,6 +64,29 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
         let refused = store.read(&path, Duration::MAX, &mut |_| Err(Error::internal("no memory"))).unwrap_err();
         assert_eq!(refused.kind(), Kind::Internal, "{name}");
     }
+}
+
+/// Parts of an object, and of one that is another by now.
+fn reads_parts(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
+    for (name, content) in objects.iter().filter(|(_, content)| content.len() > 2) {
+        let (path, size) = (root.join(name), content.len() as u64);
+        let stat = store.stat(&path).unwrap();
+        for range in [0..size, 0..1, 1..2, 1..size, size - 1..size] {
+            let part = store.read_range(&path, range.clone(), stat, Duration::MAX).unwrap();
+            assert_eq!(part, content[range.start as usize..range.end as usize], "{name} {range:?}");
+        }
+        for other in [Stat { size_bytes: size + 1, ..stat }, Stat { mtime_ns: stat.mtime_ns + 1, ..stat }] {
+            let error = store.read_range(&path, 0..1, other, Duration::MAX).unwrap_err();
+            assert_eq!((error.kind(), error.path()), (Kind::Changed, Some(&*path)), "{error}");
+        }
+        if let Some(mut sum) = store.sum(&path).unwrap() {
+            content.chunks(2).for_each(|chunk| sum.update(chunk));
+            assert_eq!(sum.got(), Ok(()), "{name}");
+        }
+    }
+    assert!(
+        store.read_range(&root.join("cat/none.jpg"), 0..1, Stat { size_bytes: 1, mtime_ns: 0 }, Duration::MAX).is_err()
+    );
 }
 
 fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path) {
@@ -96,6 +121,60 @@ fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
     let identity = |path: &str| store.list(&root.join(path)).unwrap().identity();
     assert_ne!(identity("cat"), identity("dog"));
     assert_ne!(identity("cat"), identity("cat/deep"));
+    // What a listing says of an object is what the object says of itself.
+    let (listing, stats) = store.list_stats(&root.join("dog")).unwrap();
+    assert_eq!((listing.len(), stats.len()), (2, 2));
+    for (entry, stat) in listing.iter().zip(stats) {
+        let own = store.stat(&root.join("dog").join(entry.name)).unwrap();
+        assert_eq!(stat.unwrap_or(own), own, "{entry:?}");
+    }
+}
+
+/// The contract of [`Sink`]. `store` reads what `sink` writes below `root`, where there must be nothing yet.
+pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
+    let stat = |content: &[u8]| Stat { size_bytes: content.len() as u64, mtime_ns: 1_700_000_000_123_456_789 };
+    let read = |name: &str| store.read(&root.join(name), Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
+    assert_eq!(sink.held(Path::new("cat/1.jpg")).unwrap(), None);
+    for (name, content) in
+        [("cat/1.jpg", "one"), ("cat/a b+c%20#&~\u{fc}.jpg", "odd name"), ("cat/1.jpg", "another one"), ("e", "")]
+    {
+        sink.put(Path::new(name), content.as_bytes(), stat(content.as_bytes())).unwrap();
+        assert_eq!(read(name).bytes, content.as_bytes(), "{name}");
+        let held = Held { size_bytes: content.len() as u64, age: Age::Of(1_700_000_000_123_456_789) };
+        assert_eq!(sink.held(Path::new(name)).unwrap(), Some(held), "{name}");
+    }
+    let large: Vec<u8> = (0..20_000_000_u32).map(|number| (number.wrapping_mul(number) >> 11) as u8).collect();
+    let mut writing = sink.begin(Path::new("large.tar"), stat(&large)).unwrap();
+    let piece_bytes = writing.piece_bytes().unwrap_or(7_000_000) as usize;
+    for (number, piece) in large.chunks(piece_bytes).enumerate() {
+        writing.write((number * piece_bytes) as u64, piece).unwrap();
+    }
+    assert_eq!(sink.held(Path::new("large.tar")).unwrap(), None, "nothing of it is seen before it is complete");
+    writing.finish().unwrap();
+    assert!(read("large.tar").bytes == large);
+    let held = sink.held(Path::new("large.tar")).unwrap().unwrap();
+    let is_known = matches!(held.age, Age::Of(1_700_000_000_123_456_789) | Age::Since(_));
+    assert!(held.size_bytes == 20_000_000 && is_known, "{held:?}");
+    let mut given_up = sink.begin(Path::new("given-up"), stat(&large)).unwrap();
+    given_up.write(0, &large[..piece_bytes]).unwrap();
+    given_up.discard().unwrap();
+    let name = |entry: &Lying| match entry {
+        Lying::Directory(name) => (name.to_str().unwrap().to_owned(), None),
+        Lying::File(name, held) => (name.to_str().unwrap().to_owned(), Some(held.size_bytes)),
+        other => panic!("{other:?}"),
+    };
+    let mut names: Vec<_> = sink.list(Path::new("")).unwrap().iter().map(name).collect();
+    names.sort();
+    let expected = [("cat", None), ("e", Some(0)), ("large.tar", Some(20_000_000))];
+    assert_eq!(names, expected.map(|(name, size)| (name.to_owned(), size)));
+    for name in ["cat/1.jpg", "cat/a b+c%20#&~\u{fc}.jpg", "e", "large.tar", "e"] {
+        sink.remove(Path::new(name)).unwrap();
+        assert_eq!(sink.held(Path::new(name)).unwrap(), None, "{name}");
+    }
+    sink.remove_directory(Path::new("cat")).unwrap();
+    // SeaweedFS has real directories, which stay.
+    let left = sink.list(Path::new("")).unwrap();
+    assert!(left.iter().all(|entry| matches!(entry, Lying::Directory(_))), "{left:?}");
 }
 
 /// For stores whose objects can be written to: `write` replaces the content of a path in place, and makes its

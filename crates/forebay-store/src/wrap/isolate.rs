@@ -4,6 +4,7 @@
 //! calls are made by readers (`src/reader`): small processes, one for each read at a time, which are asked over a
 //! socket and waited for with a deadline. A reader that does not answer is killed, not waited for, and replaced.
 
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use forebay_core::{Error, Kind, Listing, Result, Stage};
 use crate::hint::failed_elsewhere;
 use crate::local::{Local, not_regular, open_failed, resize, whole};
 use crate::reader::protocol::{Answer, Request, Span, Status, take_entry};
-use crate::store::{Allot, Bytes, Object, Stat, Stop, Store};
+use crate::store::{Allot, Bytes, Object, Stat, Stop, Store, still};
 use crate::stuck::late;
 
 mod pool;
@@ -99,10 +100,15 @@ struct Call<'a> {
 impl Call<'_> {
     /// Asks the first question of a call.
     fn begin(&mut self, request: Request) -> Result<Answer> {
+        let path = self.path;
+        self.begin_with(request, path.as_os_str().as_bytes())
+    }
+
+    fn begin_with(&mut self, request: Request, what: &[u8]) -> Result<Answer> {
         loop {
             let reader = self.store.pool.take(self.until)?;
             if let Some(view) = reader.window().view()
-                && reader.send(&request.to_bytes(view.span(), self.path.as_os_str().as_bytes()))
+                && reader.send(&request.to_bytes(view.span(), what))
             {
                 (self.reader, self.view) = (Some(reader), Some(view));
                 return self.answer();
@@ -241,6 +247,40 @@ impl Store for Isolated {
                 answer = call.more()?;
             }
             Ok(Object { bytes: buffer.into(), stat })
+        });
+        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
+        if self.pool.is_forked() {
+            return Local.read_range(path, range, expected, within);
+        }
+        let read = self.call(path, within.min(self.deadline), |call| {
+            let what = [&range.start.to_ne_bytes(), call.path.as_os_str().as_bytes()].concat();
+            let mut answer = call.begin_with(Request::ReadFrom, &what)?;
+            still(expected, stat_of(&answer))?;
+            let size = (range.end - range.start) as usize;
+            let mut buffer = Vec::new();
+            resize(&mut buffer, size as u64)?;
+            let mut have = 0;
+            while have < size {
+                let piece = call.piece(&answer)?;
+                let taken = piece.len().min(size - have);
+                buffer[have..have + taken].copy_from_slice(&piece[..taken]);
+                have += taken;
+                complete(expected, answer.offset + answer.count, &answer)?;
+                if have < size {
+                    if answer.is_last {
+                        return Err(Error::internal(format!("was asked for its bytes {range:?}")));
+                    }
+                    answer = call.more()?;
+                }
+            }
+            if !answer.is_last {
+                // Of the rest nothing is needed. Should it have died, the next call finds out.
+                call.reader()?.send(&Request::Close.to_bytes(Span::default(), &[]));
+            }
+            Ok(buffer)
         });
         read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_core::Kind;
-use forebay_store::testing::conformance::{REMOTE_OBJECTS, check_changes, check_objects, check_remote};
-use forebay_store::{Remote, StorageOptions, Store};
+use forebay_store::testing::conformance::{REMOTE_OBJECTS, check_changes, check_objects, check_remote, check_sink};
+use forebay_store::{ObjectSink, Remote, StorageOptions, Store};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
@@ -87,6 +87,15 @@ fn seaweedfs_conforms() {
     an_etag_is_pinned(&writer, &store, &root);
     anybody_may_read(&server);
     google_is_spoken_to_in_the_same_way(&server);
+    takes_copies(&store, Path::new("s3://bucket/copies"));
+}
+
+/// Copies can be put there, and what is written is read back.
+fn takes_copies(store: &Remote, root: &Path) {
+    for verifies in [false, true] {
+        let sink = ObjectSink::open(store.clone(), root.to_owned(), verifies).unwrap();
+        check_sink(&sink, store, root);
+    }
 }
 
 fn anybody_may_read(server: &Server) {
@@ -155,6 +164,7 @@ fn azurite_conforms() {
     writer.put_all(&root);
     check_remote(&store, &root);
     check_changes(&store, &root, &|path, content| writer.put(path, content));
+    takes_copies(&store, Path::new("az://box/copies"));
 }
 
 /// What object_store cannot: a PUT of the container, signed with the account's key.
@@ -198,6 +208,8 @@ fn nginx_conforms_but_for_listing() {
     let (store, root) = Remote::open(Path::new(&url), &StorageOptions::default()).unwrap();
     assert_eq!(root, Path::new(&format!("{}/my train", server.url())));
     check_objects(&store, &root, REMOTE_OBJECTS);
+    let error = ObjectSink::open(store.clone(), root.clone(), false).unwrap_err();
+    assert_eq!(error.to_string(), "target: HTTP cannot be written to");
     let error = store.list(&root).unwrap_err();
     assert_eq!(error.kind(), Kind::Config);
     assert!(error.to_string().contains("HTTP has no listing") && error.hint().contains("manifest"), "{error}");

@@ -1,0 +1,327 @@
+//! `forebay mirror SOURCE TARGET`: a copy of a whole store that can be interrupted and gone on with.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay::{Doing, Error, Filter, Kind, Mirror, Mirrored, Progress as Copying};
+use serde_json::json;
+
+use crate::console::{Console, Status};
+use crate::progress::Progress;
+use crate::storage;
+
+/// Of what failed, so many lines are text: the rest is for `--json`.
+const MAX_LINES: usize = 50;
+
+/// Copy everything from one place to another: directories, s3://, gs://, az://.
+///
+/// What is there already (same size and time) is not copied again, so an interrupted copy goes on where it was. Every
+/// file appears complete or not at all. Exit status: 0 everything is there, 1 something could not be copied, 2 wrong usage.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// A directory, or a URL: s3://bucket/path, gs://bucket/path, az://container/path
+    #[arg(value_parser = storage::place)]
+    source: PathBuf,
+    /// Where to: the same kinds of places; a directory is made
+    #[arg(value_parser = storage::place)]
+    target: PathBuf,
+    /// Remove at the target what the source has not
+    #[arg(long)]
+    delete: bool,
+    /// Say what would be copied and removed, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Copy only names like this ("*.jpg", "train/**"); may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Leave out names like this, also when removing; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Read back every copy and compare it
+    #[arg(long)]
+    verify: bool,
+    /// At most so many bytes a second: 50MB/s, 1.5GiB/s
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    bandwidth: Option<u64>,
+    /// Files at a time [default: 64 over a network, 16 on mounts, 8 between disks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// A setting of the source's store, as in storage_options; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = storage::option)]
+    storage_option: Vec<(String, String)>,
+    /// A setting of the target's store; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = storage::option)]
+    target_option: Vec<(String, String)>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bytes a second, from `50MB/s` and its like.
+fn rate(text: &str) -> Result<u64, String> {
+    let expected = || format!("expected bytes a second like 50MB/s or 1.5GiB/s, got {text:?}");
+    let number = text.strip_suffix("/s").unwrap_or(text).trim();
+    let split = number.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(number.len());
+    let (number, unit) = number.split_at(split);
+    let factor = match unit {
+        "" | "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "KiB" => 1024.0,
+        "MiB" => 1024.0 * 1024.0,
+        "GiB" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(expected()),
+    };
+    match number.trim().parse::<f64>().map(|number| number * factor) {
+        Ok(bytes) if (1.0..1e15).contains(&bytes) => Ok(bytes as u64),
+        _ => Err(expected()),
+    }
+}
+
+/// Bytes as people say them.
+fn size(bytes: u64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.iter().find(|(factor, _)| bytes as f64 >= *factor) {
+        Some((factor, unit)) => format!("{:.1} {unit}", bytes as f64 / factor),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+fn time(left: Duration) -> String {
+    let seconds = left.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
+    let filter = match Filter::new(&arguments.include, &arguments.exclude) {
+        Ok(filter) => filter,
+        Err(error) => return refuse(&error, console),
+    };
+    if let Some(status) = misplaced(arguments, console)? {
+        return Ok(status);
+    }
+    let mirror = Mirror {
+        source_options: storage::options(&arguments.storage_option),
+        target_options: storage::options(&arguments.target_option),
+        filter,
+        delete: arguments.delete,
+        is_dry_run: arguments.dry_run,
+        verifies: arguments.verify,
+        threads: arguments.threads.map(usize::from),
+        bytes_per_second: arguments.bandwidth,
+        ..Mirror::new(&arguments.source, &arguments.target)
+    };
+    let mut progress = Progress::new(console.is_terminal && !arguments.json);
+    let mut drawn = Ok(());
+    let mut rate = Rate::default();
+    let mirrored = mirror.run(&mut |now| {
+        // What cannot be drawn is said at the end; the copy goes on.
+        let after = draw(&mut progress, &mut rate, now, console.err);
+        drawn = std::mem::replace(&mut drawn, Ok(())).and(after);
+    });
+    progress.clear(console.err)?;
+    drawn?;
+    match mirrored {
+        Ok(mirrored) => report(arguments, &mirrored, console),
+        Err(error) => refuse(&error, console),
+    }
+}
+
+/// Settings for a store where there is none.
+fn misplaced(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Option<Status>> {
+    for (place, options, name) in [
+        (&arguments.source, &arguments.storage_option, "--storage-option"),
+        (&arguments.target, &arguments.target_option, "--target-option"),
+    ] {
+        if !options.is_empty() && !forebay::is_url(place) {
+            let names: Vec<_> = options.iter().map(|(name, _)| name).collect();
+            writeln!(console.err, "error: {name}: expected none for the directory {place:?}, got {names:?}")?;
+            return Ok(Some(Status::Usage));
+        }
+    }
+    Ok(None)
+}
+
+/// Nothing was begun.
+fn refuse(error: &Error, console: &mut Console<'_>) -> io::Result<Status> {
+    console.error(error)?;
+    Ok(if error.kind() == Kind::Config { Status::Usage } else { Status::Problems })
+}
+
+/// Bytes a second of the last moments: what counts for how long it will take.
+#[derive(Default)]
+struct Rate {
+    last: Option<(Duration, u64)>,
+    smooth: Option<f64>,
+}
+
+impl Rate {
+    fn of(&mut self, now: Duration, bytes: u64) -> f64 {
+        const WINDOW: Duration = Duration::from_millis(500);
+        match self.last {
+            Some((then, before)) if now >= then + WINDOW => {
+                let current = bytes.saturating_sub(before) as f64 / (now - then).as_secs_f64();
+                self.smooth = Some(self.smooth.map_or(current, |smooth| 0.8 * smooth + 0.2 * current));
+                self.last = Some((now, bytes));
+            }
+            Some(_) => {}
+            None => self.last = Some((now, bytes)),
+        }
+        self.smooth.unwrap_or(bytes as f64 / now.as_secs_f64().max(1e-3))
+    }
+}
+
+fn draw(progress: &mut Progress, rate: &mut Rate, now: &Copying, to: &mut dyn io::Write) -> io::Result<()> {
+    let failed = if now.failed > 0 { format!("  {} failed", now.failed) } else { String::new() };
+    let (label, rest) = match now.doing {
+        Doing::Listing => return progress.say(to, "listing", &format!("{} files{failed}", now.files)),
+        Doing::Comparing => ("comparing", format!("files{failed}")),
+        Doing::Copying => {
+            let rate = rate.of(progress.elapsed(), now.bytes);
+            let left = now.all_bytes.saturating_sub(now.bytes) as f64 / rate.max(1.0);
+            let left = time(Duration::from_secs_f64(left.min(1e9)));
+            let (done, all, rate) = (size(now.bytes), size(now.all_bytes), size(rate as u64));
+            ("copying", format!("files  {done} of {all}  {rate}/s  {left} left{failed}"))
+        }
+    };
+    progress.draw(to, label, (now.files, now.all_files), &rest)
+}
+
+fn report(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> io::Result<Status> {
+    let status = if done.is_complete() { Status::Fine } else { Status::Problems };
+    if arguments.json {
+        let failure = |error: &Error| {
+            json!({
+                "path": error.path().map(|path| path.to_string_lossy()), "code": error.kind().slug(),
+                "message": error.to_string(), "errno": error.errno(), "attempts": error.attempts(),
+                "elapsed_seconds": error.elapsed().as_secs_f64(), "hint": error.hint(),
+            })
+        };
+        let names =
+            |names: &[PathBuf]| names.iter().map(|name| name.to_string_lossy().into_owned()).collect::<Vec<_>>();
+        let to_copy: Vec<_> = done.to_copy.iter().map(|(name, _)| name.clone()).collect();
+        let object = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "source": arguments.source.to_string_lossy().split('?').next(),
+            "target": arguments.target.to_string_lossy().split('?').next(),
+            "is_dry_run": arguments.dry_run,
+            "files": done.files, "bytes": done.bytes, "same_files": done.same_files,
+            "copied_files": done.copied_files, "copied_bytes": done.copied_bytes,
+            "resumed_bytes": done.resumed_bytes, "read_bytes": done.read_bytes,
+            "to_copy": if arguments.dry_run { names(&to_copy) } else { Vec::new() },
+            "removed": names(&done.removed),
+            "failures": done.failures.iter().map(failure).collect::<Vec<_>>(),
+            "stopped": done.halted.as_ref().map(failure),
+            "retries": done.retries,
+            "seconds": done.elapsed.as_secs_f64(),
+        });
+        writeln!(console.out, "{object}")?;
+        return Ok(status);
+    }
+    if arguments.dry_run {
+        for (name, bytes) in &done.to_copy {
+            writeln!(console.out, "copy    {name:?} ({bytes} bytes)")?;
+        }
+    }
+    for name in done.removed.iter().filter(|_| arguments.dry_run) {
+        writeln!(console.out, "remove  {name:?}")?;
+    }
+    failures(done, console)?;
+    summary(arguments, done, console)?;
+    Ok(status)
+}
+
+fn summary(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
+    let Mirrored { files, same_files, copied_files, .. } = done;
+    writeln!(console.out, "{files} files, {}: {same_files} were there already", size(done.bytes))?;
+    if arguments.dry_run {
+        let bytes = done.to_copy.iter().map(|(_, bytes)| bytes).sum();
+        let (copies, removals) = (done.to_copy.len(), done.removed.len());
+        return writeln!(console.out, "to copy: {copies} files, {}; to remove: {removals}", size(bytes));
+    }
+    let seconds = done.elapsed.as_secs_f64();
+    let rate = size((done.copied_bytes as f64 / seconds.max(1e-3)) as u64);
+    let resumed = match done.resumed_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of them were there from an earlier run", size(bytes)),
+    };
+    let copied = size(done.copied_bytes);
+    writeln!(console.out, "copied {copied_files} files, {copied} in {seconds:.1} s ({rate}/s){resumed}")?;
+    if arguments.delete {
+        writeln!(console.out, "removed {} files", done.removed.len())?;
+    }
+    if let Some(error) = &done.halted {
+        writeln!(console.err, "error: stopped: {error}\nhint: {}", error.hint())?;
+        writeln!(console.err, "what was copied is complete; the same command goes on from here")?;
+    }
+    Ok(())
+}
+
+fn failures(done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
+    if done.failures.is_empty() {
+        return Ok(());
+    }
+    let count = done.failures.len();
+    writeln!(console.out, "{count} {}:", if count == 1 { "failure" } else { "failures" })?;
+    let mut hints: Vec<(&str, &str)> = Vec::new();
+    for error in &done.failures {
+        let hint = (error.kind().slug(), error.hint());
+        if hints.len() < MAX_LINES && !hints.iter().any(|(code, _)| *code == hint.0) {
+            hints.push(hint);
+        }
+    }
+    for error in done.failures.iter().take(MAX_LINES) {
+        writeln!(console.out, "  {:<12} {error}", error.kind().slug())?;
+    }
+    if count > MAX_LINES {
+        writeln!(console.out, "  … and {} more: --json has them all", count - MAX_LINES)?;
+    }
+    for (code, hint) in hints {
+        writeln!(console.out, "  hint ({code}): {hint}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_bytes_a_second() {
+        for (text, bytes) in [
+            ("50MB/s", 50_000_000),
+            ("1.5GiB/s", 1_610_612_736),
+            ("800 kB", 800_000),
+            ("1000", 1000),
+            ("64KiB/s", 65_536),
+        ] {
+            assert_eq!(rate(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "fast", "0", "-1MB/s", "50Mbit/s", "50MB/h", "1e99"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_times_are_said_as_people_say_them() {
+        assert_eq!([size(999), size(1_500), size(2_340_000_000)], ["999 bytes", "1.5 kB", "2.3 GB"]);
+        let said = [5, 75, 3_700].map(|seconds| time(Duration::from_secs(seconds)));
+        assert_eq!(said, ["5 s", "1:15 min", "1:01 h"]);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_moments() {
+        let mut rate = Rate::default();
+        let at = Duration::from_millis;
+        rate.of(at(0), 0);
+        assert_eq!(rate.of(at(500), 500), 1000.0);
+        assert_eq!(rate.of(at(700), 9_999), 1000.0, "not yet looked at again");
+        assert_eq!(rate.of(at(1000), 500), 800.0, "nothing came");
+    }
+}

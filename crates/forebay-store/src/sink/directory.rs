@@ -1,0 +1,262 @@
+//! Copies as files below a directory. How one is written: `part.rs`.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{Error, Kind, Result};
+
+use super::part::{Part, is_part, part_name};
+use super::{Age, Entry, Held, Sink, Writing, at};
+use crate::hint::failed;
+use crate::reader::directory::Directory;
+use crate::store::Stat;
+
+/// Where a path really lies, links followed as far as there is something.
+pub fn real_path(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let found = path.ancestors().find_map(|part| Some((fs::canonicalize(part).ok()?, path.strip_prefix(part).ok()?)));
+    found.map_or_else(|| path.clone(), |(real, rest)| real.components().chain(rest.components()).collect())
+}
+
+/// A directory of this machine that copies are put to.
+#[derive(Debug)]
+pub struct DirectorySink(Arc<Root>);
+
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) path: PathBuf,
+    /// `None` while it does not exist, and nothing is to be written.
+    file: Option<File>,
+    pub(super) verifies: bool,
+}
+
+impl DirectorySink {
+    /// Makes the directory if it is not there. With `verifies` every copy is read back before it gets its name.
+    pub fn open(path: &Path, verifies: bool) -> Result<Self> {
+        fs::create_dir_all(path).map_err(|error| failed("created", path, error))?;
+        Self::look(path, verifies)
+    }
+
+    /// Makes nothing: a directory that is not there is empty.
+    pub fn look(path: &Path, verifies: bool) -> Result<Self> {
+        let file = match Directory::open(path) {
+            Ok(directory) => Some(directory.handle().map_err(|error| failed("opened", path, error))?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("opened", path, error)),
+        };
+        Ok(Self(Arc::new(Root { path: path.to_owned(), file, verifies })))
+    }
+}
+
+impl Root {
+    pub(super) fn failed(&self, doing: &str, name: &Path, error: io::Error) -> Error {
+        failed(doing, &self.path.join(name), error)
+    }
+
+    /// Opens a directory below the root, following no link.
+    pub(super) fn walk(&self, directory: &Path, is_made: bool) -> Result<File> {
+        let missing = || self.failed("opened", directory, io::Error::from_raw_os_error(libc::ENOENT));
+        let root = self.file.as_ref().ok_or_else(missing)?;
+        let mut open = root.try_clone().map_err(|error| self.failed("opened", Path::new(""), error))?;
+        let mut so_far = PathBuf::new();
+        for part in directory {
+            so_far.push(part);
+            let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+            let next = match at::open(&open, part, flags) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && is_made => {
+                    match at::make_directory(&open, part) {
+                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                        _ => at::open(&open, part, flags),
+                    }
+                }
+                other => other,
+            };
+            open = next.map_err(|error| match at::status(&open, part) {
+                Ok(status) if status.is_link() => self.is_link(&so_far),
+                _ => self.failed("opened", &so_far, error),
+            })?;
+        }
+        Ok(open)
+    }
+
+    fn is_link(&self, name: &Path) -> Error {
+        let message = "was refused: it is a symbolic link, and those in the target are not followed";
+        Error::new(Kind::Denied, message)
+            .at_path(&self.path.join(name))
+            .with_hint("it may lead out of the target: remove the link, or give the place it leads to as the target")
+    }
+
+    /// The directory that a name is in, if it is there.
+    fn parent(&self, name: &Path) -> Result<Option<File>> {
+        match self.walk(name.parent().unwrap_or(Path::new("")), false) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn list(&self, open: &File, directory: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries =
+            Directory::of(at::open(open, OsStr::new("."), libc::O_DIRECTORY)?, &self.path.join(directory));
+        let mut found = Vec::new();
+        while let Some((name, _)) = entries.next()? {
+            let status = match at::status(open, name) {
+                // Removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let name = name.to_owned();
+            found.push(if status.is_directory() {
+                Entry::Directory(name)
+            } else if !status.is_file() {
+                Entry::Other(name)
+            } else if is_part(&name) {
+                Entry::Part(name)
+            } else {
+                Entry::File(name, held(status))
+            });
+        }
+        Ok(found)
+    }
+}
+
+fn held(status: at::Status) -> Held {
+    let age = if status.is_file() { Age::Of(status.mtime_ns) } else { Age::Unknown };
+    Held { size_bytes: status.size_bytes, age }
+}
+
+impl Sink for DirectorySink {
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        let open = match self.0.walk(directory, false) {
+            Ok(open) => open,
+            Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        self.0.list(&open, directory).map_err(|error| self.0.failed("listed", directory, error))
+    }
+
+    fn held(&self, name: &Path) -> Result<Option<Held>> {
+        let Some(directory) = self.0.parent(name)? else { return Ok(None) };
+        match at::status(&directory, name.file_name().unwrap_or_default()) {
+            Ok(status) => Ok(Some(held(status))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.0.failed("examined", name, error)),
+        }
+    }
+
+    fn put(&self, name: &Path, bytes: &[u8], stat: Stat) -> Result<()> {
+        let mut part = Part::open(&self.0, name, stat)?;
+        part.write(0, bytes).and_then(|()| part.finish()).inspect_err(|_| {
+            // It is of no use to anybody. What failed is worth saying, not that this does, too.
+            let _removed = part.discard();
+        })
+    }
+
+    fn begin(&self, name: &Path, stat: Stat) -> Result<Box<dyn Writing>> {
+        Ok(Box::new(Part::open(&self.0, name, stat)?))
+    }
+
+    fn part(&self, name: &Path, stat: Stat) -> Option<PathBuf> {
+        Some(name.with_file_name(part_name(name, stat)))
+    }
+
+    fn remove(&self, name: &Path) -> Result<()> {
+        let Some(directory) = self.0.parent(name)? else { return Ok(()) };
+        let last = name.file_name().unwrap_or_default();
+        if is_part(last)
+            && let Ok(file) = at::open(&directory, last, libc::O_RDWR)
+            && !at::lock(&file).unwrap_or(false)
+        {
+            // Somebody else is writing it.
+            return Ok(());
+        }
+        match at::remove(&directory, last, false) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.0.failed("removed", name, error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_directory(&self, name: &Path) -> Result<bool> {
+        let Some(directory) = self.0.parent(name)? else { return Ok(false) };
+        match at::remove(&directory, name.file_name().unwrap_or_default(), true) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST | libc::ENOENT)) => {
+                Ok(false)
+            }
+            Err(error) => Err(self.0.failed("removed", name, error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const STAT: Stat = Stat { size_bytes: 3, mtime_ns: 1_700_000_000_123_456_789 };
+
+    #[test]
+    fn links_in_the_target_lead_nowhere() {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("1.jpg"), "precious").unwrap();
+        symlink(outside.path(), folder.path().join("cat")).unwrap();
+        symlink(outside.path().join("1.jpg"), folder.path().join("1.jpg")).unwrap();
+        let sink = DirectorySink::open(folder.path(), false).unwrap();
+        for name in ["cat/1.jpg", "cat/new.jpg", "cat/deep/2.jpg"] {
+            for error in [
+                sink.put(Path::new(name), b"new", STAT).unwrap_err(),
+                sink.begin(Path::new(name), STAT).err().unwrap(),
+                sink.remove(Path::new(name)).unwrap_err(),
+                sink.held(Path::new(name)).unwrap_err(),
+                sink.remove_directory(Path::new("cat/deep")).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), Kind::Denied, "{error}");
+                assert!(error.to_string().contains("symbolic link"), "{error}");
+            }
+        }
+        assert!(sink.list(Path::new("cat")).is_err());
+        // A link under the name of a copy is replaced, and where it leads to is not touched.
+        sink.put(Path::new("1.jpg"), b"new", STAT).unwrap();
+        assert_eq!(fs::read(folder.path().join("1.jpg")).unwrap(), b"new");
+        assert_eq!(fs::read(outside.path().join("1.jpg")).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("cat")).unwrap();
+        fs::write(folder.path().join("dog"), "").unwrap();
+        let sink = DirectorySink::open(folder.path(), false).unwrap();
+        let error = sink.put(Path::new("cat"), b"new", STAT).unwrap_err();
+        assert!(
+            error.errno().is_some() && error.to_string().contains("/cat\" could not be put in its place"),
+            "{error}"
+        );
+        let error = sink.put(Path::new("dog/1.jpg"), b"new", STAT).unwrap_err();
+        assert!(error.to_string().contains("/dog\" could not be opened: Not a directory"), "{error}");
+        assert_eq!(sink.list(Path::new("")).unwrap().len(), 2, "and nothing is left behind");
+    }
+
+    #[test]
+    fn a_directory_that_is_only_looked_at_is_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new");
+        let sink = DirectorySink::look(&path, false).unwrap();
+        assert_eq!(sink.list(Path::new("")).unwrap(), []);
+        assert_eq!(sink.held(Path::new("a")).unwrap(), None);
+        assert!(sink.put(Path::new("a"), b"new", STAT).is_err() && !path.exists());
+    }
+
+    #[test]
+    fn where_a_path_lies_is_told_before_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        symlink(folder.path(), folder.path().join("link")).unwrap();
+        let real = fs::canonicalize(folder.path()).unwrap();
+        assert_eq!(real_path(&folder.path().join("link/a/b")), real.join("a/b"));
+        assert_eq!(real_path(&folder.path().join("link")), real);
+    }
+}

@@ -1,0 +1,163 @@
+//! Copies as objects of a store.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_core::{Error, Kind, Result};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::{Age, Entry, Held, Sink, Writing};
+use crate::remote::{Remote, Upload};
+use crate::store::{Stat, Store};
+
+/// What a large object is sent in, unless it would be too many parts. S3 wants 5 MiB or more.
+const PIECE_BYTES: u64 = 8 << 20;
+/// S3 takes as many, Azure more.
+const MAX_PIECES: u64 = 10_000;
+/// For reading back a piece of what was written.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Objects below a root that copies are put to.
+#[derive(Debug)]
+pub struct ObjectSink {
+    store: Remote,
+    root: PathBuf,
+    verifies: bool,
+}
+
+impl ObjectSink {
+    /// For a root that [`Remote::open`] gave. With `verifies` every copy is read back.
+    pub fn open(store: Remote, root: PathBuf, verifies: bool) -> Result<Self> {
+        store.check_writable()?;
+        Ok(Self { store, root, verifies })
+    }
+
+    fn path(&self, name: &Path) -> Result<PathBuf> {
+        // As text: a path would be another one with a part that is absolute.
+        let text = name.to_str().ok_or_else(|| {
+            Error::new(Kind::Denied, "was refused: its name is not UTF-8, as those of objects are")
+                .at_path(name)
+                .with_hint("rename it in the source, or exclude it")
+        })?;
+        Ok(if text.is_empty() { self.root.clone() } else { PathBuf::from(format!("{}/{text}", self.root.display())) })
+    }
+}
+
+/// Reads an object back, and says whether it is what was written.
+fn verify(store: &Remote, path: &Path, size: u64, expected: u64) -> Result<()> {
+    let stat = store.stat(path)?;
+    let mut hash = Xxh3::new();
+    let mut at = 0;
+    while stat.size_bytes == size && at < size {
+        let end = size.min(at + PIECE_BYTES);
+        hash.update(&store.read_range(path, at..end, stat, WITHIN)?);
+        at = end;
+    }
+    if at == size && stat.size_bytes == size && (size == 0 || hash.digest() == expected) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Unavailable, "was read back with other bytes than were written")
+        .at_path(path)
+        .with_hint("does somebody else write there? otherwise a proxy or the store itself changes what it is given"))
+}
+
+impl Sink for ObjectSink {
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        let (listing, stats) = match self.store.list_stats(&self.path(directory)?) {
+            Err(error) if error.kind() == Kind::NotFound && directory.as_os_str().is_empty() => return Ok(Vec::new()),
+            other => other?,
+        };
+        let entry = |(name, is_directory, stat): (&OsStr, bool, Option<Stat>)| match stat {
+            Some(stat) if !is_directory => {
+                Entry::File(name.to_owned(), Held { size_bytes: stat.size_bytes, age: Age::Unknown })
+            }
+            _ => Entry::Directory(name.to_owned()),
+        };
+        Ok(listing.iter().zip(stats).map(|(listed, stat)| entry((listed.name, listed.is_directory, stat))).collect())
+    }
+
+    fn held(&self, name: &Path) -> Result<Option<Held>> {
+        self.store.held(&self.path(name)?)
+    }
+
+    fn put(&self, name: &Path, bytes: &[u8], stat: Stat) -> Result<()> {
+        let path = self.path(name)?;
+        self.store.put(&path, bytes, stat.mtime_ns)?;
+        if self.verifies { verify(&self.store, &path, bytes.len() as u64, xxh3_64(bytes)) } else { Ok(()) }
+    }
+
+    fn begin(&self, name: &Path, stat: Stat) -> Result<Box<dyn Writing>> {
+        let path = self.path(name)?;
+        let upload = self.store.begin(&path, stat.mtime_ns)?;
+        let piece_bytes = stat.size_bytes.div_ceil(MAX_PIECES).next_multiple_of(1 << 20).max(PIECE_BYTES);
+        let (store, verifies) = (self.store.clone(), self.verifies);
+        Ok(Box::new(InParts { upload, piece_bytes, path, stat, store, verifies, hash: Xxh3::new(), is_done: false }))
+    }
+
+    fn remove(&self, name: &Path) -> Result<()> {
+        self.store.remove(&self.path(name)?)
+    }
+
+    fn remove_directory(&self, _name: &Path) -> Result<bool> {
+        // There are none: what they are called ends with the last object.
+        Ok(false)
+    }
+}
+
+/// A large object in the making.
+struct InParts {
+    upload: Upload,
+    piece_bytes: u64,
+    path: PathBuf,
+    /// Of what it is a copy.
+    stat: Stat,
+    store: Remote,
+    verifies: bool,
+    hash: Xxh3,
+    /// The parts are one object, which may still have to be read back.
+    is_done: bool,
+}
+
+impl InParts {
+    fn is_there(&self) -> Result<bool> {
+        let held = self.store.held(&self.path)?;
+        Ok(held == Some(Held { size_bytes: self.stat.size_bytes, age: Age::Of(self.stat.mtime_ns) }))
+    }
+}
+
+impl Writing for InParts {
+    fn have_bytes(&self) -> u64 {
+        0
+    }
+
+    fn show(&mut self, _each: &mut dyn FnMut(&[u8])) -> Result<()> {
+        Ok(())
+    }
+
+    fn piece_bytes(&self) -> Option<u64> {
+        Some(self.piece_bytes)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.upload.write((offset / self.piece_bytes) as usize, bytes)?;
+        self.hash.update(bytes);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if !self.is_done {
+            match self.upload.finish() {
+                // It was finished before, and only the answer was lost.
+                Err(error) if error.kind() == Kind::NotFound && self.is_there()? => {}
+                other => other?,
+            }
+            self.is_done = true;
+        }
+        if self.verifies { verify(&self.store, &self.path, self.stat.size_bytes, self.hash.digest()) } else { Ok(()) }
+    }
+
+    fn discard(&mut self) -> Result<()> {
+        if self.is_done { Ok(()) } else { self.upload.abandon() }
+    }
+}

@@ -1,0 +1,90 @@
+//! What there is to do: which files are copied, which are there, which are removed. Arithmetic only.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use forebay_store::{Age, Held, Stat};
+
+use super::filter::Filter;
+use super::walk::{Found, Target};
+
+/// Whether what lies at the target is a copy of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Same,
+    Other,
+    /// The listing does not tell.
+    Ask,
+}
+
+/// By size and time. A file system that keeps whole seconds only, and tools that do, leave times without a fraction: then
+/// the second decides.
+pub(super) fn judge(stat: Stat, held: Held, is_asked: bool) -> Verdict {
+    const SECOND: i64 = 1_000_000_000;
+    if held.size_bytes != stat.size_bytes {
+        return Verdict::Other;
+    }
+    let is_same = match held.age {
+        Age::Of(time) => {
+            time == stat.mtime_ns || time % SECOND == 0 && time.div_euclid(SECOND) == stat.mtime_ns.div_euclid(SECOND)
+        }
+        Age::Since(time) => time >= stat.mtime_ns,
+        Age::Unknown if is_asked => false,
+        Age::Unknown => return Verdict::Ask,
+    };
+    if is_same { Verdict::Same } else { Verdict::Other }
+}
+
+/// What is at the target and not at the source: files to remove, and directories that may be empty then, those inside
+/// before those around them. What the filter leaves out is left alone.
+pub(super) fn surplus(found: &[Found], target: &Target, filter: &Filter) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let names: HashSet<&Path> = found.iter().map(|file| &*file.name).collect();
+    let is_surplus = |name: &&PathBuf| !names.contains(name.as_path()) && filter.takes(name);
+    let mut files: Vec<_> = target.files.keys().chain(&target.others).filter(is_surplus).cloned().collect();
+    let wanted: HashSet<&Path> = found.iter().flat_map(|file| file.name.ancestors().skip(1)).collect();
+    let mut directories: Vec<_> =
+        target.directories.iter().filter(|name| !wanted.contains(name.as_path())).cloned().collect();
+    files.sort();
+    directories.sort_by(|one, other| other.cmp(one));
+    (files, directories)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_and_time_decide() {
+        let stat = Stat { size_bytes: 5, mtime_ns: 1_700_000_000_123_456_789 };
+        let of = |size_bytes, time| judge(stat, Held { size_bytes, age: Age::Of(time) }, false);
+        assert_eq!(of(5, stat.mtime_ns), Verdict::Same);
+        assert_eq!(of(5, 1_700_000_000_000_000_000), Verdict::Same, "whole seconds");
+        assert_eq!(of(5, 1_700_000_001_000_000_000), Verdict::Other);
+        assert_eq!(of(5, stat.mtime_ns + 1), Verdict::Other);
+        assert_eq!(of(6, stat.mtime_ns), Verdict::Other);
+        let unknown = |size_bytes, is_asked| judge(stat, Held { size_bytes, age: Age::Unknown }, is_asked);
+        assert_eq!(
+            [unknown(5, false), unknown(5, true), unknown(6, false)],
+            [Verdict::Ask, Verdict::Other, Verdict::Other]
+        );
+        let since = |time| judge(stat, Held { size_bytes: 5, age: Age::Since(time) }, true);
+        assert_eq!([since(stat.mtime_ns - 1), since(stat.mtime_ns)], [Verdict::Other, Verdict::Same]);
+    }
+
+    #[test]
+    fn what_the_source_has_not_is_surplus_unless_it_is_left_out() {
+        let stat = Stat { size_bytes: 1, mtime_ns: 1 };
+        let found = [Found { name: "cat/1.jpg".into(), stat }];
+        let mut target =
+            Target { directories: ["cat", "dog", "dog/deep"].map(PathBuf::from).into(), ..Target::default() };
+        for name in ["cat/1.jpg", "cat/2.jpg", "dog/deep/3.jpg", "dog/notes.txt"] {
+            target.files.insert(name.into(), Held { size_bytes: 1, age: Age::Of(1) });
+        }
+        target.others.push("cat/link".into());
+        let all = surplus(&found, &target, &Filter::default());
+        assert_eq!(all.0, ["cat/2.jpg", "cat/link", "dog/deep/3.jpg", "dog/notes.txt"].map(PathBuf::from));
+        assert_eq!(all.1, ["dog/deep", "dog"].map(PathBuf::from));
+        let filter = Filter::new(&["*.jpg".to_owned()], &[]).unwrap();
+        assert_eq!(surplus(&found, &target, &filter).0, ["cat/2.jpg", "dog/deep/3.jpg"].map(PathBuf::from));
+    }
+}

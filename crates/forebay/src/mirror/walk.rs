@@ -1,0 +1,155 @@
+//! What lies at both ends: several directories are listed at a time.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_core::{Error, Kind, Result, Stage};
+use forebay_store::{Entry, Held, Stat, check_name, is_part};
+
+use super::crew::{self, Desk};
+use super::filter::Filter;
+use super::trip::{End, Trip};
+
+/// A file of the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) name: PathBuf,
+    pub(super) stat: Stat,
+}
+
+/// What lies at the target.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    pub(super) files: HashMap<PathBuf, Held>,
+    /// Links and the like.
+    pub(super) others: Vec<PathBuf>,
+    pub(super) directories: Vec<PathBuf>,
+    /// Left by copies that were not finished.
+    pub(super) parts: Vec<PathBuf>,
+}
+
+/// A directory, and those it lies in: a link may lead back to one of them.
+struct Visit {
+    name: PathBuf,
+    above: Option<Arc<Chain>>,
+}
+
+struct Chain {
+    identity: (u64, u64),
+    above: Option<Arc<Chain>>,
+}
+
+impl Chain {
+    fn has(chain: &Option<Arc<Self>>, identity: (u64, u64)) -> bool {
+        chain.as_ref().is_some_and(|chain| chain.identity == identity || Self::has(&chain.above, identity))
+    }
+}
+
+/// All files of the source in the order of their names, and whether all directories could be listed. Those that could not
+/// are noted; that the root cannot be is an error.
+pub(super) fn source(
+    trip: &Trip,
+    filter: &Filter,
+    threads: usize,
+    watch: &mut dyn FnMut(),
+) -> Result<(Vec<Found>, bool)> {
+    let (found, is_complete) = (Mutex::new(Vec::new()), AtomicBool::new(true));
+    let root_error = Mutex::new(None);
+    let work = |visit: Visit, desk: &Desk<Visit>| {
+        let is_root = visit.name.as_os_str().is_empty();
+        match enter(trip, filter, &visit, desk) {
+            Ok(mut files) => found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut files),
+            Err(error) => {
+                is_complete.store(false, Relaxed);
+                match is_root {
+                    true => *root_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
+                    false => trip.fail(error),
+                }
+            }
+        }
+    };
+    crew::run(threads, [Visit { name: PathBuf::new(), above: None }], work, watch)?;
+    if let Some(error) = root_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_by(|one: &Found, other| one.name.cmp(&other.name));
+    Ok((found, is_complete.into_inner()))
+}
+
+/// Lists a directory of the source: its files; the directories in it become jobs.
+fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Result<Vec<Found>> {
+    let path = if visit.name.as_os_str().is_empty() { trip.root.clone() } else { trip.root.join(&visit.name) };
+    let (listing, stats) = trip.persist(End::Source, |_| trip.source.list_stats(&path))?;
+    if Chain::has(&visit.above, listing.identity()) {
+        return Err(Error::new(Kind::NotFound, "is a symbolic link that leads back to a directory it lies in")
+            .at_path(&path)
+            .at_stage(Stage::Scan)
+            .with_hint("remove the link, or leave it out with --exclude"));
+    }
+    let above = Some(Arc::new(Chain { identity: listing.identity(), above: visit.above.clone() }));
+    let mut files = Vec::new();
+    for (entry, stat) in listing.iter().zip(stats) {
+        let name = visit.name.join(entry.name);
+        if entry.is_directory && filter.enters(&name) {
+            match check_name(&name) {
+                Ok(()) => desk.add(Visit { name, above: above.clone() }),
+                Err(error) => trip.fail(error),
+            }
+        } else if !entry.is_directory && filter.takes(&name) && !is_part(entry.name) {
+            let stat = || match stat {
+                Some(stat) => Ok(stat),
+                None => trip.persist(End::Source, |_| trip.source.stat(&trip.root.join(&name))),
+            };
+            match check_name(&name).and_then(|()| stat()) {
+                Ok(stat) => {
+                    trip.meters.listed_files.fetch_add(1, Relaxed);
+                    files.push(Found { name, stat });
+                }
+                Err(error) => trip.fail(error),
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// All that lies at the target, and whether it is all.
+pub(super) fn target(trip: &Trip, filter: &Filter, threads: usize, watch: &mut dyn FnMut()) -> Result<(Target, bool)> {
+    let (found, is_complete) = (Mutex::new(Target::default()), AtomicBool::new(true));
+    let work = |directory: PathBuf, desk: &Desk<PathBuf>| {
+        let listed = trip.persist(End::Target, |_| trip.sink.list(&directory));
+        match listed {
+            Ok(entries) => {
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                entries.into_iter().for_each(|entry| found.add(&directory, entry, filter, desk));
+            }
+            Err(error) => {
+                is_complete.store(false, Relaxed);
+                trip.fail(error);
+            }
+        }
+    };
+    crew::run(threads, [PathBuf::new()], work, watch)?;
+    Ok((found.into_inner().unwrap_or_else(PoisonError::into_inner), is_complete.into_inner()))
+}
+
+impl Target {
+    fn add(&mut self, directory: &Path, entry: Entry, filter: &Filter, desk: &Desk<PathBuf>) {
+        match entry {
+            Entry::Directory(name) => {
+                let name = directory.join(name);
+                if filter.enters(&name) {
+                    self.directories.push(name.clone());
+                    desk.add(name);
+                }
+            }
+            Entry::File(name, held) => {
+                self.files.insert(directory.join(name), held);
+            }
+            Entry::Other(name) => self.others.push(directory.join(name)),
+            Entry::Part(name) => self.parts.push(directory.join(name)),
+        }
+    }
+}
