@@ -26,4 +26,4 @@ pub use mount_state::{MountState, Requests};
 pub use remote::{Remote, StorageOptions, Traffic, is_url, split_url};
 pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
-pub use wrap::{Isolated, Readers};
+pub use wrap::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Readers, Verified};

@@ -43,6 +43,8 @@ pub(crate) struct Place {
 /// Speaks to one place with one set of keys.
 pub(crate) struct Client {
     pub(crate) protocol: Protocol,
+    /// Which server, where that is not the protocol's own: buckets of two servers may have one name.
+    pub(crate) endpoint: String,
     pub(crate) store: Arc<dyn ObjectStore>,
     /// `None` where there is no listing.
     pub(crate) lister: Option<Arc<dyn PaginatedListStore>>,
@@ -181,7 +183,7 @@ fn build(place: &Place) -> Result<Client> {
     let base = ClientOptions::new().with_timeout_disabled().with_connect_timeout(connect_timeout);
     let mut secrets: Vec<_> =
         options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect();
-    let (store, lister, found): Built = match location.protocol {
+    let Built { store, lister, secrets: found, endpoint } = match location.protocol {
         Protocol::S3 => s3(location, options, base)?,
         Protocol::Gcs => gcs(location, options, base)?,
         Protocol::Azure => azure(location, options, base)?,
@@ -192,7 +194,17 @@ fn build(place: &Place) -> Result<Client> {
     let parts: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
     secrets.extend(parts);
     let doubted = Mutex::default();
-    Ok(Client { protocol: location.protocol, store, lister, secrets, read_timeout, timeout, verifies, doubted })
+    Ok(Client {
+        protocol: location.protocol,
+        endpoint,
+        store,
+        lister,
+        secrets,
+        read_timeout,
+        timeout,
+        verifies,
+        doubted,
+    })
 }
 
 fn signature_of(text: &str) -> Vec<String> {
@@ -201,7 +213,13 @@ fn signature_of(text: &str) -> Vec<String> {
     parts.flat_map(|part| [part.to_owned(), plain(part)]).collect()
 }
 
-type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn PaginatedListStore>>, Vec<Secret>);
+/// A client, what of its settings is secret, and which server it speaks to.
+struct Built {
+    store: Arc<dyn ObjectStore>,
+    lister: Option<Arc<dyn PaginatedListStore>>,
+    secrets: Vec<Secret>,
+    endpoint: String,
+}
 
 /// The loader is the one that tries again.
 fn no_retries() -> RetryConfig {
@@ -262,7 +280,8 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
             .map(Secret::new)
             .collect();
     let endpoint = get(AmazonS3ConfigKey::S3Endpoint).or_else(|| get(AmazonS3ConfigKey::Endpoint));
-    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
+    let endpoint = endpoint.unwrap_or_default();
+    if endpoint.starts_with("http://") {
         builder = builder.with_allow_http(true);
     }
     let store = builder
@@ -271,7 +290,7 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
         .with_http_connector(Connector { are_headers_signed: true })
         .build();
     let store = built(Protocol::S3, store, &secrets)?;
-    Ok((Arc::clone(&store) as _, Some(store), secrets))
+    Ok(Built { store: Arc::clone(&store) as _, lister: Some(store), secrets, endpoint })
 }
 
 fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -285,7 +304,8 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .filter_map(get)
         .map(Secret::new)
         .collect();
-    if get(GoogleConfigKey::BaseUrl).is_some_and(|url| url.starts_with("http://")) {
+    let endpoint = get(GoogleConfigKey::BaseUrl).unwrap_or_default();
+    if endpoint.starts_with("http://") {
         builder = builder.with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), "true");
     }
     let store = builder
@@ -294,7 +314,7 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Gcs, store, &secrets)?;
-    Ok((Arc::clone(&store) as _, Some(store), secrets))
+    Ok(Built { store: Arc::clone(&store) as _, lister: Some(store), secrets, endpoint })
 }
 
 fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -309,7 +329,9 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
             .filter_map(get)
             .map(Secret::new)
             .collect();
-    if get(AzureConfigKey::Endpoint).is_some_and(|endpoint| endpoint.starts_with("http://")) {
+    let endpoint = get(AzureConfigKey::Endpoint).unwrap_or_default();
+    let account = get(AzureConfigKey::AccountName).unwrap_or_default();
+    if endpoint.starts_with("http://") {
         builder = builder.with_allow_http(true);
     }
     let store = builder
@@ -318,7 +340,12 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Azure, store, &secrets)?;
-    Ok((Arc::clone(&store) as _, Some(store), secrets))
+    Ok(Built {
+        store: Arc::clone(&store) as _,
+        lister: Some(store),
+        secrets,
+        endpoint: format!("{account}@{endpoint}"),
+    })
 }
 
 fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -346,5 +373,6 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Http, store, &secrets)?;
-    Ok((store, None, secrets))
+    // Paths name it.
+    Ok(Built { store, lister: None, secrets, endpoint: String::new() })
 }

@@ -1,8 +1,49 @@
-//! Stores against real servers, started on loopback. What is not installed is skipped, by name.
+//! Every store, and every wrapper of one, against the contract. Real servers are started on loopback; what is not installed
+//! is skipped, by name.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests, with real servers")]
 
+mod cache;
+mod cache_disk;
+mod cache_torture;
 mod errors;
+mod isolate;
 mod remote;
 mod scripted;
 mod servers;
+
+use std::path::Path;
+
+use forebay_store::testing::{Memory, Scripted, conformance};
+use forebay_store::{Local, Store};
+
+#[test]
+fn local_files_keep_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in conformance::OBJECTS {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    conformance::check(&Local, folder.path());
+    conformance::check(&Scripted::new(Local), folder.path());
+    conformance::check_changes(&Local, folder.path(), &rewrite);
+}
+
+/// Writes over a file, and sets its time: one tick of a file system's clock may be longer than the whole test.
+fn rewrite(path: &Path, content: &[u8]) {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static TIME: AtomicU64 = AtomicU64::new(1_000_000_000);
+    std::fs::write(path, content).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(TIME.fetch_add(1, Relaxed));
+    std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+#[test]
+fn memory_keeps_the_contract() {
+    let mut store = Memory::default();
+    for (name, content) in conformance::OBJECTS {
+        store.insert(Path::new("/root").join(name), *content);
+    }
+    conformance::check(&store as &dyn Store, Path::new("/root"));
+}
