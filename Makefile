@@ -83,7 +83,7 @@ test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (D
 
 TORTURE_SECONDS ?= 120
 torture-cache: native ## 2 minutes of kills, damage and a full disk for the cache, with a proof at the end (needs root to fill it)
-	@FOREBAY_TORTURE_SECONDS=$(TORTURE_SECONDS) cargo test --quiet --release --package forebay-store --test it \
+	@FOREBAY_TORTURE_SECONDS=$(TORTURE_SECONDS) cargo test --quiet --package forebay-store --test it \
 	    cache_torture::a_tortured -- --nocapture
 
 # tests/faultfs is built by it, when it is first needed.

@@ -28,7 +28,7 @@ mod lock;
 mod usage;
 
 use claim::{Claim, Claimed, enter};
-use evict::remove_known;
+use evict::{remove_known, remove_uncounted};
 use flights::{Joined, Lead, Outcome};
 use folder::{Folder, touch};
 pub use home::{Cache, CacheOptions, CacheStats};
@@ -132,12 +132,15 @@ impl Cached {
         counter: impl Fn(&home::Meters) -> &AtomicU64,
     ) -> Look {
         self.count(counter);
-        let removed = enter(folder)
-            .and_then(|mut gate| remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity));
+        let removed = match enter(folder) {
+            Ok(mut gate) => remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity),
+            // The count stays too large until the next scan.
+            Err(_) => remove_uncounted(shard, &key.name.entry, identity),
+        };
         match removed {
             Ok(_) => Look::Nothing,
             Err(error) => {
-                self.cache.failed(&error);
+                self.cache.failed(error);
                 Look::Bad(identity)
             }
         }
@@ -163,7 +166,7 @@ impl Cached {
         match self.try_keep(claim, key, object) {
             Ok(is_kept) => is_kept,
             Err(error) => {
-                self.cache.failed(&error);
+                self.cache.failed(error);
                 false
             }
         }
@@ -183,7 +186,7 @@ impl Cached {
             }
             let (left, count) = claim.make_room()?;
             evicted(count);
-            self.cache.shrink(left, &error);
+            self.cache.shrink(left, error);
             claim.write(&object.bytes, &tail)?;
         }
         claim.commit()
@@ -236,7 +239,7 @@ impl Cached {
                 Ok(Waited::Late) => break,
                 Ok(Waited::Stopped) => return Err(stopped()),
                 Err(error) => {
-                    self.cache.failed(&error);
+                    self.cache.failed(error);
                     break;
                 }
             };
@@ -316,7 +319,7 @@ impl Store for Cached {
         let removed = enter(&folder)
             .and_then(|mut gate| remove_known(&mut gate, &shard, key.name.slot(), &key.name.entry, known.identity));
         if let Err(error) = removed {
-            self.cache.failed(&error);
+            self.cache.failed(error);
         }
     }
 

@@ -547,6 +547,10 @@ fn a_lock_that_somebody_keeps_does_not_stop_anybody() {
     assert!(started.elapsed() < Duration::from_secs(1), "and is not waited for each time");
     assert_eq!((bench.stats().passes, bench.stats().hits), (2, 1));
     assert!(bench.cached.cache_notice().unwrap().contains("lslocks"));
+    let entry = entries(&bench.root()).remove(0);
+    fs::write(&entry, "damaged").unwrap();
+    assert_eq!(bench.read(0), content(0, 1_000));
+    assert!(!entry.exists(), "what is damaged goes without the lock");
 }
 
 #[test]

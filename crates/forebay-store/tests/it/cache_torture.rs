@@ -180,7 +180,10 @@ impl Residences {
             return;
         }
         self.begun += 1;
-        self.twice += u64::from(*is_there);
+        if *is_there {
+            self.twice += 1;
+            eprintln!("{:?} came while it was there", String::from_utf8_lossy(name));
+        }
         *is_there = true;
     }
 }

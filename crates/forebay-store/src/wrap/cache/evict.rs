@@ -63,13 +63,19 @@ pub(super) fn remove_known(
     name: &str,
     identity: (u64, u64),
 ) -> io::Result<bool> {
-    let Ok(known) = folder.stat(name) else { return Ok(false) };
-    if known.identity != identity {
-        return Ok(false);
+    let is_gone = remove_uncounted(folder, name, identity)?;
+    if is_gone {
+        // Whoever damaged it may have made it longer or shorter than it was counted.
+        gate.recount(slot)?;
+        gate.save()?;
     }
-    folder.unlink(name)?;
-    // Whoever damaged it may have made it longer or shorter than it was counted.
-    gate.recount(slot)?;
-    gate.save()?;
-    Ok(true)
+    Ok(is_gone)
+}
+
+/// The same without the lock on the table.
+pub(super) fn remove_uncounted(folder: &Folder, name: &str, identity: (u64, u64)) -> io::Result<bool> {
+    if folder.stat(name).is_ok_and(|known| known.identity == identity) {
+        return folder.unlink(name).map(|()| true);
+    }
+    Ok(false)
 }

@@ -108,7 +108,7 @@ impl Cache {
         let folder = match prepare(&path) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) if is_of_disk(&error) => {
-                trouble.notice = Some(said(&path, &error));
+                trouble.notice = Some(said(&path, error));
                 trouble.off_until = Some(Instant::now() + options.pause);
                 None
             }
@@ -119,12 +119,15 @@ impl Cache {
                 format!("the cache {path:?} lies on {mount}, which can hang: a cache belongs on a disk of the machine");
             trouble.notice.get_or_insert(said);
         }
-        let held = folder.as_deref().map_or(Ok(0), count);
-        if let Err(error) = &held {
-            trouble.notice.get_or_insert_with(|| said(&path, error));
-            trouble.off_until = Some(Instant::now() + options.pause);
-        }
-        let half = || machine::space_of(&path).map_or(0, |space| (space.free_bytes + held.unwrap_or(0)) / 2);
+        let held = match folder.as_deref().map_or(Ok(0), count) {
+            Ok(held) => held,
+            Err(error) => {
+                trouble.notice.get_or_insert_with(|| said(&path, error));
+                trouble.off_until = Some(Instant::now() + options.pause);
+                0
+            }
+        };
+        let half = || machine::space_of(&path).map_or(0, |space| (space.free_bytes + held) / 2);
         Ok(Arc::new(Self {
             limit_bytes: options.limit_bytes.unwrap_or_else(half),
             folder: RwLock::new(folder),
@@ -221,7 +224,7 @@ impl Cache {
     }
 
     /// Its disk had no room for more than this.
-    pub(super) fn shrink(&self, limit: u64, error: &io::Error) {
+    pub(super) fn shrink(&self, limit: u64, error: io::Error) {
         if let Some(mut trouble) = self.trouble() {
             trouble.shrunk = Some((limit, Instant::now() + self.pause));
             trouble.notice.get_or_insert_with(|| said(&self.path, error));
@@ -230,7 +233,7 @@ impl Cache {
 
     /// Something could not be kept. What says nothing about the disk (too many open files, a directory in an entry's
     /// place) concerns this one only; after anything else nothing is written for a while.
-    pub(super) fn failed(&self, error: &io::Error) {
+    pub(super) fn failed(&self, error: io::Error) {
         let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR];
         let in_place = [libc::EISDIR, libc::ENOTEMPTY, libc::ELOOP, libc::ENOTDIR, libc::EMLINK, libc::EEXIST];
         let errno = error.raw_os_error().unwrap_or(0);
@@ -338,7 +341,9 @@ fn unusable(path: &Path, error: &io::Error) -> Error {
 }
 
 /// What is said of a disk that fails during a run.
-fn said(path: &Path, error: &io::Error) -> String {
-    let advice = advice(path, error).map_or(String::new(), |advice| format!(" ({advice})"));
-    format!("the cache {path:?} cannot keep everything: {error}{advice}; what it cannot keep is read from its source")
+fn said(path: &Path, error: io::Error) -> String {
+    let advice = advice(path, &error).map_or(String::new(), |advice| format!(" ({advice})"));
+    let why = Error::io("written to", error);
+    let why = why.message();
+    format!("the cache {path:?} cannot keep everything: it {why}{advice}; what it cannot keep is read from its source")
 }
