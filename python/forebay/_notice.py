@@ -35,9 +35,7 @@ def users_level() -> int:
 
 
 class FirstFailure:
-    """Says that samples fail in a loop that goes on all the same, and that the ledger or the cache does: each once for a
-    loader.
-    """
+    """Says that samples, the ledger or the cache fail in a loop that goes on all the same: each once for a loader."""
 
     def __init__(
         self,

@@ -47,9 +47,9 @@ class DatasetFolder:
     `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
     endpoint and so on, under the names that fsspec knows (docs/remote.md).
 
-    With `cache`, what is read is kept in that directory, up to `cache_bytes` ("50GiB"; without it half of what its disk has
-    left), for all processes of the machine. `cache_revalidate=True` asks the storage before each read whether the file is
-    still the one that was kept (docs/cache.md).
+    With `cache`, what is read is kept in that directory, up to `cache_bytes` ("50GiB"; without it half of what its disk
+    has left), for all processes of the machine. `cache_revalidate=True` asks the storage before each read whether the
+    file is still the one that was kept (docs/cache.md).
 
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
     chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused

@@ -22,6 +22,7 @@ from forebay import errors
 from forebay import transforms as T
 
 COUNT = 24
+Digests = Callable[[Any], list[str]]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,11 @@ def entries(cache: Path) -> list[Path]:
 
 
 def test_the_second_epoch_asks_the_bucket_for_nothing(
-    store: objectstore.ObjectStore, folder: Path, augment: T.Compose, digests: Callable[[Any], list[str]], tmp_path: Path
+    store: objectstore.ObjectStore,
+    folder: Path,
+    augment: T.Compose,
+    digests: Callable[[Any], list[str]],
+    tmp_path: Path,
 ) -> None:
     store.put_folder(folder, "train")
     plain = fb.DataLoader(fb.ImageFolder(folder, transform=augment), batch_size=5, shuffle=True, seed=3)
@@ -71,7 +76,11 @@ def test_the_second_epoch_asks_the_bucket_for_nothing(
     assert storage(again)["requests"] == listed
     again.close()
     careful = fb.ImageFolder(
-        "s3://bucket/train", transform=augment, storage_options=store.options, cache=tmp_path / "cache", cache_revalidate=True
+        "s3://bucket/train",
+        transform=augment,
+        storage_options=store.options,
+        cache=tmp_path / "cache",
+        cache_revalidate=True,
     )
     with fb.DataLoader(careful, batch_size=5) as loader:
         list(loader)
@@ -102,7 +111,7 @@ def test_the_example_of_the_guide_runs(
     assert len(entries(tmp_path / "home" / ".cache" / "forebay")) == COUNT
 
 
-def test_damage_is_healed_and_counted(folder: Path, plain: T.Compose, digests: Any, tmp_path: Path) -> None:
+def test_damage_is_healed_and_counted(folder: Path, plain: T.Compose, digests: Digests, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     dataset = fb.ImageFolder(folder, transform=plain, cache=cache, cache_bytes="10MiB")
     expected = digests(fb.DataLoader(dataset, batch_size=5))
@@ -121,7 +130,9 @@ def test_damage_is_healed_and_counted(folder: Path, plain: T.Compose, digests: A
     assert dataset[3][0].shape == (3, 24, 32)
 
 
-def test_a_copy_that_does_not_decode_is_not_believed(folder: Path, plain: T.Compose, digests: Any, tmp_path: Path) -> None:
+def test_a_copy_that_does_not_decode_is_not_believed(
+    folder: Path, plain: T.Compose, digests: Digests, tmp_path: Path
+) -> None:
     """The storage gave a file that was still being written; what was kept of it is not what it is now."""
     victim = sorted(folder.rglob("*.jpg"))[3]
     whole = victim.read_bytes()
@@ -137,7 +148,9 @@ def test_a_copy_that_does_not_decode_is_not_believed(folder: Path, plain: T.Comp
     assert dataset[3][0].shape == (3, 24, 32), "and the good one is kept"
 
 
-def test_a_changed_file_is_noticed_when_asked_for(folder: Path, plain: T.Compose, digests: Any, tmp_path: Path) -> None:
+def test_a_changed_file_is_noticed_when_asked_for(
+    folder: Path, plain: T.Compose, digests: Digests, tmp_path: Path
+) -> None:
     def epoch(**settings: Any) -> tuple[list[str], dict[str, Any]]:
         dataset = fb.ImageFolder(folder, transform=plain, cache=tmp_path / "cache", **settings)
         with fb.DataLoader(dataset, batch_size=5) as loader:
@@ -152,7 +165,9 @@ def test_a_changed_file_is_noticed_when_asked_for(folder: Path, plain: T.Compose
     assert seen["cache_stale"] == 1
 
 
-def test_a_cache_in_front_of_a_mount_that_fails_later(fault_fs: faultfs.FaultFs, plain: T.Compose, tmp_path: Path) -> None:
+def test_a_cache_in_front_of_a_mount_that_fails_later(
+    fault_fs: faultfs.FaultFs, plain: T.Compose, tmp_path: Path
+) -> None:
     dataset = fb.ImageFolder(fault_fs.root, transform=plain, cache=tmp_path / "cache")
     with fb.DataLoader(dataset, batch_size=5) as loader:
         assert sum(len(labels) for _, labels in loader) == COUNT
@@ -186,7 +201,7 @@ def test_ranks_fetch_each_file_once(
     assert sum(row["cache_passes"] for row in seen) == 0
 
 
-def test_a_disk_that_is_full_is_told_once(folder: Path, plain: T.Compose, digests: Any, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_told_once(folder: Path, plain: T.Compose, digests: Digests, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=28k", "tmpfs", str(disk)]

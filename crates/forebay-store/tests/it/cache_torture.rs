@@ -347,7 +347,7 @@ fn a_tortured_cache_gives_no_wrong_byte() {
     let [hits, misses, passes, corrupt, evictions] = torture.counts();
     let most = most.into_inner();
     eprintln!(
-        "{seconds} s, {PROCESSES} processes of {THREADS} threads, {kills} killed, {} files damaged, disk filled {fills} times\n\
+        "{seconds} s, {PROCESSES} processes of {THREADS} threads, {kills} killed, {} files attacked, disk filled {fills} times\n\
          {} reads: {hits} hits, {misses} misses, {passes} passes; {fetches} fetches\n\
          {corrupt} entries found damaged, {evictions} evicted, {} residences, {} of them fetched for twice\n\
          limit {limit} bytes ({data} of data), most held {most}",

@@ -79,3 +79,42 @@ pub(super) fn remove_uncounted(folder: &Folder, name: &str, identity: (u64, u64)
     }
     Ok(false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::claim::enter;
+    use super::super::key::Key;
+    use super::*;
+    use std::path::Path;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn of_a_large_cache_a_sample_is_looked_at_and_the_old_go() {
+        const COUNT: usize = 2 * SAMPLE;
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        let name = |number: usize| Key::whole("", Path::new(&format!("/{number}"))).name;
+        for number in 0..COUNT {
+            let name = name(number);
+            let (file, _) = folder.make_folder(&name.shard).unwrap().write(&name.entry).unwrap();
+            file.set_len(1).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64)).unwrap();
+        }
+        let mut gate = enter(&folder).unwrap();
+        assert_eq!(gate.table.total(), COUNT as u64 * 4096, "counted when it is first looked at");
+        let goal = gate.table.total() / 10 * 9;
+        let evicted = evict(&mut gate, goal).unwrap();
+        assert!(gate.table.total() <= goal && evicted as usize <= COUNT / 10 + 1, "no more than asked for");
+        assert!(gate.table.cursor > SHARDS / 4 && gate.table.cursor < SHARDS, "of a part of the directories");
+        let is_gone = |number: &usize| !place.path().join(&name(*number).shard).join(&name(*number).entry).exists();
+        let gone: Vec<_> = (0..COUNT).filter(is_gone).collect();
+        assert_eq!(gone.len() as u64, evicted);
+        // The oldest tenth of all is the oldest fifth of half of them.
+        assert!(gone.iter().all(|number| *number < COUNT / 4), "{:?}", gone.last());
+        let counted = gate.table.clone();
+        (0..SHARDS).for_each(|slot| drop(gate.recount(slot).unwrap()));
+        assert_eq!(gate.table, counted, "and what is left was counted right");
+        assert_eq!(evict(&mut gate, 0).unwrap(), COUNT as u64 - evicted, "all of them, if need be");
+        assert_eq!(gate.table.total(), 0);
+    }
+}

@@ -197,3 +197,34 @@ pub(super) fn peek(folder: &Folder) -> Option<Table> {
     let (file, _) = folder.read(USAGE).ok()?;
     load(&file).ok()?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::claim::enter;
+    use super::super::key::Key;
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn after_a_start_of_the_machine_everything_is_counted() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        let mut gate = enter(&folder).unwrap();
+        gate.table.add(7, 1_000_000);
+        gate.save().unwrap();
+        drop(gate);
+        assert_eq!(enter(&folder).unwrap().table.total(), 1_000_000, "believed, of this start");
+        let name = Key::whole("", Path::new("/a")).name;
+        folder.make_folder(&name.shard).unwrap().write(&name.entry).unwrap().0.set_len(5_000).unwrap();
+        let path = place.path().join(USAGE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[8] ^= 1; // of the boot's number
+        let end = bytes.len() - 8;
+        let checksum = xxh3_64(&bytes[..end]).to_le_bytes();
+        bytes[end..].copy_from_slice(&checksum);
+        std::fs::write(&path, bytes).unwrap();
+        assert!(peek(&folder).is_none());
+        let gate = enter(&folder).unwrap();
+        assert_eq!((gate.table.total(), gate.table.get(name.slot())), (8_192, 8_192));
+    }
+}
