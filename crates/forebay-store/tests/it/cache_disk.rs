@@ -157,6 +157,49 @@ fn a_disk_that_becomes_read_only_is_read() {
     }
 }
 
+/// Makes a path one that nobody may change, root included, until it is dropped.
+struct Immutable<'a>(&'a Path);
+
+impl<'a> Immutable<'a> {
+    fn new(path: &'a Path) -> Option<Self> {
+        let is_done =
+            Command::new("chattr").arg("+i").arg(path).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+        if !is_done {
+            eprintln!("skipped: chattr cannot protect files here");
+        }
+        is_done.then_some(Self(path))
+    }
+}
+
+impl Drop for Immutable<'_> {
+    fn drop(&mut self) {
+        assert!(Command::new("chattr").arg("-i").arg(self.0).status().unwrap().success());
+    }
+}
+
+#[test]
+fn what_may_not_be_changed_is_passed_by_and_read() {
+    let (_place, root) = root();
+    let cached = Cached::new(memory(40), Cache::open(&root, options(10 * 65_536)).unwrap());
+    (0..3).for_each(|number| drop(read(&cached, &path(number))));
+    let (folder, kept) = (root.join("v1"), entries(&root).remove(0));
+    {
+        let Some(_folder) = Immutable::new(&folder) else { return };
+        (0..40).for_each(|number| assert_eq!(read(&cached, &path(number)), content(number)));
+        let stats = cached.cache().unwrap();
+        assert!(stats.hits >= 3 && stats.passes > 30, "{stats:?}");
+        assert!(cached.cache_notice().unwrap().contains("Operation not permitted"), "{:?}", cached.cache_notice());
+    }
+    // An entry that cannot be evicted is not the end of evicting.
+    let Some(_kept) = Immutable::new(&kept) else { return };
+    let until = Instant::now() + Duration::from_secs(20);
+    while cached.cache().unwrap().evictions < 10 {
+        assert!(Instant::now() < until, "{:?}", cached.cache());
+        (0..40).for_each(|number| assert_eq!(read(&cached, &path(number)), content(number)));
+    }
+    assert!(kept.exists() && cached.cache().unwrap().bytes <= 10 * 65_536);
+}
+
 #[test]
 fn what_may_not_be_written_is_a_wrong_setting() {
     let error = Cache::open(Path::new("/proc/forebay"), options(1 << 20)).unwrap_err();

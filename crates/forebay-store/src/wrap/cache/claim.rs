@@ -81,8 +81,7 @@ impl Claim {
         }
         let mut evicted = 0;
         if gate.table.total().saturating_add(bytes) > limit {
-            // A little more than needed, so that not every one has to look for what can go.
-            evicted = evict(&mut gate, (limit - bytes).saturating_sub(limit / 32))?;
+            evicted = evict(&mut gate, limit - bytes, (limit - bytes).saturating_sub(limit / 32))?;
             if gate.table.total().saturating_add(bytes) > limit {
                 return Ok(None);
             }
@@ -100,7 +99,8 @@ impl Claim {
     pub(super) fn make_room(&self) -> io::Result<(u64, u64)> {
         let mut gate = enter(&self.folder)?;
         let total = gate.table.total();
-        let evicted = evict(&mut gate, total.saturating_sub((total / 8).max(2 * self.reserved)))?;
+        let (must, wish) = (total.saturating_sub(2 * self.reserved), total - total / 8);
+        let evicted = evict(&mut gate, must, wish.min(must))?;
         Ok((gate.table.total(), evicted))
     }
 
