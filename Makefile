@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs soak lint \
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs torture-cache soak lint \
     bench bench-datasets bench-formats bench-peers bench-profile bench-remote bench-scan docs clean
 
 VENV ?= .venv
@@ -80,6 +80,12 @@ test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (D
 	mkdir -p target/nfs
 	cc -O2 -Wall -Wextra -shared -fPIC -o target/nfs/xstate.so tests/nfs/xstate.c
 	cargo run --quiet --package nfstest -- boot docs/nfs.md target/nfs/xstate.so
+
+TORTURE_SECONDS ?= 120
+torture-cache: native ## 2 minutes of kills, damage and a full disk for the cache, with a proof at the end (needs root to fill it)
+	@FOREBAY_TORTURE_SECONDS=$(TORTURE_SECONDS) cargo test --quiet --package forebay-store --test it \
+	    cache_torture::a_tortured -- --nocapture
+
 # tests/faultfs is built by it, when it is first needed.
 SOAK_SECONDS ?= 600
 soak: develop ## 10 minutes of random faults, kills and resumes, with a proof at the end (SOAK_SECONDS=60 for less)

@@ -121,7 +121,9 @@ class NativeLoader:
             # Batches of the user's own order may have any size.
             lends_to=self._engine if is_pinned and not self._order.is_given else None,
         )
-        self._first_failure = _notice.FirstFailure(self._engine.failures, self._engine.ledger_error)
+        self._first_failure = _notice.FirstFailure(
+            self._engine.failures, self._engine.ledger_error, self._engine.cache_notice
+        )
         self._process: int | None = None
         self._is_closed = False
         self._resumed: _Resumed | None = None

@@ -1,4 +1,4 @@
-"""What a user should know while the loop goes on: the cost of Python code, the first failure and a ledger that
+"""What a user should know while the loop goes on: the cost of Python code, the first failure, a ledger or a cache that
 cannot be written (said once), and long waits.
 """
 
@@ -35,16 +35,26 @@ def users_level() -> int:
 
 
 class FirstFailure:
-    """Says that samples fail in a loop that goes on all the same, and that the ledger does: each once for a loader."""
+    """Says that samples, the ledger or the cache fail in a loop that goes on all the same: each once for a loader."""
 
-    def __init__(self, failures: Callable[[], list[dict[str, Any]]], ledger_error: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        failures: Callable[[], list[dict[str, Any]]],
+        ledger_error: Callable[[], str | None],
+        cache_notice: Callable[[], str | None],
+    ) -> None:
         self._failures = failures
         self._ledger_error = ledger_error
-        self._is_said = self._is_ledger_said = False
+        self._cache_notice = cache_notice
+        self._is_said = self._is_ledger_said = self._is_cache_said = False
         self._expected_step = 0
 
     def look(self, batch: Batch | None) -> None:
         """Looks at a batch, or at the end: a batch of which nothing is left does not come at all."""
+        if not self._is_cache_said and (trouble := self._cache_notice()) is not None:
+            self._is_cache_said = True
+            _LOG.warning("%s", trouble, stacklevel=users_level())
+            warnings.warn(trouble, RuntimeWarning, stacklevel=users_level())
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step
         self._expected_step = 0 if batch is None else batch.step + 1
         if is_clean:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from forebay import _forebay
+from forebay import _forebay, _settings
 from forebay.errors import ConfigError
 
 
@@ -28,6 +28,21 @@ def root(given: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tu
         return os.path.expanduser(text), None
     # What the URL says beside its path goes where it is not shown.
     return _forebay.split_url(text, _flat(options or {}))
+
+
+def cache(
+    directory: str | os.PathLike[str] | None, limit: int | str | None, revalidates: bool
+) -> tuple[str, int | None, bool] | None:
+    """The directory of a cache, what it may hold, and whether the storage is asked before each read."""
+    if directory is None:
+        if limit is not None or revalidates:
+            name = "cache_revalidate" if limit is None else "cache_bytes"
+            raise ConfigError(f"{name}: expected none without cache, got one")
+        return None
+    text = os.fspath(directory)
+    if is_url(text) or not text:
+        raise ConfigError(f"cache: expected a directory of this machine, got {text!r}")
+    return os.path.abspath(os.path.expanduser(text)), _settings.memory_budget(limit, "cache_bytes"), bool(revalidates)
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, str]:

@@ -47,6 +47,10 @@ class DatasetFolder:
     `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
     endpoint and so on, under the names that fsspec knows (docs/remote.md).
 
+    With `cache`, what is read is kept in that directory, up to `cache_bytes` ("50GiB"; without it half of what its disk
+    has left), for all processes of the machine. `cache_revalidate=True` asks the storage before each read whether the
+    file is still the one that was kept (docs/cache.md).
+
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
     chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
     (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
@@ -62,8 +66,12 @@ class DatasetFolder:
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        cache_revalidate: bool = False,
     ) -> None:
         self.root, self._storage_options = _storage.root(root, storage_options)
+        self._cache = _storage.cache(cache, cache_bytes, cache_revalidate)
         self.loader = _callable("loader", loader)
         self.extensions = extensions
         self.is_valid_file = is_valid_file
@@ -90,7 +98,7 @@ class DatasetFolder:
     def _scan(self) -> _forebay.Index:
         endings = _endings(self.extensions, self.is_valid_file)
         empty, folders, options = bool(self.allow_empty), self._class_folders(), self._storage_options
-        return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
+        return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options, self._cache)
 
     def __copy__(self) -> "DatasetFolder":
         twin = object.__new__(type(self))
@@ -249,6 +257,9 @@ class ImageFolder(DatasetFolder):
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
+        cache_revalidate: bool = False,
     ) -> None:
         super().__init__(
             root,
@@ -259,6 +270,9 @@ class ImageFolder(DatasetFolder):
             is_valid_file=is_valid_file,
             allow_empty=allow_empty,
             storage_options=storage_options,
+            cache=cache,
+            cache_bytes=cache_bytes,
+            cache_revalidate=cache_revalidate,
         )
 
 

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::{Parser, Subcommand};
 
 use crate::console::{Console, Status};
-use crate::{demo, doctor, mirror};
+use crate::{cache, demo, doctor, mirror};
 
 /// A data loader for training that survives its storage.
 #[derive(Debug, Parser)]
@@ -18,6 +18,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Cache(cache::Arguments),
     Demo(demo::Arguments),
     Doctor(doctor::Arguments),
     Mirror(mirror::Arguments),
@@ -50,6 +51,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<
 fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> io::Result<Status> {
     // Whatever the program was started as (`python -m forebay` too), it is called forebay.
     match Arguments::try_parse_from(std::iter::once("forebay".into()).chain(arguments)) {
+        Ok(Arguments { command: Command::Cache(arguments) }) => cache::run(&arguments, console),
         Ok(Arguments { command: Command::Demo(arguments) }) => demo::run(&arguments, console),
         Ok(Arguments { command: Command::Doctor(arguments) }) => doctor::run(&arguments, console),
         Ok(Arguments { command: Command::Mirror(arguments) }) => mirror::run(&arguments, console),

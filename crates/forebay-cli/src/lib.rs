@@ -3,6 +3,7 @@
 //! One module per command. A command writes to the [`Console`] it is given, never to the process's own streams, and
 //! ends with a [`Status`].
 
+mod cache;
 mod command;
 mod console;
 mod demo;

@@ -129,7 +129,7 @@ impl Engine {
         let store = match kind {
             // Its options and its connections are those of the scan.
             Some(MountKind::Remote) => Arc::clone(&index.store),
-            _ => convert(py, py.detach(|| store_for(index.root(), &config)))?,
+            _ => index.cached(convert(py, py.detach(|| store_for(index.root(), &config)))?),
         };
         let (source, open) = source(index, store, pipeline.get(), open);
         let loader = py.detach(|| Loader::new(source, config));
@@ -289,6 +289,11 @@ impl Engine {
         Ok(self.loader()?.ledger_error())
     }
 
+    /// What is to be said of the cache's disk.
+    fn cache_notice(&self) -> PyResult<Option<String>> {
+        Ok(self.loader()?.source().store.cache_notice())
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let loader = self.loader()?;
         py.detach(|| loader.close());
@@ -331,6 +336,16 @@ fn storage_stats<'py>(py: Python<'py>, storage: &Storage) -> PyResult<Bound<'py,
         row.set_item("bodies_resumed", traffic.resumed)?;
         row.set_item("throttles", traffic.throttles)?;
         row.set_item("checksum_mismatches", traffic.mismatches)?;
+    }
+    if let Some(cache) = &storage.cache {
+        row.set_item("cache_hits", cache.hits)?;
+        row.set_item("cache_misses", cache.misses)?;
+        row.set_item("cache_passes", cache.passes)?;
+        row.set_item("cache_evictions", cache.evictions)?;
+        row.set_item("cache_corrupt", cache.corrupt)?;
+        row.set_item("cache_stale", cache.stale)?;
+        row.set_item("cache_bytes", cache.bytes)?;
+        row.set_item("cache_limit_bytes", cache.limit_bytes)?;
     }
     Ok(row)
 }

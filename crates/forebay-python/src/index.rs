@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::collections::BTreeMap;
 
 use forebay::{
-    Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, StorageOptions, Store, is_url, open_remote,
-    store_for,
+    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, StorageOptions, Store,
+    is_url, open_remote, store_for,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -18,6 +18,13 @@ use crate::errors::{Raised, convert};
 /// Names and values of a store's options.
 type Options = Option<BTreeMap<String, String>>;
 
+/// What a dataset keeps its files in.
+#[derive(Clone)]
+struct Keeping {
+    cache: Arc<Cache>,
+    revalidates: bool,
+}
+
 /// Samples with path and label.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Index {
@@ -25,11 +32,22 @@ pub(crate) struct Index {
     pub(crate) dataset: Arc<dyn Dataset>,
     /// What it was scanned with, and what reads single samples.
     pub(crate) store: Arc<dyn Store>,
+    keeping: Option<Keeping>,
 }
 
 impl Index {
     pub(crate) fn root(&self) -> &Path {
         self.folder.root()
+    }
+
+    /// A store of its files, with its cache in front of it if it has one.
+    pub(crate) fn cached(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        match &self.keeping {
+            Some(Keeping { cache, revalidates }) => {
+                Arc::new(Cached::new(store, Arc::clone(cache)).revalidating(*revalidates))
+            }
+            None => store,
+        }
     }
 
     pub(crate) fn sample(&self, index: u64) -> PyResult<SampleId> {
@@ -89,8 +107,8 @@ impl Index {
 
     fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
         let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
-        let store = Arc::clone(&self.store);
-        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection), store })
+        let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
+        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection), store, keeping })
     }
 }
 
@@ -117,8 +135,10 @@ pub(crate) fn split_url(
     Ok((root.into_os_string(), options.into_iter().collect()))
 }
 
-/// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
+/// Scans a folder. `accept` is the user's own test of a path, instead of the endings; `cache` is a directory, its limit,
+/// and whether the storage is asked before each read.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the constructor of a dataset has as many")]
 pub(crate) fn scan(
     py: Python<'_>,
     root: PathBuf,
@@ -127,7 +147,16 @@ pub(crate) fn scan(
     classes: Option<Vec<(String, u32)>>,
     accept: Option<Py<PyAny>>,
     storage_options: Options,
+    cache: Option<(PathBuf, Option<u64>, bool)>,
 ) -> PyResult<Index> {
+    // Before the scan, which may take minutes: a wrong directory is said at once.
+    let keeping = match cache {
+        Some((path, limit_bytes, revalidates)) => {
+            let opened = py.detach(|| Cache::open(&path, CacheOptions { limit_bytes, ..CacheOptions::default() }));
+            Some(Keeping { cache: convert(py, opened)?, revalidates })
+        }
+        None => None,
+    };
     let options = ScanOptions { extensions, allow_empty, classes };
     let mut call = accept.map(|accept| {
         move |path: &Path| {
@@ -142,7 +171,9 @@ pub(crate) fn scan(
         None => forebay::scan_folder(&store, &root, &options, None),
     });
     let folder = Arc::new(convert(py, scanned)?);
-    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store })
+    let mut index = Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping };
+    index.store = index.cached(Arc::clone(&index.store));
+    Ok(index)
 }
 
 /// The directories below a root, sorted.

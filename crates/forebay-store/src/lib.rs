@@ -28,4 +28,4 @@ pub use remote::{Remote, StorageOptions, Sum, Traffic, is_url, split_url};
 pub use sink::{Age, DirectorySink, Entry, Held, ObjectSink, Sink, Writing, check_name, is_part, real_path};
 pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
-pub use wrap::{Isolated, Readers};
+pub use wrap::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Readers, Verified};

@@ -12,7 +12,7 @@ use forebay_core::{Error, Kind, Listing, Result};
 use tokio::sync::watch;
 
 use crate::remote::{Sum, Traffic};
-use crate::wrap::{Kept, Readers};
+use crate::wrap::{CacheStats, Kept, Readers};
 
 /// What is known of an object without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Bytes {
 }
 
 /// Charges this many bytes once the memory budget allows it, and gives a buffer that may be used for them; or the error
-/// that ends the read.
+/// that ends the read. Asked once more, it takes back what was charged before.
 pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 
 /// A place that bytes come from.
@@ -131,6 +131,24 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn traffic(&self) -> Option<Traffic> {
         None
     }
+    /// What tells it from other stores that have the same paths: an endpoint, an account. Without secrets.
+    fn identity(&self) -> String {
+        String::new()
+    }
+    /// The store behind a cache, for a read that must not wait for another one's; `None` where there is no cache.
+    fn origin(&self) -> Option<&dyn Store> {
+        None
+    }
+    /// What was last read of an object may not be what it is: the next read is not one of a copy.
+    fn doubt(&self, _path: &Path) {}
+    /// What its cache did; `None` where there is none.
+    fn cache(&self) -> Option<CacheStats> {
+        None
+    }
+    /// What the user should know of its cache: the first trouble with its disk. Costs next to nothing to ask.
+    fn cache_notice(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Whether an object is what it was.
@@ -172,6 +190,11 @@ impl Stop {
         // It fails only when the count is full, and then it is raised.
         let _raised = (&*self.descriptor).write_all(&1_u64.to_ne_bytes());
         self.raised.send_replace(true);
+    }
+
+    /// Whether it was.
+    pub(crate) fn is_raised(&self) -> bool {
+        *self.raised.borrow()
     }
 
     /// Waits until it is raised.

@@ -61,7 +61,10 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scrat
         let object = Object { bytes: allot(0)?.into(), stat: Stat { size_bytes: 0, mtime_ns: 0 } };
         return Ok(Read { object, decode_bytes: 0 });
     }
-    let object = shared.source.store.read(path, job.within, &mut allot)?;
+    let store = &*shared.source.store;
+    // The second of two reads does not wait for the first one, as it would in front of a cache.
+    let store = if job.is_hedge { store.origin().unwrap_or(store) } else { store };
+    let object = store.read(path, job.within, &mut allot)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
     let decode_bytes = shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0);
     Ok(Read { object, decode_bytes })

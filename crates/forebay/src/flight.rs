@@ -16,6 +16,8 @@ pub(crate) struct Job {
     pub(crate) sample: SampleId,
     /// How long it may take.
     pub(crate) within: Duration,
+    /// Another thread has been reading it for too long already.
+    pub(crate) is_hedge: bool,
 }
 
 /// A sample being read: by one thread, or by two when it was hedged.
@@ -149,7 +151,8 @@ impl Flights {
 
     fn begin(&mut self, seat: usize, reading: Reading) -> Job {
         self.reading += 1;
-        let job = Job { sample: reading.sample, within: reading.until.saturating_sub(reading.since) };
+        let within = reading.until.saturating_sub(reading.since);
+        let job = Job { sample: reading.sample, within, is_hedge: reading.is_hedge };
         self.seats[seat] = Seat::Reading(reading);
         job
     }
@@ -199,6 +202,11 @@ impl Flights {
             reading.charged = Some(bytes);
             true
         })
+    }
+
+    /// What was charged for a thread's read so far, to be given back: it begins anew with another size.
+    pub(crate) fn uncharge(&mut self, seat: usize) -> Option<u64> {
+        self.reading_of(seat)?.charged.take()
     }
 
     /// A thread waits for memory; its deadline stands still.
@@ -313,6 +321,8 @@ mod tests {
     fn a_thread_that_does_not_come_back_loses_its_sample_and_retires() {
         let mut flights = Flights::new(1);
         flights.depart(0, item(7), Duration::ZERO, SECOND);
+        assert!(flights.charge(0, 50));
+        assert_eq!((flights.uncharge(0), flights.uncharge(0)), (Some(50), None), "it began anew");
         assert!(flights.charge(0, 100));
         assert_eq!(flights.next_deadline(), Some(SECOND));
         assert!(flights.write_off(SECOND / 2).is_empty());
@@ -346,7 +356,7 @@ mod tests {
         assert!(flights.hedge(1, SECOND / 2, SECOND).is_none(), "it is not slow yet");
         assert_eq!(flights.next_hedge(SECOND), Some(SECOND));
         let job = flights.hedge(1, SECOND, SECOND).unwrap();
-        assert_eq!((job.sample, job.within), (SampleId(7), 8 * SECOND));
+        assert_eq!((job.sample, job.within, job.is_hedge), (SampleId(7), 8 * SECOND, true));
         assert!(flights.hedge(2, 2 * SECOND, SECOND).is_none(), "two are enough");
         let second = flights.land(1, true, 2 * SECOND);
         assert!(second.item.is_some() && second.is_hedge);

@@ -70,5 +70,6 @@ pub use forebay_decode::{
 };
 pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
 pub use forebay_store::{
-    Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine, split_url,
+    Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Local, Mount, MountKind, Readers,
+    Remote, StorageOptions, Store, Traffic, Verified, is_url, machine, split_url,
 };

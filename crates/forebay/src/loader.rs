@@ -107,7 +107,7 @@ impl Loader {
             )));
         }
         for threads in [&mut config.io_threads, &mut config.max_io_threads] {
-            *threads = max_reads(*threads, source.store.readers().is_some());
+            *threads = max_reads(*threads, source.store.readers().is_some(), source.store.origin().is_some());
         }
         let plan = config.plan(source.dataset.len());
         let site = Site::of(&source.dataset.path(SampleId(0)));

@@ -57,6 +57,10 @@ pub(crate) fn after_trouble(shared: &Shared, mut item: Item, path: &Path, error:
     }
     match judge(&shared.config.retry, &mut item, &error, elapsed) {
         Verdict::ReadAgain(pause) => {
+            if error.kind().is_about_bytes(error.stage()) {
+                // A fresh read is one of the storage itself.
+                shared.source.store.doubt(path);
+            }
             shared.meters.retries.fetch_add(1, Relaxed);
             item.trouble.get_or_insert(error);
             shared.read_again(item, pause);

@@ -8,7 +8,7 @@ use forebay_core::{Config, DatasetIdentity, Epoch, Error, Isolate, Result, Retry
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
-    Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine,
+    CacheStats, Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine,
 };
 
 use crate::defaults::Defaults;
@@ -124,7 +124,7 @@ impl Source {
     pub fn storage(&self) -> Storage {
         let first = (!self.dataset.is_empty()).then(|| self.dataset.path(SampleId(0)));
         let mount = first.and_then(|path| Mount::behind(&path));
-        Storage { mount, readers: self.store.readers(), traffic: self.store.traffic() }
+        Storage { mount, readers: self.store.readers(), traffic: self.store.traffic(), cache: self.store.cache() }
     }
 
     /// A folder with one directory per class: of this machine, scanned and read in other processes where its mount can
@@ -201,16 +201,17 @@ pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
     if !is_isolated {
         return Ok(Arc::new(Local));
     }
-    let max_readers = max_reads(config.io_threads.max(config.max_io_threads), true);
+    let max_readers = max_reads(config.io_threads.max(config.max_io_threads), true, false);
     let store = Isolated::new(max_readers, config.retry.deadline).with_max_lost_readers(config.max_lost_threads);
     Ok(Arc::new(store))
 }
 
-/// Reads at a time that the descriptors of this process allow. A reader process takes two, and one more to start.
-pub(crate) fn max_reads(wanted: usize, is_isolated: bool) -> usize {
+/// Reads at a time that the descriptors of this process allow. A reader process takes two, and one more to start; a cache
+/// takes three while it keeps something.
+pub(crate) fn max_reads(wanted: usize, is_isolated: bool, is_cached: bool) -> usize {
     /// Left to the rest of the process.
     const RESERVED: u64 = 24;
-    let each = if is_isolated { 3 } else { 1 };
+    let each = if is_isolated { 3 } else { 1 } + if is_cached { 3 } else { 0 };
     let possible = (machine::max_open_files().saturating_sub(RESERVED) / each).max(1);
     wanted.min(possible.try_into().unwrap_or(usize::MAX))
 }
@@ -224,4 +225,6 @@ pub struct Storage {
     pub readers: Option<Readers>,
     /// What went over the network; `None` when the files are of this machine or its mounts.
     pub traffic: Option<Traffic>,
+    /// What the cache did; `None` when there is none.
+    pub cache: Option<CacheStats>,
 }

@@ -1,5 +1,6 @@
 //! The command as its users see it: what is printed, and the exit status.
 
+mod cache;
 mod mirror;
 
 use std::ffi::OsString;

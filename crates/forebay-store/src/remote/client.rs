@@ -44,6 +44,8 @@ pub(crate) struct Place {
 /// Speaks to one place with one set of keys.
 pub(crate) struct Client {
     pub(crate) protocol: Protocol,
+    /// Which server, where that is not the protocol's own: buckets of two servers may have one name.
+    pub(crate) endpoint: String,
     pub(crate) store: Arc<dyn ObjectStore>,
     /// `None` where there is no listing.
     pub(crate) lister: Option<Arc<dyn PaginatedListStore>>,
@@ -184,7 +186,7 @@ fn build(place: &Place) -> Result<Client> {
     let base = ClientOptions::new().with_timeout_disabled().with_connect_timeout(connect_timeout);
     let mut secrets: Vec<_> =
         options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect();
-    let Built { store, lister, parts, secrets: found } = match location.protocol {
+    let Built { store, lister, parts, secrets: found, endpoint } = match location.protocol {
         Protocol::S3 => s3(location, options, base)?,
         Protocol::Gcs => gcs(location, options, base)?,
         Protocol::Azure => azure(location, options, base)?,
@@ -195,7 +197,18 @@ fn build(place: &Place) -> Result<Client> {
     let signatures: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
     secrets.extend(signatures);
     let doubted = Mutex::default();
-    Ok(Client { protocol: location.protocol, store, lister, parts, secrets, read_timeout, timeout, verifies, doubted })
+    Ok(Client {
+        protocol: location.protocol,
+        endpoint,
+        store,
+        lister,
+        parts,
+        secrets,
+        read_timeout,
+        timeout,
+        verifies,
+        doubted,
+    })
 }
 
 fn signature_of(text: &str) -> Vec<String> {
@@ -204,17 +217,23 @@ fn signature_of(text: &str) -> Vec<String> {
     parts.flat_map(|part| [part.to_owned(), plain(part)]).collect()
 }
 
-/// One client under each of its names.
+/// One client under each of its names, what of its settings is secret, and which server it speaks to.
 struct Built {
     store: Arc<dyn ObjectStore>,
     lister: Option<Arc<dyn PaginatedListStore>>,
     parts: Option<Arc<dyn MultipartStore>>,
     secrets: Vec<Secret>,
+    endpoint: String,
 }
 
 impl Built {
-    fn of<S: ObjectStore + PaginatedListStore + MultipartStore>(store: Arc<S>, secrets: Vec<Secret>) -> Self {
-        Self { store: Arc::clone(&store) as _, lister: Some(Arc::clone(&store) as _), parts: Some(store), secrets }
+    fn of<S: ObjectStore + PaginatedListStore + MultipartStore>(
+        store: Arc<S>,
+        secrets: Vec<Secret>,
+        endpoint: String,
+    ) -> Self {
+        let (lister, parts) = (Some(Arc::clone(&store) as _), Some(Arc::clone(&store) as _));
+        Self { store, lister, parts, secrets, endpoint }
     }
 }
 
@@ -277,7 +296,8 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
             .map(Secret::new)
             .collect();
     let endpoint = get(AmazonS3ConfigKey::S3Endpoint).or_else(|| get(AmazonS3ConfigKey::Endpoint));
-    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
+    let endpoint = endpoint.unwrap_or_default();
+    if endpoint.starts_with("http://") {
         builder = builder.with_allow_http(true);
     }
     let store = builder
@@ -286,7 +306,7 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
         .with_http_connector(Connector { are_headers_signed: true })
         .build();
     let store = built(Protocol::S3, store, &secrets)?;
-    Ok(Built::of(store, secrets))
+    Ok(Built::of(store, secrets, endpoint))
 }
 
 fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -300,7 +320,8 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .filter_map(get)
         .map(Secret::new)
         .collect();
-    if get(GoogleConfigKey::BaseUrl).is_some_and(|url| url.starts_with("http://")) {
+    let endpoint = get(GoogleConfigKey::BaseUrl).unwrap_or_default();
+    if endpoint.starts_with("http://") {
         builder = builder.with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), "true");
     }
     let store = builder
@@ -309,7 +330,7 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Gcs, store, &secrets)?;
-    Ok(Built::of(store, secrets))
+    Ok(Built::of(store, secrets, endpoint))
 }
 
 fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -324,7 +345,9 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
             .filter_map(get)
             .map(Secret::new)
             .collect();
-    if get(AzureConfigKey::Endpoint).is_some_and(|endpoint| endpoint.starts_with("http://")) {
+    let endpoint = get(AzureConfigKey::Endpoint).unwrap_or_default();
+    let account = get(AzureConfigKey::AccountName).unwrap_or_default();
+    if endpoint.starts_with("http://") {
         builder = builder.with_allow_http(true);
     }
     let store = builder
@@ -333,7 +356,7 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Azure, store, &secrets)?;
-    Ok(Built::of(store, secrets))
+    Ok(Built::of(store, secrets, format!("{account}@{endpoint}")))
 }
 
 fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -361,5 +384,6 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Http, store, &secrets)?;
-    Ok(Built { store, lister: None, parts: None, secrets })
+    // Paths name it.
+    Ok(Built { store, lister: None, parts: None, secrets, endpoint: String::new() })
 }

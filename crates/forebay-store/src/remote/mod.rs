@@ -190,6 +190,15 @@ impl Store for Remote {
         Some(MAX_CALLS)
     }
 
+    fn identity(&self) -> String {
+        // Without a user or a password, should they stand in it. A client that cannot be made fails the next call.
+        let client = Pool::get().and_then(|pool| pool.client(&self.place));
+        client.map_or(String::new(), |client| match client.endpoint.split_once("://") {
+            Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, host)| host)),
+            None => client.endpoint.clone(),
+        })
+    }
+
     fn traffic(&self) -> Option<Traffic> {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         let meters = &self.meters;

@@ -1,6 +1,8 @@
 //! Stores made of something below them: the same contract, and one more promise.
 
+mod cache;
 mod isolate;
 
+pub use cache::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Verified};
 pub(crate) use isolate::Kept;
 pub use isolate::{Isolated, Readers};

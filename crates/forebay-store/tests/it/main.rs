@@ -1,8 +1,11 @@
-//! Every store, and every wrapper of one, against the contract. Those over the network against real servers, started on
-//! loopback; what is not installed is skipped, by name.
+//! Every store, and every wrapper of one, against the contract. Real servers are started on loopback; what is not installed
+//! is skipped, by name.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests, with real servers")]
 
+mod cache;
+mod cache_disk;
+mod cache_torture;
 mod errors;
 mod isolate;
 mod remote;

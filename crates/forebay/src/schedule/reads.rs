@@ -96,6 +96,10 @@ impl Shared {
             );
         }
         let mut desk = self.desk();
+        if let Some(before) = desk.flights.uncharge(seat) {
+            desk.used -= before;
+            desk.holding -= 1;
+        }
         let is_full =
             |desk: &Desk| desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped;
         if is_full(&desk) {

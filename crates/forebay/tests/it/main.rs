@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
+mod cached;
 mod fixture;
 mod hanging;
 mod lifecycle;

@@ -1,0 +1,333 @@
+//! Objects of any store, kept in a directory that all processes of a machine share.
+//!
+//! What is kept is checked by a checksum on every read, got once however many threads and processes ask for it, bounded in
+//! bytes, and removed only by its own name. Whatever befalls the directory or its disk, a read is at worst one of the store
+//! behind it. What is in which file: `cache/key.rs`, `entry.rs`, `usage.rs`; decisions/0022 says why.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_core::{Error, Kind, Listing, Result, Stage};
+
+use crate::local::resize;
+use crate::remote::Traffic;
+use crate::store::{Allot, Object, Stat, Stop, Store};
+use crate::wrap::Readers;
+
+mod claim;
+mod entry;
+mod evict;
+mod flights;
+mod folder;
+mod home;
+mod inspect;
+mod key;
+mod lock;
+mod usage;
+
+use claim::{Claim, Claimed, enter};
+use evict::{remove_known, remove_uncounted};
+use flights::{Joined, Lead, Outcome};
+use folder::{Folder, touch};
+pub use home::{Cache, CacheOptions, CacheStats};
+pub use inspect::{CacheInfo, Cleared, Damaged, Verified};
+use key::Key;
+use lock::Waited;
+
+/// A store whose objects are kept in a [`Cache`].
+///
+/// An entry is taken to be the object for as long as it is there, unless the store is asked each time
+/// ([`Cached::revalidating`]) or what was read is doubted ([`Store::doubt`]). `stat` and `list` always ask the store.
+///
+/// Reads of the same object, in whatever thread or process, wait for the first one: half of their time, and no more than
+/// half a minute. Then they read by themselves, and keep nothing.
+#[derive(Clone, Debug)]
+pub struct Cached {
+    inner: Arc<dyn Store>,
+    cache: Arc<Cache>,
+    identity: String,
+    revalidates: bool,
+    stop: Option<Stop>,
+}
+
+/// What was found in the cache.
+enum Look {
+    Hit(Object),
+    Nothing,
+    /// It is not what is wanted, and could not be removed.
+    Bad((u64, u64)),
+}
+
+/// Memory for one read, asked for once even where the read begins anew.
+struct Memory<'a, 'b> {
+    allot: &'a mut Allot<'b>,
+    held: Option<(u64, Vec<u8>)>,
+}
+
+impl Memory<'_, '_> {
+    fn take(&mut self, size: u64) -> Result<Vec<u8>> {
+        match self.held.take() {
+            Some((held, buffer)) if held == size => Ok(buffer),
+            other => {
+                drop(other);
+                (self.allot)(size)
+            }
+        }
+    }
+}
+
+impl Cached {
+    /// Keeps what is read from `inner` in `cache`.
+    pub fn new(inner: Arc<dyn Store>, cache: Arc<Cache>) -> Self {
+        Self { identity: inner.identity(), inner, cache, revalidates: false, stop: None }
+    }
+
+    /// The same; with `true`, every read asks the store first whether the object is still the one that was kept.
+    pub fn revalidating(self, revalidates: bool) -> Self {
+        Self { revalidates, ..self }
+    }
+
+    fn count(&self, counter: impl Fn(&home::Meters) -> &AtomicU64) {
+        counter(&self.cache.meters).fetch_add(1, Relaxed);
+    }
+
+    /// Looks for an entry. One that is damaged, or of another version than `expected`, is removed.
+    fn look(&self, folder: &Folder, key: &Key, expected: Option<Stat>, memory: &mut Memory<'_, '_>) -> Result<Look> {
+        let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Look::Nothing) };
+        let (file, known) = match shard.read(&key.name.entry) {
+            Ok(found) => found,
+            // Not there, or not ours, or no descriptor left.
+            Err(_) => return Ok(Look::Nothing),
+        };
+        let head = match entry::head(&file, known.length) {
+            Ok(Some(head)) if head.key == key.text && head.content_bytes == head.stat.size_bytes => head,
+            // What cannot be read is as good as damaged.
+            Ok(_) | Err(_) => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt)),
+        };
+        if expected.is_some_and(|expected| expected != head.stat) {
+            return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale));
+        }
+        let mut buffer = memory.take(head.content_bytes)?;
+        resize(&mut buffer, head.content_bytes)?;
+        let is_read = entry::fill(&file, &mut buffer, 0).unwrap_or(false);
+        if !is_read || !head.is_of(&buffer) {
+            memory.held = Some((head.content_bytes, buffer));
+            return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt));
+        }
+        if is_due(known.mtime_ns) {
+            touch(&file);
+        }
+        self.count(|meters| &meters.hits);
+        Ok(Look::Hit(Object { bytes: buffer.into(), stat: head.stat }))
+    }
+
+    fn drop_bad(
+        &self,
+        folder: &Folder,
+        shard: &Folder,
+        key: &Key,
+        identity: (u64, u64),
+        counter: impl Fn(&home::Meters) -> &AtomicU64,
+    ) -> Look {
+        self.count(counter);
+        let removed = match enter(folder) {
+            Ok(mut gate) => remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity),
+            // The count stays too large until the next scan.
+            Err(_) => remove_uncounted(shard, &key.name.entry, identity),
+        };
+        match removed {
+            Ok(_) => Look::Nothing,
+            Err(error) => {
+                self.cache.failed(error);
+                Look::Bad(identity)
+            }
+        }
+    }
+
+    /// Reads from the store, in what is left of the time.
+    fn fetch(&self, path: &Path, within: Duration, started: Instant, memory: &mut Memory<'_, '_>) -> Result<Object> {
+        let left = within.saturating_sub(started.elapsed());
+        // The store's own words about being late come before those of whoever waits for this.
+        let left = left - (left / 20).min(Duration::from_secs(1));
+        self.inner.read(path, left, &mut |size| memory.take(size))
+    }
+
+    /// Reads from the store and keeps nothing.
+    fn pass(&self, path: &Path, within: Duration, started: Instant, memory: &mut Memory<'_, '_>) -> Result<Object> {
+        let object = self.fetch(path, within, started, memory)?;
+        self.count(|meters| &meters.passes);
+        Ok(object)
+    }
+
+    /// Makes an entry of an object. Whatever fails, the object is there.
+    fn keep(&self, claim: Claim, key: &Key, object: &Object) -> bool {
+        match self.try_keep(claim, key, object) {
+            Ok(is_kept) => is_kept,
+            Err(error) => {
+                self.cache.failed(error);
+                false
+            }
+        }
+    }
+
+    fn try_keep(&self, mut claim: Claim, key: &Key, object: &Object) -> std::io::Result<bool> {
+        let tail = entry::tail(key, &object.bytes, object.stat);
+        let length = (object.bytes.len() + tail.len()) as u64;
+        let evicted = |count| self.cache.meters.evictions.fetch_add(count, Relaxed);
+        match claim.reserve(length, self.cache.limit())? {
+            Some(count) => evicted(count),
+            None => return Ok(false),
+        };
+        if let Err(error) = claim.write(&object.bytes, &tail) {
+            if !matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+                return Err(error);
+            }
+            let (left, count) = claim.make_room()?;
+            evicted(count);
+            self.cache.shrink(left, error);
+            claim.write(&object.bytes, &tail)?;
+        }
+        claim.commit()
+    }
+
+    /// Who gets an object: this thread, or another one of this process that is at it.
+    fn join(&self, key: &Key, until: Instant) -> Waited<Option<Joined<'_>>> {
+        if self.cache.is_forked() {
+            return Waited::Done(None);
+        }
+        match self.cache.flights.join(&key.name, until, self.stop.as_ref()) {
+            Waited::Done(joined) => Waited::Done(Some(joined)),
+            Waited::Late => Waited::Late,
+            Waited::Stopped => Waited::Stopped,
+        }
+    }
+
+    fn get(&self, path: &Path, within: Duration, memory: &mut Memory<'_, '_>) -> Result<Object> {
+        /// How long another one's read is waited for.
+        const MAX_PATIENCE: Duration = Duration::from_secs(30);
+        /// Each time, an entry was there for a moment and gone again, or damaged.
+        const MAX_ROUNDS: u32 = 4;
+        let started = Instant::now();
+        let until = started + (within / 2).min(MAX_PATIENCE);
+        let stopped = || Error::new(Kind::Stopped, "the loader was closed during a read");
+        let folder = self.cache.folder().or_else(|| self.cache.writable());
+        let Some(folder) = folder else { return self.pass(path, within, started, memory) };
+        let expected = if self.revalidates { Some(self.inner.stat(path)?) } else { None };
+        let key = Key::whole(&self.identity, path);
+        for _ in 0..MAX_ROUNDS {
+            let bad = match self.look(&folder, &key, expected, memory)? {
+                Look::Hit(object) => return Ok(object),
+                Look::Nothing => None,
+                Look::Bad(identity) => Some(identity),
+            };
+            let mut lead: Option<Lead<'_>> = match self.join(&key, until) {
+                Waited::Done(Some(Joined::Lead(lead))) => Some(lead),
+                Waited::Done(None) => None,
+                Waited::Done(Some(Joined::Landed(Outcome::Kept | Outcome::Failed))) => continue,
+                Waited::Done(Some(Joined::Landed(Outcome::Passed))) | Waited::Late => break,
+                Waited::Stopped => return Err(stopped()),
+            };
+            let Some(folder) = self.cache.writable() else { break };
+            let claim = match Claim::take(&folder, &key.name, bad, until, self.stop.as_ref()) {
+                Ok(Waited::Done(Claimed::Mine(claim))) => claim,
+                Ok(Waited::Done(Claimed::Landed)) => {
+                    lead.iter_mut().for_each(|lead| lead.outcome = Outcome::Kept);
+                    continue;
+                }
+                Ok(Waited::Late) => break,
+                Ok(Waited::Stopped) => return Err(stopped()),
+                Err(error) => {
+                    self.cache.failed(error);
+                    break;
+                }
+            };
+            let object = self.fetch(path, within, started, memory)?;
+            let is_kept = self.keep(claim, &key, &object);
+            let outcome = if is_kept { Outcome::Kept } else { Outcome::Passed };
+            lead.iter_mut().for_each(|lead| lead.outcome = outcome);
+            self.count(|meters| if is_kept { &meters.misses } else { &meters.passes });
+            return Ok(object);
+        }
+        self.pass(path, within, started, memory)
+    }
+}
+
+/// Whether an entry was not marked as used for a while. More often would be a write for each read.
+fn is_due(mtime_ns: i64) -> bool {
+    const EVERY: Duration = Duration::from_secs(10);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let age_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).saturating_sub(mtime_ns);
+    // A time to come is not a reason to be kept for ever.
+    age_ns > EVERY.as_nanos() as i64 || age_ns < 0
+}
+
+impl Store for Cached {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        let mut memory = Memory { allot, held: None };
+        self.get(path, within, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        self.inner.stat(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        self.inner.list(directory)
+    }
+
+    fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
+        // Waiting for others can be ended, even where the store's own reads cannot.
+        let (inner, stop) = match self.inner.stoppable() {
+            Some((inner, stop)) => (inner, stop),
+            None => (Arc::clone(&self.inner), Stop::new().ok()?),
+        };
+        Some((Arc::new(Self { inner, stop: Some(stop.clone()), ..self.clone() }), stop))
+    }
+
+    /// The disk of a cache may hang as any other.
+    fn keeps_deadlines(&self) -> bool {
+        false
+    }
+
+    fn max_calls(&self) -> Option<usize> {
+        self.inner.max_calls()
+    }
+
+    fn readers(&self) -> Option<Readers> {
+        self.inner.readers()
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        self.inner.traffic()
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
+
+    fn origin(&self) -> Option<&dyn Store> {
+        Some(&*self.inner)
+    }
+
+    fn doubt(&self, path: &Path) {
+        let key = Key::whole(&self.identity, path);
+        let Some(folder) = self.cache.folder() else { return };
+        let Ok(shard) = folder.folder(&key.name.shard) else { return };
+        let Ok(known) = shard.stat(&key.name.entry) else { return };
+        let removed = enter(&folder)
+            .and_then(|mut gate| remove_known(&mut gate, &shard, key.name.slot(), &key.name.entry, known.identity));
+        if let Err(error) = removed {
+            self.cache.failed(error);
+        }
+    }
+
+    fn cache(&self) -> Option<CacheStats> {
+        Some(self.cache.stats())
+    }
+
+    fn cache_notice(&self) -> Option<String> {
+        self.cache.notice()
+    }
+}

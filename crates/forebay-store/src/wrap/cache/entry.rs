@@ -1,0 +1,173 @@
+//! An entry as it lies on the disk: the object's bytes, the text of its key, and a footer.
+//!
+//! ```text
+//! content | key | magic 8, version 4, key bytes 4, content bytes 8, object bytes 8, object mtime 8,
+//!                 xxh3 of the content 8, xxh3 of key and footer 8
+//! ```
+//!
+//! Nothing is written with fsync. What a crash of the machine leaves may be short, zeros, or old blocks of the disk; all of
+//! it fails one of the two checksums, and then it is as if it had never been there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::key::Key;
+use crate::store::Stat;
+
+const MAGIC: &[u8; 8] = b"forebay\xfb";
+/// Of the layout above, and of the directory that entries lie in. Another version is not read.
+pub(super) const VERSION: u32 = 1;
+const FOOTER: usize = 56;
+/// Longer than any path of a store.
+const MAX_KEY: u32 = 1 << 16;
+
+/// What stands behind the content.
+pub(super) fn tail(key: &Key, content: &[u8], stat: Stat) -> Vec<u8> {
+    let mut tail = key.text.clone();
+    tail.extend_from_slice(MAGIC);
+    tail.extend_from_slice(&VERSION.to_le_bytes());
+    tail.extend_from_slice(&(key.text.len() as u32).to_le_bytes());
+    tail.extend_from_slice(&(content.len() as u64).to_le_bytes());
+    tail.extend_from_slice(&stat.size_bytes.to_le_bytes());
+    tail.extend_from_slice(&stat.mtime_ns.to_le_bytes());
+    tail.extend_from_slice(&xxh3_64(content).to_le_bytes());
+    tail.extend_from_slice(&xxh3_64(&tail).to_le_bytes());
+    tail
+}
+
+/// What an entry says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) key: Vec<u8>,
+    pub(super) content_bytes: u64,
+    /// The version of the object that it was made of.
+    pub(super) stat: Stat,
+    checksum: u64,
+}
+
+impl Head {
+    /// Whether these bytes are what was written.
+    pub(super) fn is_of(&self, content: &[u8]) -> bool {
+        content.len() as u64 == self.content_bytes && xxh3_64(content) == self.checksum
+    }
+}
+
+/// Reads what an entry of so many bytes says of itself; `None` when it is not whole, damaged, or of another version.
+pub(super) fn head(file: &File, length: u64) -> io::Result<Option<Head>> {
+    /// Enough for the footer and most keys in one call.
+    const GUESS: u64 = 512;
+    let guess = length.min(GUESS);
+    let mut tail = vec![0; guess as usize];
+    if !fill(file, &mut tail, length - guess)? {
+        return Ok(None);
+    }
+    let Some(key_bytes) = key_bytes(&tail) else { return Ok(None) };
+    let whole = u64::from(key_bytes) + FOOTER as u64;
+    if whole > length {
+        return Ok(None);
+    }
+    if whole > tail.len() as u64 {
+        tail.resize(whole as usize, 0);
+        if !fill(file, &mut tail, length - whole)? {
+            return Ok(None);
+        }
+    }
+    Ok(parse(&tail[tail.len() - whole as usize..], key_bytes as usize)
+        .filter(|head| head.content_bytes == length - whole))
+}
+
+fn key_bytes(tail: &[u8]) -> Option<u32> {
+    let footer = tail.len().checked_sub(FOOTER).map(|at| &tail[at..])?;
+    let is_ours = &footer[..8] == MAGIC && number::<4>(footer, 8) == u64::from(VERSION);
+    let bytes = number::<4>(footer, 12) as u32;
+    (is_ours && bytes <= MAX_KEY).then_some(bytes)
+}
+
+fn parse(tail: &[u8], key_bytes: usize) -> Option<Head> {
+    let (checked, checksum) = tail.split_at(tail.len() - 8);
+    if xxh3_64(checked) != number::<8>(checksum, 0) {
+        return None;
+    }
+    let (key, footer) = tail.split_at(key_bytes);
+    Some(Head {
+        key: key.to_owned(),
+        content_bytes: number::<8>(footer, 16),
+        stat: Stat { size_bytes: number::<8>(footer, 24), mtime_ns: number::<8>(footer, 32) as i64 },
+        checksum: number::<8>(footer, 40),
+    })
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + N].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Fills `bytes` from a place in a file; false when it ends before that.
+pub(super) fn fill(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
+    match file.read_exact_at(bytes, at) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn written(content: &[u8], key: &Key) -> Vec<u8> {
+        let stat = Stat { size_bytes: content.len() as u64, mtime_ns: -5 };
+        [content, &tail(key, content, stat)].concat()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Head> {
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, bytes).unwrap();
+        let head = head(&file, bytes.len() as u64).unwrap()?;
+        head.is_of(bytes.get(..head.content_bytes as usize)?).then_some(head)
+    }
+
+    #[test]
+    fn what_was_written_is_read_whatever_its_length() {
+        for key in ["/a".to_owned(), format!("/{}", "long/".repeat(200))] {
+            let key = Key::whole("http://store", Path::new(&key));
+            for content in [&b""[..], b"x", &[7; 5000]] {
+                let head = read(&written(content, &key)).unwrap();
+                assert_eq!((head.key, head.content_bytes), (key.text.clone(), content.len() as u64));
+                assert_eq!(head.stat, Stat { size_bytes: content.len() as u64, mtime_ns: -5 });
+            }
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_or_one_missing_byte_is_found_wherever_it_is() {
+        let bytes = written(b"some content", &Key::whole("", Path::new("/cat/1.jpg")));
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1 << bit;
+                assert_eq!(read(&damaged), None, "byte {at}, bit {bit}");
+            }
+            assert_eq!(read(&bytes[..at]), None, "cut at {at}");
+            assert_eq!(read(&bytes[at + 1..]), None, "begins at {at}");
+        }
+        assert_eq!(read(&[&bytes[..], b"x"].concat()), None);
+        assert_eq!(read(&vec![0; 4096]), None);
+        assert_eq!(read(&[&bytes[..], &bytes[..]].concat()), None, "longer than it says");
+    }
+
+    #[test]
+    fn another_version_is_not_read() {
+        let key = Key::whole("", Path::new("/a"));
+        let mut bytes = written(b"abc", &key);
+        let at = bytes.len() - FOOTER + 8;
+        bytes[at] = 2;
+        let end = bytes.len() - 8;
+        let checksum = xxh3_64(&bytes[3..end]).to_le_bytes();
+        bytes[end..].copy_from_slice(&checksum);
+        assert_eq!(read(&bytes), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Directories by descriptor. What lies in a cache may have been put there by anybody, so that nothing below a directory
+//! is reached through a link, and nothing is opened that is not a regular file.
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Which file it is, and what of it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// Device and inode.
+    pub(super) identity: (u64, u64),
+    pub(super) is_file: bool,
+    pub(super) is_folder: bool,
+    /// It has other names beside this one.
+    pub(super) is_shared: bool,
+    pub(super) length: u64,
+    /// When it was last written to, or used: nanoseconds since 1970.
+    pub(super) mtime_ns: i64,
+}
+
+impl Known {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        // SAFETY: zero is a valid stat.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, and `found` is writable.
+        check(unsafe { libc::fstat(file.as_raw_fd(), &mut found) })?;
+        Ok(Self::from(&found))
+    }
+
+    fn from(found: &libc::stat) -> Self {
+        let kind = found.st_mode & libc::S_IFMT;
+        Self {
+            identity: (found.st_dev, found.st_ino),
+            is_file: kind == libc::S_IFREG,
+            is_folder: kind == libc::S_IFDIR,
+            is_shared: found.st_nlink > 1,
+            length: u64::try_from(found.st_size).unwrap_or(0),
+            mtime_ns: found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec),
+        }
+    }
+}
+
+/// A directory that is open.
+#[derive(Debug)]
+pub(super) struct Folder(OwnedFd);
+
+impl Folder {
+    /// Opens it by its path: links in that are the user's own choice.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NONBLOCK).open(path)?;
+        Ok(Self(file.into()))
+    }
+
+    fn at(&self, name: &str, flags: i32) -> io::Result<OwnedFd> {
+        let (name, flags) = (c_string(name)?, flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+        // SAFETY: the descriptor is open and the name ends in a zero.
+        let descriptor = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags, 0o600) };
+        check(descriptor)?;
+        // SAFETY: it was just opened, and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// A directory in it.
+    pub(super) fn folder(&self, name: &str) -> io::Result<Self> {
+        self.at(name, libc::O_RDONLY | libc::O_DIRECTORY).map(Self)
+    }
+
+    /// The same, made if it is not there: for this user alone.
+    pub(super) fn make_folder(&self, name: &str) -> io::Result<Self> {
+        match self.folder(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+        let c_name = c_string(name)?;
+        // SAFETY: as in `at`.
+        match check(unsafe { libc::mkdirat(self.0.as_raw_fd(), c_name.as_ptr(), 0o700) }) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.folder(name),
+        }
+    }
+
+    /// A regular file in it, for reading.
+    pub(super) fn read(&self, name: &str) -> io::Result<(File, Known)> {
+        regular(self.at(name, libc::O_RDONLY)?)
+    }
+
+    /// A regular file in it, for writing, made if it is not there. One that has another name elsewhere is not written to:
+    /// it may be somebody's.
+    pub(super) fn write(&self, name: &str) -> io::Result<(File, Known)> {
+        let (file, known) = regular(self.at(name, libc::O_RDWR | libc::O_CREAT)?)?;
+        if known.is_shared {
+            return Err(io::Error::from_raw_os_error(libc::EMLINK));
+        }
+        Ok((file, known))
+    }
+
+    /// What a name in it is, a link not followed.
+    pub(super) fn stat(&self, name: &str) -> io::Result<Known> {
+        let name = c_string(name)?;
+        // SAFETY: zero is a valid stat.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, the name ends in a zero, and `found` is writable.
+        let answer = unsafe { libc::fstatat(self.0.as_raw_fd(), name.as_ptr(), &mut found, libc::AT_SYMLINK_NOFOLLOW) };
+        check(answer)?;
+        Ok(Known::from(&found))
+    }
+
+    /// Removes a name that is no directory.
+    pub(super) fn unlink(&self, name: &str) -> io::Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: as in `at`.
+        check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0) })
+    }
+
+    /// Removes a directory in it, if it is empty.
+    pub(super) fn remove_folder(&self, name: &str) -> io::Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: as in `at`.
+        check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) })
+    }
+
+    /// Gives a file another name in the same directory, in place of what had it.
+    pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to, descriptor) = (c_string(from)?, c_string(to)?, self.0.as_raw_fd());
+        // SAFETY: as in `at`.
+        check(unsafe { libc::renameat(descriptor, from.as_ptr(), descriptor, to.as_ptr()) })
+    }
+
+    /// All names in it.
+    pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
+        // Of its own: the offset of a descriptor is shared by whoever has it.
+        let descriptor = self.folder(".")?.0.into_raw_fd();
+        // SAFETY: it is open, and the stream owns it from here on.
+        let stream = unsafe { libc::fdopendir(descriptor) };
+        if stream.is_null() {
+            let error = io::Error::last_os_error();
+            // SAFETY: the stream did not take it.
+            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            return Err(error);
+        }
+        let mut names = Vec::new();
+        let ended = loop {
+            // SAFETY: errno is this thread's own.
+            unsafe { *libc::__errno_location() = 0 };
+            // SAFETY: the stream is open, and only this thread has it.
+            let entry = unsafe { libc::readdir(stream) };
+            if entry.is_null() {
+                break io::Error::last_os_error();
+            }
+            // SAFETY: an entry's name ends in a zero, and lives until the next call.
+            let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        };
+        // SAFETY: nothing refers to the stream any more.
+        unsafe { libc::closedir(stream) };
+        if ended.raw_os_error() == Some(0) { Ok(names) } else { Err(ended) }
+    }
+}
+
+/// Marks a file as used now. Without the right to, it only looks older than it is.
+pub(super) fn touch(file: &File) {
+    // SAFETY: the descriptor is open; no times means now.
+    let _touched = unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) };
+}
+
+fn regular(descriptor: OwnedFd) -> io::Result<(File, Known)> {
+    let file = File::from(descriptor);
+    let known = Known::of(&file)?;
+    match known.is_file {
+        true => Ok((file, known)),
+        false => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+    }
+}
+
+fn c_string(name: &str) -> io::Result<CString> {
+    CString::new(name).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(answer: i32) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn nothing_is_reached_through_a_link_or_written_under_another_name() {
+        let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("precious"), "mine").unwrap();
+        symlink(outside.path(), inside.path().join("folder")).unwrap();
+        symlink(outside.path().join("precious"), inside.path().join("file")).unwrap();
+        std::fs::hard_link(outside.path().join("precious"), inside.path().join("twin")).unwrap();
+        let folder = Folder::open(inside.path()).unwrap();
+        let errno = |error: io::Error| error.raw_os_error();
+        assert_eq!(errno(folder.folder("folder").unwrap_err()), Some(libc::ENOTDIR));
+        assert_eq!(errno(folder.make_folder("folder").unwrap_err()), Some(libc::ENOTDIR));
+        assert_eq!(errno(folder.read("file").unwrap_err()), Some(libc::ELOOP));
+        assert_eq!(errno(folder.write("file").unwrap_err()), Some(libc::ELOOP));
+        assert_eq!(errno(folder.write("twin").unwrap_err()), Some(libc::EMLINK));
+        assert!(!folder.stat("file").unwrap().is_file, "the link, not what it leads to");
+        folder.unlink("file").unwrap();
+        assert_eq!(std::fs::read(outside.path().join("precious")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn names_are_all_there_and_can_be_asked_for_twice() {
+        let place = tempfile::tempdir().unwrap();
+        (0..300).for_each(|number| std::fs::write(place.path().join(format!("{number:03}")), "").unwrap());
+        let folder = Folder::open(place.path()).unwrap();
+        for _ in 0..2 {
+            let mut names = folder.names().unwrap();
+            names.sort();
+            assert_eq!(names.len(), 300);
+            assert_eq!(names[299], "299");
+        }
+        assert_eq!(folder.make_folder("new").unwrap().names().unwrap().len(), 0);
+    }
+}

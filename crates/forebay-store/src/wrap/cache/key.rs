@@ -1,0 +1,128 @@
+//! What an entry is of, and the names it goes by.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::remote::is_url;
+
+/// Directories that entries are spread over, by their names.
+pub(super) const SHARDS: usize = 256;
+/// Hexadecimal digits of an entry's name in its directory; two more are the directory's.
+const DIGITS: usize = 30;
+const PART: &str = ".part";
+
+/// What an entry is of: an object of a store, whole.
+///
+/// Its text is kept in the entry and compared, so that two objects whose names hash alike are not mixed up. Where an
+/// object is kept in parts one day, the range joins the text; `whole` is what stands in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) text: Vec<u8>,
+    pub(super) name: Name,
+}
+
+impl Key {
+    /// The key of a whole object. `identity` tells stores apart whose paths may be the same.
+    pub(super) fn whole(identity: &str, path: &Path) -> Self {
+        let absolute = if is_url(path) { None } else { std::path::absolute(path).ok() };
+        let path = absolute.as_deref().unwrap_or(path);
+        // No path has a zero in it.
+        let text = [identity.as_bytes(), path.as_os_str().as_bytes(), b"whole"].join(&0);
+        let (shard, entry) = Self::name_of(&text);
+        Self { text, name: Name { shard, entry } }
+    }
+
+    /// The directory and the file of the entry that has this text.
+    pub(super) fn name_of(text: &[u8]) -> (String, String) {
+        let digits = format!("{:032x}", xxh3_128(text));
+        (digits[..2].to_owned(), digits[2..].to_owned())
+    }
+
+    /// The path in a key's text, for people.
+    pub(super) fn path_in(text: &[u8]) -> String {
+        let path = text.split(|&byte| byte == 0).nth(1).unwrap_or_default();
+        String::from_utf8_lossy(path).into_owned()
+    }
+}
+
+/// Where an entry lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    /// The directory.
+    pub(super) shard: String,
+    /// The file in it.
+    pub(super) entry: String,
+}
+
+impl Name {
+    /// What it is called until it is complete.
+    pub(super) fn part(&self) -> String {
+        format!("{}{PART}", self.entry)
+    }
+
+    pub(super) fn slot(&self) -> usize {
+        usize::from_str_radix(&self.shard, 16).unwrap_or(0)
+    }
+}
+
+/// What a file in a directory of entries is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Entry,
+    Part,
+}
+
+/// Names that are not ours have no sort, and are left alone.
+pub(super) fn sort_of(name: &str) -> Option<Sort> {
+    let is_ours = |name: &str| name.len() == DIGITS && name.bytes().all(is_digit);
+    match name.strip_suffix(PART) {
+        Some(entry) => is_ours(entry).then_some(Sort::Part),
+        None => is_ours(name).then_some(Sort::Entry),
+    }
+}
+
+fn is_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// The directory of a slot.
+pub(super) fn shard(slot: usize) -> String {
+    format!("{slot:02x}")
+}
+
+/// Whether a name is that of a directory of entries.
+pub(super) fn is_shard(name: &str) -> bool {
+    name.len() == 2 && name.bytes().all(is_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_paths_and_stores_apart() {
+        let key = |identity: &str, path: &str| Key::whole(identity, Path::new(path));
+        assert_eq!(key("", "/a/1.jpg"), key("", "/a/1.jpg"));
+        assert_ne!(key("", "/a/1.jpg").name, key("", "/a/2.jpg").name);
+        assert_ne!(key("http://one", "s3://b/1").name, key("http://two", "s3://b/1").name);
+        assert_eq!(key("", "s3://b/a b/1").text, b"\0s3://b/a b/1\0whole");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(key("", "1.jpg"), Key::whole("", &here.join("1.jpg")), "a relative path is one of this directory");
+        assert_eq!(Key::path_in(&key("x", "/a/1.jpg").text), "/a/1.jpg");
+        assert_eq!(key("", "/a").name.slot(), usize::from_str_radix(&key("", "/a").name.shard, 16).unwrap());
+    }
+
+    #[test]
+    fn only_names_of_ours_have_a_sort() {
+        let name = Key::whole("", Path::new("/a")).name;
+        assert_eq!((sort_of(&name.entry), sort_of(&name.part())), (Some(Sort::Entry), Some(Sort::Part)));
+        assert!(is_shard(&name.shard) && is_shard(&shard(255)));
+        for foreign in ["", "notes.txt", ".part", "0123456789abcdef0123456789abcdeg", &name.entry.to_uppercase()] {
+            assert_eq!(sort_of(foreign).filter(|_| foreign != name.entry), None, "{foreign}");
+        }
+        assert_eq!(sort_of(&format!("{}.bak", name.entry)), None);
+        assert!(!is_shard("FF") && !is_shard("f") && !is_shard("usage"));
+    }
+}
