@@ -13,6 +13,7 @@ from typing import Any
 
 from forebay import _forebay, _pipeline, _settings, _storage, _torch, _values
 from forebay.errors import ConfigError, StateMismatchError
+from forebay.manifest import Manifest
 
 # Native objects, made from the others and never changed.
 _NATIVE = ("_index", "_pipeline", "_chain")
@@ -47,14 +48,18 @@ class DatasetFolder:
     `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
     endpoint and so on, under the names that fsspec knows (docs/remote.md).
 
-    Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
-    chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
+    `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, or a CSV or JSONL
+    file (docs/manifest.md), or a `Manifest`. `root` is then optional, and says where the samples are if the manifest does
+    not, or if they have moved.
+
+    Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes (or
+    opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
     (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
     """
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | Manifest | None = None,
         loader: Callable[[str], Any] = default_loader,
         extensions: str | Sequence[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -62,8 +67,15 @@ class DatasetFolder:
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        manifest: str | os.PathLike[str] | Manifest | None = None,
     ) -> None:
-        self.root, self._storage_options = _storage.root(root, storage_options)
+        self._manifest = _manifest(root, manifest, storage_options)
+        if self._manifest is not None:
+            self.root, self._storage_options = self._manifest.root, self._manifest._storage_options
+        elif root is None or isinstance(root, Manifest):
+            raise ConfigError("root: expected a folder or a URL, or manifest=…, got neither")
+        else:
+            self.root, self._storage_options = _storage.root(root, storage_options)
         self.loader = _callable("loader", loader)
         self.extensions = extensions
         self.is_valid_file = is_valid_file
@@ -72,13 +84,19 @@ class DatasetFolder:
             target_transform if target_transform is None else _callable("target_transform", target_transform)
         )
         self.transform = transform
-        _endings(extensions, is_valid_file)
+        if self._manifest is None:
+            _endings(extensions, is_valid_file)
+        else:
+            self._refuse_choosing()
         if hasattr(self, "make_dataset"):
             raise ConfigError(
                 f"{type(self).__name__}.make_dataset: expected no such method, got one",
                 hint="the scan is native: choose files with is_valid_file and classes with find_classes",
             )
-        self.classes, self.class_to_idx = self.find_classes(self.root)
+        if self._manifest is None:
+            self.classes, self.class_to_idx = self.find_classes(self.root)
+        else:
+            self.classes, self.class_to_idx = self._manifest.classes, self._manifest.class_to_idx
         self._index = self._scan()
         # How many samples the folder has, and what `subset` chose of them, and of those, and so on: each choice is part
         # of the identity that a resume state is bound to.
@@ -87,7 +105,20 @@ class DatasetFolder:
         self._samples: list[tuple[str, int]] | None = None
         self._targets: list[int] | None = None
 
+    def _refuse_choosing(self) -> None:
+        """A manifest has its samples and labels already: what would choose others is not silently left out."""
+        given = {"is_valid_file": self.is_valid_file is not None}
+        given["find_classes"] = type(self).find_classes is not DatasetFolder.find_classes
+        for name, is_given in given.items():
+            if is_given:
+                raise ConfigError(
+                    f"{name}: expected none with a manifest, which names the samples and their classes, got one",
+                    hint="choose when the manifest is made, or with subset(indices)",
+                )
+
     def _scan(self) -> _forebay.Index:
+        if self._manifest is not None:
+            return self._manifest._index
         endings = _endings(self.extensions, self.is_valid_file)
         empty, folders, options = bool(self.allow_empty), self._class_folders(), self._storage_options
         return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
@@ -242,13 +273,14 @@ class ImageFolder(DatasetFolder):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | Manifest | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         loader: Callable[[str], Any] = default_loader,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        manifest: str | os.PathLike[str] | Manifest | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -259,7 +291,23 @@ class ImageFolder(DatasetFolder):
             is_valid_file=is_valid_file,
             allow_empty=allow_empty,
             storage_options=storage_options,
+            manifest=manifest,
         )
+
+
+def _manifest(
+    root: str | os.PathLike[str] | Manifest | None,
+    manifest: str | os.PathLike[str] | Manifest | None,
+    options: Mapping[str, Any] | None,
+) -> Manifest | None:
+    """The manifest that was given, opened for the root that was given."""
+    if isinstance(root, Manifest):
+        if manifest is not None:
+            raise ConfigError("manifest: expected one, got two: the first argument is a manifest, too")
+        root, manifest = None, root
+    if isinstance(manifest, Manifest):
+        return manifest if root is None and options is None else manifest._at(root, options)
+    return None if manifest is None else Manifest(manifest, root, options)
 
 
 def _read_only(name: str) -> ConfigError:

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::{Parser, Subcommand};
 
 use crate::console::{Console, Status};
-use crate::{demo, doctor};
+use crate::{demo, doctor, scan};
 
 /// A data loader for training that survives its storage.
 #[derive(Debug, Parser)]
@@ -20,6 +20,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Arguments),
     Doctor(doctor::Arguments),
+    Scan(scan::Arguments),
 }
 
 /// Runs the command with the process's own streams. `arguments` are those after the program's name; the result is the
@@ -51,6 +52,7 @@ fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console
     match Arguments::try_parse_from(std::iter::once("forebay".into()).chain(arguments)) {
         Ok(Arguments { command: Command::Demo(arguments) }) => demo::run(&arguments, console),
         Ok(Arguments { command: Command::Doctor(arguments) }) => doctor::run(&arguments, console),
+        Ok(Arguments { command: Command::Scan(arguments) }) => scan::run(&arguments, console),
         // `--help` and `--version` come this way too.
         Err(told) => {
             let (stream, status): (&mut dyn Write, _) = match told.use_stderr() {

@@ -8,6 +8,8 @@ mod console;
 mod demo;
 mod doctor;
 mod progress;
+mod scan;
+mod storage;
 
 pub use command::{main, run};
 pub use console::{Console, Status};

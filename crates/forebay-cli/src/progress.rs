@@ -33,14 +33,29 @@ impl Progress {
         (done, total): (u64, u64),
         rest: &str,
     ) -> io::Result<()> {
-        let recent = self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL) && done < total;
-        if !self.is_shown || recent {
+        if done < total && self.is_recent() {
+            return Ok(());
+        }
+        let filled = (BAR * done / total.max(1)).min(BAR) as usize;
+        let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR as usize - filled));
+        self.put(to, &format!("{label}  [{bar}]  {done}/{total}  {rest}"))
+    }
+
+    /// Draws a line of which nobody knows how much is to come, unless one was drawn a moment ago.
+    pub(crate) fn say(&mut self, to: &mut dyn Write, text: &str) -> io::Result<()> {
+        if self.is_recent() { Ok(()) } else { self.put(to, text) }
+    }
+
+    fn is_recent(&self) -> bool {
+        self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL)
+    }
+
+    fn put(&mut self, to: &mut dyn Write, text: &str) -> io::Result<()> {
+        if !self.is_shown {
             return Ok(());
         }
         self.drawn = Some(Instant::now());
-        let filled = (BAR * done / total.max(1)).min(BAR) as usize;
-        let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR as usize - filled));
-        write!(to, "\r{label}  [{bar}]  {done}/{total}  {rest}\x1b[K")?;
+        write!(to, "\r{text}\x1b[K")?;
         to.flush()
     }
 

@@ -25,7 +25,11 @@ pub(crate) struct Index {
     pub(crate) dataset: Arc<dyn Dataset>,
     /// What it was scanned with, and what reads single samples.
     pub(crate) store: Arc<dyn Store>,
+    /// Of a manifest: the names of its columns, the version that wrote it, the root it was made for.
+    written: Option<Written>,
 }
+
+type Written = (Vec<String>, Option<String>, Option<OsString>);
 
 impl Index {
     pub(crate) fn root(&self) -> &Path {
@@ -63,6 +67,16 @@ impl Index {
     }
 
     #[getter]
+    fn fingerprint(&self) -> String {
+        self.dataset.identity().fingerprint
+    }
+
+    #[getter]
+    fn written(&self) -> Option<Written> {
+        self.written.clone()
+    }
+
+    #[getter]
     fn memory_bytes(&self) -> usize {
         self.folder.memory_bytes()
     }
@@ -90,13 +104,16 @@ impl Index {
     fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
         let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
         let store = Arc::clone(&self.store);
-        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection), store })
+        let (folder, written) = (Arc::clone(&self.folder), self.written.clone());
+        Ok(Self { folder, dataset: Arc::new(selection), store, written })
     }
 }
 
-/// What lists a folder before there are settings, and its root: so many directories at a time where readers list them.
+/// Directories at a time where other processes list them.
+const MAX_READERS: usize = 8;
+
+/// What lists a folder before there are settings, and its root.
 fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
-    const MAX_READERS: usize = 8;
     if is_url(&root) {
         let options = StorageOptions::new(options.unwrap_or_default());
         let opened = py.detach(|| open_remote(&root, &options));
@@ -142,7 +159,24 @@ pub(crate) fn scan(
         None => forebay::scan_folder(&store, &root, &options, None),
     });
     let folder = Arc::new(convert(py, scanned)?);
-    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store })
+    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, written: None })
+}
+
+/// Opens a manifest. `root` overrides where its samples are.
+#[pyfunction]
+pub(crate) fn open_manifest(
+    py: Python<'_>,
+    path: PathBuf,
+    root: Option<PathBuf>,
+    storage_options: Options,
+) -> PyResult<Index> {
+    let options = StorageOptions::new(storage_options.unwrap_or_default());
+    let config = Config { io_threads: MAX_READERS, ..Config::default() };
+    let opened = py.detach(|| forebay::open_manifest(&path, root.as_deref(), &options, &config));
+    let (manifest, store) = convert(py, opened)?;
+    let written = (manifest.columns, manifest.written_by, manifest.recorded_root.map(PathBuf::into_os_string));
+    let folder = Arc::new(manifest.index);
+    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, written: Some(written) })
 }
 
 /// The directories below a root, sorted.

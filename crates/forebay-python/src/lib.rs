@@ -43,6 +43,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
     module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;
+    module.add_function(wrap_pyfunction!(index::open_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(index::split_url, module)?)?;
     module.add_function(wrap_pyfunction!(index::scan, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::apply, module)?)?;

@@ -13,6 +13,7 @@ mod mount;
 mod mount_state;
 mod reader;
 mod remote;
+mod replace;
 mod store;
 mod stuck;
 #[cfg(feature = "testing")]
@@ -23,7 +24,8 @@ pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind, MountTable, Site};
 pub use mount_state::{MountState, Requests};
-pub use remote::{Remote, StorageOptions, Traffic, is_url, split_url};
+pub use remote::{Remote, StorageOptions, Traffic, file_path, is_url, split_url};
+pub use replace::Replacement;
 pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{Isolated, Readers};

@@ -23,6 +23,7 @@
 //! ```
 
 mod assemble;
+mod callers;
 mod decode;
 mod defaults;
 mod deliver;
@@ -33,6 +34,7 @@ mod item;
 mod journal;
 mod limit;
 mod loader;
+mod manifest;
 mod overdue;
 mod provenance;
 mod recover;
@@ -54,7 +56,8 @@ pub use loader::{Explained, Loader};
 pub use report::Report;
 pub use watch::Watch;
 
-pub use scan::{find_classes, scan_folder};
+pub use manifest::{Scanned, open_manifest, read_earlier, recorded_root, scan_manifest};
+pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
 pub use source::{Dataset, Open, Selection, Source, Storage, kind_of, open_remote, store_for};
 pub use stats::{StageStats, Stats, Verdict};
 
@@ -66,7 +69,10 @@ pub use forebay_decode::{
     Custom, Detail, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline,
     ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
-pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
+pub use forebay_format::{
+    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Manifest, Note, Picture, ScanOptions,
+};
 pub use forebay_store::{
-    Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine, split_url,
+    Isolated, Local, Mount, MountKind, Readers, Remote, Replacement, StorageOptions, Store, Traffic, file_path, is_url,
+    machine, split_url,
 };

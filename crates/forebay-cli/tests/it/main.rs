@@ -1,5 +1,7 @@
 //! The command as its users see it: what is printed, and the exit status.
 
+mod scan;
+
 use std::ffi::OsString;
 use std::path::Path;
 

@@ -25,7 +25,7 @@ use client::{Place, Pool};
 use location::Location;
 
 use crate::store::{Allot, Object, Stat, Stop, Store};
-pub use location::is_url;
+pub use location::{file_path, is_url};
 pub use options::StorageOptions;
 
 /// Calls that have no deadline of their own are given this.
@@ -38,6 +38,8 @@ pub struct Traffic {
     pub place: String,
     /// Requests sent.
     pub requests: u64,
+    /// Names that came in listings.
+    pub listed: u64,
     /// Bytes of objects that came, those of bodies that broke included.
     pub bytes: u64,
     /// Bodies that broke and were gone on with where they broke.
@@ -51,6 +53,7 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 struct Meters {
     requests: AtomicU64,
+    listed: AtomicU64,
     bytes: AtomicU64,
     resumed: AtomicU64,
     throttles: AtomicU64,
@@ -164,6 +167,7 @@ impl Store for Remote {
         Some(Traffic {
             place: self.place.location.base.clone(),
             requests: get(&meters.requests),
+            listed: get(&meters.listed),
             bytes: get(&meters.bytes),
             resumed: get(&meters.resumed),
             throttles: get(&meters.throttles),

@@ -1,0 +1,96 @@
+//! Where a command's data lies: a directory, or the URL of a store and its options.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, open_remote, store_for};
+
+/// Arguments of every command that takes a URL.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct StorageArguments {
+    /// An option of the store that a URL names: key, secret, endpoint_url, region and so on (docs/remote.md); can be repeated
+    #[arg(long = "storage-option", value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
+    storage_options: Vec<StorageOption>,
+}
+
+/// One of them. Its value may be a key, so that nothing repeats it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct StorageOption {
+    name: String,
+    /// `None` where there was no `=`, which is told without repeating what there was.
+    value: Option<String>,
+}
+
+impl StorageOption {
+    fn parse(text: &str) -> std::result::Result<Self, std::convert::Infallible> {
+        Ok(match text.split_once('=') {
+            Some((name, value)) => Self { name: name.to_owned(), value: Some(value.to_owned()) },
+            None => Self { name: String::new(), value: None },
+        })
+    }
+}
+
+impl fmt::Debug for StorageOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=***", self.name)
+    }
+}
+
+impl StorageArguments {
+    /// Names and values.
+    pub(crate) fn options(&self) -> Result<StorageOptions> {
+        let pairs = self.storage_options.iter().map(|option| match &option.value {
+            Some(value) if !option.name.is_empty() => Ok((option.name.clone(), value.clone())),
+            _ => Err(Error::config("--storage-option: expected NAME=VALUE, got no name or no \"=\"")),
+        });
+        Ok(StorageOptions::new(pairs.collect::<Result<Vec<_>>>()?))
+    }
+
+    /// The store of a root, and the root as it stands in paths. Asks nothing of a server.
+    pub(crate) fn open(&self, root: &Path) -> Result<(Arc<dyn Store>, PathBuf)> {
+        /// As many directories at a time where other processes list them.
+        const MAX_READERS: usize = 8;
+        let options = self.options()?;
+        let root = file_path(root).unwrap_or_else(|| root.to_owned());
+        if is_url(&root) {
+            return open_remote(&root, &options);
+        }
+        if !self.storage_options.is_empty() {
+            return Err(Error::config("--storage-option: expected none for a directory").at_path(&root));
+        }
+        let store = store_for(&root, &Config { io_threads: MAX_READERS, ..Config::default() })?;
+        Ok((store, root))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(options: &[&str]) -> StorageArguments {
+        let parse = |text: &&str| StorageOption::parse(text).unwrap();
+        StorageArguments { storage_options: options.iter().map(parse).collect() }
+    }
+
+    #[test]
+    fn values_are_taken_and_never_shown() {
+        let given = arguments(&["key=a=b", "secret=hunter2hunter2"]);
+        let expected = [("key", "a=b"), ("secret", "hunter2hunter2")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(given.options().unwrap(), StorageOptions::new(expected));
+        assert!(!format!("{given:?}").contains("hunter2"));
+        let error = arguments(&["hunter2hunter2"]).options().unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        assert!(arguments(&["=x"]).options().is_err());
+    }
+
+    #[test]
+    fn roots_are_directories_or_urls() {
+        let (_, root) = arguments(&[]).open(Path::new("file:///tmp/a%20b")).unwrap();
+        assert_eq!(root, Path::new("/tmp/a b"));
+        let (store, root) = arguments(&["anon=true"]).open(Path::new("s3://bucket/x?region=eu")).unwrap();
+        assert_eq!(root, Path::new("s3://bucket/x"));
+        assert!(store.traffic().is_some());
+        assert!(arguments(&["anon=true"]).open(Path::new("/tmp")).is_err());
+    }
+}
