@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -358,6 +359,19 @@ def test_a_web_server_needs_a_manifest(folder: Path, manifest: Path, digests: Ca
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_the_example_of_the_guide_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scan(folder, tmp_path / "train.parquet")
+    guide = Path(__file__).parents[2] / "docs" / "manifest.md"
+    (block,) = re.findall(r"^```py\n(.*?)^```$", guide.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block, str(guide), "exec"), names)
+    assert capsys.readouterr().out.startswith(f"24 {folder} ['cat', 'dog'] ['path', 'class', ")
+    assert names["dataset"][0][0].shape == (3, 24, 32)
 
 
 def test_a_hundred_thousand_samples_open_at_once(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ impl FolderIndex {
 
     /// Samples that follow each other in one directory: the directory below the root, their label, their names.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (&Path, u32, impl Iterator<Item = &OsStr>)> {
-        self.runs.iter().enumerate().map(|(position, run)| {
+        self.runs.iter().enumerate().map(move |(position, run)| {
             let end = self.runs.get(position + 1).map_or(self.len(), |next| next.first_sample);
             let names = (run.first_sample..end).map(move |sample| self.name_of(run, sample));
             (self.directory_of(run), run.class_index, names)

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn endings_fit_in_any_mixture() {
-        let sieve = Sieve::new(Some(vec![".jpg".into(), ".png".into()]));
+        let sieve = Sieve::new(Some(vec![".jpg".into(), ".png".into()]), false);
         let mut listing = Listing::new((0, 0));
         for name in ["c.PNG", "b.jpg", "jpg", ".jpg", "a.jpeg", "a.png", "d.txt", "e.Jpg"] {
             listing.push(OsStr::new(name), false);
@@ -160,5 +160,19 @@ mod tests {
         assert_eq!(sifted.directories, ["y", "z.jpg"]);
         assert_eq!(Sieve::new(None, false).sift(&listing).ends.len(), 8);
         assert_eq!(Sieve::new(Some(Vec::new()), false).sift(&listing).ends.len(), 0);
+    }
+
+    #[test]
+    fn what_a_store_told_stays_with_its_name() {
+        let mut listing = Listing::new((1, 2));
+        listing.push(OsStr::new("b"), true);
+        for (size, name) in ["c.jpg", "a.jpg", "x.txt", "b.jpg"].into_iter().enumerate() {
+            let version = Version { size_bytes: Some(size as u64), ..Version::default() };
+            listing.push_object(OsStr::new(name), version);
+        }
+        let sifted = Sieve::new(Some(vec![".jpg".into()]), true).sift(&listing);
+        assert_eq!(sifted.names().collect::<Vec<_>>(), ["a.jpg", "b.jpg", "c.jpg"]);
+        assert_eq!(sifted.versions.iter().map(|version| version.size_bytes.unwrap()).collect::<Vec<_>>(), [1, 3, 0]);
+        assert!(Sieve::new(None, false).sift(&listing).versions.is_empty());
     }
 }

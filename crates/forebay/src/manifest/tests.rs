@@ -11,7 +11,7 @@ use forebay_store::testing::Scripted;
 use forebay_store::{Allot, Local, Object, Stat};
 
 use super::*;
-use crate::Source;
+use crate::{Picture, Source};
 use crate::scan::ScanProgress;
 
 /// A picture of one pixel, of this colour.
