@@ -1,7 +1,7 @@
 """`make bench-manifest`: how long it takes to make a manifest of a million files, to open it, and to renew it.
 
-Each is a process of its own, in turns, with warm caches; medians and ranges. Writes benchmarks/results/manifest.md. Fails
-only if it cannot run, or if what is counted is wrong; a slow result is a result.
+Each is a process of its own, in turns, with warm caches; medians and ranges. Writes benchmarks/results/manifest.md.
+Fails only if it cannot run, or if what is counted is wrong; a slow result is a result.
 """
 
 import argparse
@@ -48,9 +48,9 @@ def scan(folder: Path, output: Path, *more: str) -> dict[str, Any]:
 def once(what: str, source: str) -> dict[str, Any]:
     """Opens the manifest, or scans the folder, and takes the first batch, in this process."""
     import forebay as fb
-    from forebay import transforms as T
+    from forebay import transforms
 
-    chain = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
+    chain = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
     before, started = resident_kilobytes(), time.perf_counter()
     dataset = fb.ImageFolder(manifest=source) if what == "open" else fb.ImageFolder(source)
     opened, kept = time.perf_counter() - started, resident_kilobytes() - before
@@ -94,7 +94,10 @@ def measure(arguments: argparse.Namespace, folder: Path, output: Path) -> dict[s
             if result["samples"] != arguments.files:
                 raise SystemExit(f"{name}: expected {arguments.files} samples, got {result['samples']}")
             rounds[name].append(result)
-        print(f"round {number}  " + "  ".join(f"{name} {row['seconds']:.3f} s" for name, row in results.items()), flush=True)
+        print(
+            f"round {number}  " + "  ".join(f"{name} {row['seconds']:.3f} s" for name, row in results.items()),
+            flush=True,
+        )
     rounds["deep"] = [scan(folder, output, "--deep")]
     changed = touch(folder, 10)
     rounds["changed"] = [scan(folder, output, "--deep")]
@@ -120,8 +123,8 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         "",
         f"Measured {datetime.date.today()} by `make bench-manifest`. {bench.machine()}. {bench.versions()}.",
         "",
-        f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; {arguments.rounds} "
-        "rounds, each step a process of its own; medians, and the range in brackets. Opening is counted from the call, "
+        f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; "
+        f"{arguments.rounds} rounds, each step a process of its own; medians, and the range in brackets. Opening is counted from the call, "
         f"without imports; the first batch is {BATCH} random samples of the whole.",
         "",
         "| what | seconds | until the first batch |",

@@ -48,13 +48,13 @@ class DatasetFolder:
     `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
     endpoint and so on, under the names that fsspec knows (docs/remote.md).
 
-    `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, or a CSV or JSONL
-    file (docs/manifest.md), or a `Manifest`. `root` is then optional, and says where the samples are if the manifest does
-    not, or if they have moved.
+    `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, a CSV or JSONL
+    file, or a `Manifest` (docs/manifest.md). `root` is then optional, and says where the samples are if the manifest
+    does not, or if they have moved.
 
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes (or
-    opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
-    (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
+    opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by
+    then is refused (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
     """
 
     def __init__(

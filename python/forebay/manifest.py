@@ -11,10 +11,10 @@ from forebay.errors import ConfigError, StateMismatchError
 class Manifest:
     """The samples that a manifest names: for `ImageFolder(manifest=…)` and `DatasetFolder(manifest=…)`.
 
-    `path` is a Parquet file that `forebay scan` or another tool wrote, or a CSV or JSONL file with `path` and `class` or
-    `label`; a path or a URL. `root` says where the samples are, if not where the manifest says: then only their sizes are
-    compared when they are read, and not times or etags, because those of a copy are others. Opening it touches the
-    manifest and nothing else.
+    `path` is a Parquet file that `forebay scan` or another tool wrote, or a CSV or JSONL file with `path` and `class`
+    or `label`; a path or a URL. `root` says where the samples are, if not where the manifest says: then only their
+    sizes are compared when they are read, and not times or etags, because those of a copy are others. Opening it
+    touches the manifest and nothing else.
 
     Pickled, it takes its path along, not its samples. Storage options are pickled too, keys and all.
     """

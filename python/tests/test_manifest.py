@@ -89,9 +89,7 @@ def test_what_is_written_is_read_by_pandas(folder: Path, tmp_path: Path) -> None
         assert (row.size_bytes, row.mtime_ns) == (known.st_size, known.st_mtime_ns)
         assert (row.width, row.height, row.format) == (folders.WIDTH, folders.HEIGHT, "JPEG")
         assert len(row.xxh3) == 16
-    told = {
-        key.decode(): value.decode() for key, value in pyarrow.parquet.read_metadata(path).metadata.items()
-    }
+    told = {key.decode(): value.decode() for key, value in pyarrow.parquet.read_metadata(path).metadata.items()}
     assert (told["forebay.version"], told["forebay.root"]) == (fb.__version__, str(folder))
     state = fb.DataLoader(dataset, batch_size=4).state_dict()
     assert told["forebay.fingerprint"] == state["dataset"]["fingerprint"] == fb.Manifest(path).fingerprint
@@ -125,7 +123,9 @@ def test_lists_that_people_write(folder: Path, ending: str) -> None:
         frame.to_json(path, orient="records", lines=True)
     by_class = fb.ImageFolder(manifest=path, transform=PLAIN)
     assert by_class.samples == fb.ImageFolder(folder).samples
-    states = [fb.DataLoader(dataset, batch_size=4, seed=0).state_dict() for dataset in (by_class, fb.ImageFolder(folder))]
+    states = [
+        fb.DataLoader(dataset, batch_size=4, seed=0).state_dict() for dataset in (by_class, fb.ImageFolder(folder))
+    ]
     assert states[0] == states[1]
     frame["label"] = [7 if name.startswith("cat") else 3 for name in names]
     del frame["class"]
@@ -186,7 +186,7 @@ def test_what_is_stale_is_named_and_goes_through_on_error(folder: Path, manifest
     assert raised.value.path == str(grown)
     assert raised.value.stage == "fetch"
     assert "forebay scan" in raised.value.hint
-    with pytest.raises(errors.StaleError, match="modification time moved by 0.000000 s"):
+    with pytest.raises(errors.StaleError, match=r"modification time moved by 0\.000000 s"):
         dataset[dataset.samples.index((str(touched), 1))]
     ledger = tmp_path / "ledger.jsonl"
     loader = fb.DataLoader(dataset, batch_size=4, on_error="replace", ledger=ledger)
@@ -342,7 +342,7 @@ def test_a_web_server_needs_a_manifest(folder: Path, manifest: Path, digests: Ca
     class Quiet(http.server.SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     handler = functools.partial(Quiet, directory=str(folder))

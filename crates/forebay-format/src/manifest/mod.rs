@@ -109,7 +109,7 @@ pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps_facts
     let (mut index, facts) = rows.finish(head.empty_classes).map_err(|wrong| place(wrong.at("its metadata")))?;
     let recorded = head.root.map(PathBuf::from);
     let folder = || path.parent().unwrap_or(Path::new("")).to_owned();
-    let is_copy = root.is_some_and(|root| recorded.as_deref().is_some_and(|recorded| recorded != root));
+    let is_copy = root.is_some_and(|root| recorded.as_deref().is_some_and(|recorded| !is_same(root, recorded)));
     let root = root.map(Path::to_owned).or_else(|| recorded.clone()).unwrap_or_else(folder);
     index.move_to(&root, is_copy);
     if head.fingerprint.is_some_and(|fingerprint| fingerprint != index.identity().fingerprint) {
@@ -117,6 +117,11 @@ pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps_facts
         index.push_note(Note { path: path.to_owned(), message: message.to_owned() });
     }
     Ok(Manifest { index, facts, recorded_root: recorded, written_by: head.version, columns: head.columns })
+}
+
+/// Whether a root is the one that was written down, which is absolute.
+fn is_same(root: &Path, recorded: &Path) -> bool {
+    root == recorded || std::path::absolute(root).is_ok_and(|root| root == recorded)
 }
 
 impl Wrong {

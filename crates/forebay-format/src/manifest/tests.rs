@@ -94,6 +94,8 @@ fn of_a_copy_only_sizes_are_compared() {
     let open = |root: &str| read_manifest(bytes.clone(), Path::new("m.parquet"), Some(Path::new(root)), false).unwrap();
     let expected = |manifest: &Manifest| manifest.index.expected(SampleId(0)).unwrap();
     assert!(expected(&open("/r")).stamp_ns.is_some());
+    assert!(expected(&open("/r/")).stamp_ns.is_some());
+    assert!(is_same(Path::new("x/y"), &std::path::absolute("x/y").unwrap()) && !is_same(Path::new("x"), Path::new("/q")));
     let copy = open("s3://elsewhere");
     assert_eq!((expected(&copy).size_bytes, expected(&copy).stamp_ns), (Some(100), None));
     assert_eq!(copy.index.path(SampleId(0)), Path::new("s3://elsewhere/cat/1.jpg"));
@@ -262,4 +264,20 @@ fn what_changed_is_told_and_what_did_not_keeps_its_content() {
     assert_eq!(names(&now, &difference.changed), ["/r/cat/b/2.jpg", "/r/cat/b-c/3.jpg"]);
     assert_eq!(fresh[0].content, known[0].content);
     assert!(fresh[1..4].iter().all(|facts| facts.content.is_none()));
+}
+
+#[test]
+fn a_full_disk_is_told_as_what_it_is() {
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::from_raw_os_error(28))
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let index = index(FILES);
+    let error = write_manifest(Full, &index, &facts(&index), "/r").unwrap_err();
+    assert_eq!((error.kind(), error.errno()), (Kind::Exhausted, Some(28)), "{error}");
 }

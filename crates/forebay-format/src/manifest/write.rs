@@ -32,7 +32,13 @@ pub fn write_manifest(to: impl Write + Send, index: &FolderIndex, facts: &[Facts
     }
     let rows = rows(index)?;
     let written = write(to, &rows, facts, head(index, root)?);
-    written.map_err(|error| Error::internal(format!("a manifest could not be written: {error}")).with_source(error))
+    written.map_err(|error| match error {
+        ParquetError::External(source) => match source.downcast::<std::io::Error>() {
+            Ok(source) => Error::io("written", *source),
+            Err(source) => Error::internal(format!("a manifest could not be made: {source}")).with_source(source),
+        },
+        error => Error::internal(format!("a manifest could not be made: {error}")).with_source(error),
+    })
 }
 
 /// Path, and the class as a number.
