@@ -124,8 +124,8 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         f"Measured {datetime.date.today()} by `make bench-manifest`. {bench.machine()}. {bench.versions()}.",
         "",
         f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; "
-        f"{arguments.rounds} rounds, each step a process of its own; medians, and the range in brackets. Opening is counted from the call, "
-        f"without imports; the first batch is {BATCH} random samples of the whole.",
+        f"{arguments.rounds} rounds, each step a process of its own; medians, and the range in brackets. Opening is "
+        f"counted from the call, without imports; the first batch is {BATCH} random samples of the whole.",
         "",
         "| what | seconds | until the first batch |",
         "|---|---|---|",

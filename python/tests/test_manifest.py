@@ -91,7 +91,7 @@ def test_what_is_written_is_read_by_pandas(folder: Path, tmp_path: Path) -> None
         assert len(row.xxh3) == 16
     told = {key.decode(): value.decode() for key, value in pyarrow.parquet.read_metadata(path).metadata.items()}
     assert (told["forebay.version"], told["forebay.root"]) == (fb.__version__, str(folder))
-    state = fb.DataLoader(dataset, batch_size=4).state_dict()
+    state = fb.DataLoader(fb.ImageFolder(folder, PLAIN), batch_size=4).state_dict()
     assert told["forebay.fingerprint"] == state["dataset"]["fingerprint"] == fb.Manifest(path).fingerprint
 
 
@@ -124,7 +124,8 @@ def test_lists_that_people_write(folder: Path, ending: str) -> None:
     by_class = fb.ImageFolder(manifest=path, transform=PLAIN)
     assert by_class.samples == fb.ImageFolder(folder).samples
     states = [
-        fb.DataLoader(dataset, batch_size=4, seed=0).state_dict() for dataset in (by_class, fb.ImageFolder(folder))
+        fb.DataLoader(dataset, batch_size=4, seed=0).state_dict()
+        for dataset in (by_class, fb.ImageFolder(folder, PLAIN))
     ]
     assert states[0] == states[1]
     frame["label"] = [7 if name.startswith("cat") else 3 for name in names]
@@ -270,7 +271,8 @@ def test_empty_classes_keep_their_place(folder: Path, tmp_path: Path) -> None:
     (folder / "cow").mkdir()
     path = tmp_path / "train.parquet"
     scan(folder, path, "--allow-empty")
-    scanned, listed = fb.ImageFolder(folder, allow_empty=True), fb.ImageFolder(manifest=path)
+    scanned = fb.ImageFolder(folder, PLAIN, allow_empty=True)
+    listed = fb.ImageFolder(transform=PLAIN, manifest=path)
     assert listed.class_to_idx == scanned.class_to_idx == {"cat": 0, "cow": 1, "dog": 2}
     states = [fb.DataLoader(dataset, batch_size=4, seed=0).state_dict() for dataset in (scanned, listed)]
     assert states[0] == states[1]
