@@ -47,6 +47,8 @@ def scan(folder: Path, output: Path, *more: str) -> dict[str, Any]:
 
 def once(what: str, source: str) -> dict[str, Any]:
     """Opens the manifest, or scans the folder, and takes the first batch, in this process."""
+    import torch  # noqa: F401  # what the first batch would import
+
     import forebay as fb
     from forebay import transforms
 

@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn size_time_and_etag_tell_versions_apart() {
-        let version = |size, mtime_ns, etag: Option<&str>| Version { size_bytes: size, mtime_ns, etag: etag.map(Box::from) };
+        let version =
+            |size, mtime_ns, etag: Option<&str>| Version { size_bytes: size, mtime_ns, etag: etag.map(Box::from) };
         let base = version(Some(1), Some(2), Some("a"));
         assert!(base.is_same(&version(Some(1), Some(99), Some("a"))), "written again with the same bytes");
         assert!(base.is_same(&version(Some(1), Some(2), None)));

@@ -24,12 +24,14 @@ pub(crate) struct Callers<J, T> {
     lost: usize,
 }
 
+type Call<J, T> = dyn Fn(&J) -> Result<T> + Send + Sync;
+
 struct Shared<J, T> {
     retry: Retry,
     /// Calls come back in time by themselves.
     keeps_deadlines: bool,
     /// What is done for a job, in a thread of its own.
-    call: Box<dyn Fn(&J) -> Result<T> + Send + Sync>,
+    call: Box<Call<J, T>>,
     desk: Mutex<Desk<J, T>>,
     asked: Condvar,
     done: Condvar,

@@ -126,9 +126,10 @@ fn drive<'a, 'b>(
     watch: &mut WatchScan<'_>,
 ) -> Result<Scan<'a, 'b>> {
     let (sieve, lister) = (scan.sieve(), Arc::clone(store));
-    let mut callers = Callers::new(max_threads, retry, store.keeps_deadlines(), move |errand: &forebay_format::Errand| {
-        lister.list(errand.as_ref()).map(|listing| sieve.sift(&listing))
-    });
+    let mut callers =
+        Callers::new(max_threads, retry, store.keeps_deadlines(), move |errand: &forebay_format::Errand| {
+            lister.list(errand.as_ref()).map(|listing| sieve.sift(&listing))
+        });
     let (mut directories, mut samples) = (0, 0);
     loop {
         // Enough that no thread waits for this one; the others stay in the order of the scan.

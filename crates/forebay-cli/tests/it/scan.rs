@@ -1,5 +1,7 @@
 //! `forebay scan`: what it prints, what it writes, how it ends.
 
+#![allow(clippy::disallowed_methods, reason = "a real folder")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -93,7 +95,11 @@ fn something_else_is_never_overwritten() {
     fs::write(&output, "my thesis").unwrap();
     let ended = scan(&root, &output, &[]);
     assert_eq!(ended.status, Status::Problems);
-    assert!(ended.err.contains("is not a whole Parquet file") && ended.err.contains("hint: it will not be overwritten"), "{}", ended.err);
+    assert!(
+        ended.err.contains("is not a whole Parquet file") && ended.err.contains("hint: it will not be overwritten"),
+        "{}",
+        ended.err
+    );
     assert_eq!(fs::read(&output).unwrap(), b"my thesis");
 }
 

@@ -26,7 +26,8 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
     while let Some(line) = reader.next()? {
         let fields = &reader.fields;
         if fields.len() != header.len() {
-            let message = format!("has {} fields in line {line} (expected {}, as in its header)", fields.len(), header.len());
+            let message =
+                format!("has {} fields in line {line} (expected {}, as in its header)", fields.len(), header.len());
             return Err(Error::config(message).with_hint("a path with a comma in it has to stand in quotes"));
         }
         let text = |column: Option<usize>| column.map(|column| fields[column].as_str());
@@ -45,7 +46,8 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
                 wrong
             })?;
             let size_bytes = whole("size_bytes", size_bytes)?.map(checked_size).transpose()?;
-            let version = Version { size_bytes, mtime_ns: whole("mtime_ns", mtime_ns)?, etag: known(etag).map(Box::from) };
+            let version =
+                Version { size_bytes, mtime_ns: whole("mtime_ns", mtime_ns)?, etag: known(etag).map(Box::from) };
             Ok(Row { path: &fields[path], class: text(class), label, version, content: None })
         };
         row().and_then(|row| rows.push(row)).map_err(|wrong| wrong.at(&format!("line {line}")))?;

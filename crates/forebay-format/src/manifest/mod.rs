@@ -99,8 +99,10 @@ pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps_facts
             true => "it is empty",
             false => "it does not begin like one",
         })),
-        _ => Err(Error::config(format!("is no manifest that forebay knows (expected .parquet, .csv or .jsonl, got .{ending})"))
-            .with_hint("make one with `forebay scan ROOT -o NAME.parquet`, or write a CSV with the columns path,class")),
+        _ => Err(Error::config(format!(
+            "is no manifest that forebay knows (expected .parquet, .csv or .jsonl, got .{ending})"
+        ))
+        .with_hint("make one with `forebay scan ROOT -o NAME.parquet`, or write a CSV with the columns path,class")),
     };
     let head = head.map_err(place)?;
     if rows.is_empty() {
@@ -129,7 +131,8 @@ impl Wrong {
     fn at(self, place: &str) -> Error {
         let Self { column, message, hint } = self;
         let hint = hint.unwrap_or("correct it, or make the manifest again with `forebay scan`");
-        Error::new(Kind::Config, format!("has something wrong in {place}, column {column:?}: {message}")).with_hint(hint)
+        Error::new(Kind::Config, format!("has something wrong in {place}, column {column:?}: {message}"))
+            .with_hint(hint)
     }
 }
 

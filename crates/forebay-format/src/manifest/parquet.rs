@@ -20,9 +20,6 @@ use super::{Content, FORMAT, Head, Picture, row_name, shown};
 /// Rows that are in memory as cells at a time.
 const CHUNK: usize = 8192;
 
-const TEXT: [&str; 5] = ["path", "class", "etag", "format", "xxh3"];
-const WHOLE: [&str; 5] = ["label", "size_bytes", "mtime_ns", "width", "height"];
-
 /// A file that is no Parquet file, or not a whole one.
 pub(super) fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Corrupt, format!("is not a whole Parquet file ({what})"))
@@ -80,8 +77,13 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
                 })?;
             }
             "forebay.format" if value.parse::<u32>().is_ok_and(|format| format > FORMAT) => {
-                let message = format!("has a newer format than this version of forebay reads (expected {FORMAT}, got {})", shown(value));
-                return Err(Error::config(message).with_hint("upgrade forebay, or make the manifest again with this version"));
+                let message = format!(
+                    "has a newer format than this version of forebay reads (expected {FORMAT}, got {})",
+                    shown(value)
+                );
+                return Err(
+                    Error::config(message).with_hint("upgrade forebay, or make the manifest again with this version")
+                );
             }
             _ => {}
         }
@@ -90,31 +92,32 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
 }
 
 /// The columns to read, by their number.
-fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<(usize, &'static str)>> {
+fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<(usize, &'static str, Role)>> {
     let schema = metadata.schema_descr();
     let mut wanted = Vec::new();
     for (number, column) in schema.columns().iter().enumerate() {
         let [name] = column.path().parts() else { continue };
-        let names = TEXT.iter().chain(&WHOLE);
-        let Some(&name) = names.into_iter().find(|known| *known == name) else { continue };
+        let Some(&(name, role, is_text)) = ROLES.iter().find(|(known, ..)| known == name) else { continue };
         let physical = column.physical_type();
-        let fits = match TEXT.contains(&name) {
+        let fits = match is_text {
             true => physical == Physical::BYTE_ARRAY,
             false => matches!(physical, Physical::INT32 | Physical::INT64 | Physical::DOUBLE | Physical::FLOAT),
         };
         let is_flat = column.max_rep_level() == 0 && column.max_def_level() <= 1;
-        let is_needed = matches!(name, "path" | "class" | "label" | "size_bytes" | "mtime_ns" | "etag");
+        let is_content = matches!(role, Role::Width | Role::Height | Role::Format | Role::Xxh3);
         if !fits || !is_flat {
-            let expected = if TEXT.contains(&name) { "text" } else { "whole numbers" };
+            let expected = if is_text { "text" } else { "whole numbers" };
             let got = format!("{physical}").to_lowercase();
             let message = format!("has a column {name:?} of another type (expected {expected}, got {got})");
-            return Err(Error::config(message).with_hint("rename that column, or make the manifest again with `forebay scan`"));
+            return Err(
+                Error::config(message).with_hint("rename that column, or make the manifest again with `forebay scan`")
+            );
         }
-        if is_needed || with_content {
-            wanted.push((number, name));
+        if !is_content || with_content {
+            wanted.push((number, name, role));
         }
     }
-    let has = |name: &str| wanted.iter().any(|(_, column)| *column == name);
+    let has = |name: &str| wanted.iter().any(|(_, column, _)| *column == name);
     if !has("path") || !(has("class") || has("label")) {
         let got: Vec<_> = schema.columns().iter().take(20).map(|column| column.name().to_owned()).collect();
         let lacking = if has("path") { "class or label" } else { "path" };
@@ -124,12 +127,17 @@ fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<(usize, &'s
     Ok(wanted)
 }
 
-fn read_group(group: &dyn RowGroupReader, wanted: &[(usize, &'static str)], rows: &mut Rows, row: &mut u64) -> Result<()> {
+fn read_group(
+    group: &dyn RowGroupReader,
+    wanted: &[(usize, &'static str, Role)],
+    rows: &mut Rows,
+    row: &mut u64,
+) -> Result<()> {
     let mut columns = Vec::with_capacity(wanted.len());
-    for &(number, name) in wanted {
+    for &(number, name, role) in wanted {
         let is_optional = group.metadata().column(number).column_descr().max_def_level() > 0;
         let reader = group.get_column_reader(number).map_err(unreadable)?;
-        columns.push(Column { name, reader, is_optional, cells: Cells::default() });
+        columns.push(Column { name, role, reader, is_optional, cells: Cells::default() });
     }
     loop {
         let mut count = None;
@@ -154,6 +162,7 @@ fn read_group(group: &dyn RowGroupReader, wanted: &[(usize, &'static str)], rows
 /// A column of a row group, and the cells of it that are in memory.
 struct Column {
     name: &'static str,
+    role: Role,
     reader: ColumnReader,
     is_optional: bool,
     cells: Cells,
@@ -253,24 +262,52 @@ fn read_some<T: DataType>(
     Ok(rows)
 }
 
+/// What a column is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Path,
+    Class,
+    Label,
+    SizeBytes,
+    MtimeNs,
+    Etag,
+    Width,
+    Height,
+    Format,
+    Xxh3,
+}
+
+/// Name, what it is for, and whether it is text, of every column that means something.
+const ROLES: [(&str, Role, bool); 10] = [
+    ("path", Role::Path, true),
+    ("class", Role::Class, true),
+    ("label", Role::Label, false),
+    ("size_bytes", Role::SizeBytes, false),
+    ("mtime_ns", Role::MtimeNs, false),
+    ("etag", Role::Etag, true),
+    ("width", Role::Width, false),
+    ("height", Role::Height, false),
+    ("format", Role::Format, true),
+    ("xxh3", Role::Xxh3, true),
+];
+
 /// The next row of all columns.
 fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
     let mut row = Row::default();
     let (mut width, mut height, mut format, mut xxh3) = (None, None, None, None);
     for column in columns {
         let name = column.name;
-        match name {
-            "path" => row.path = column.text()?.ok_or_else(|| Wrong::new(name, "expected a path, got none"))?,
-            "class" => row.class = column.text()?,
-            "label" => row.label = column.whole()?,
-            "size_bytes" => row.version.size_bytes = column.whole()?.map(checked_size).transpose()?,
-            "mtime_ns" => row.version.mtime_ns = column.whole()?,
-            "etag" => row.version.etag = column.text()?.filter(|etag| !etag.is_empty()).map(Box::from),
-            "width" => width = edge(name, column.whole()?)?,
-            "height" => height = edge(name, column.whole()?)?,
-            "format" => format = column.text()?.map(Box::from),
-            "xxh3" => xxh3 = column.text()?.map(hash).transpose()?,
-            _ => {}
+        match column.role {
+            Role::Path => row.path = column.text()?.ok_or_else(|| Wrong::new(name, "expected a path, got none"))?,
+            Role::Class => row.class = column.text()?,
+            Role::Label => row.label = column.whole()?,
+            Role::SizeBytes => row.version.size_bytes = column.whole()?.map(checked_size).transpose()?,
+            Role::MtimeNs => row.version.mtime_ns = column.whole()?,
+            Role::Etag => row.version.etag = column.text()?.filter(|etag| !etag.is_empty()).map(Box::from),
+            Role::Width => width = edge(name, column.whole()?)?,
+            Role::Height => height = edge(name, column.whole()?)?,
+            Role::Format => format = column.text()?.map(Box::from),
+            Role::Xxh3 => xxh3 = column.text()?.map(hash).transpose()?,
         }
     }
     if let Some(xxh3) = xxh3 {
@@ -284,7 +321,8 @@ fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
 }
 
 fn edge(name: &str, value: Option<i64>) -> Result<Option<u32>, Wrong> {
-    let convert = |value| u32::try_from(value).map_err(|_| Wrong::new(name, format!("expected a number of pixels, got {value}")));
+    let convert =
+        |value| u32::try_from(value).map_err(|_| Wrong::new(name, format!("expected a number of pixels, got {value}")));
     value.map(convert).transpose()
 }
 

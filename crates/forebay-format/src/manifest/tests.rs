@@ -69,8 +69,7 @@ fn what_is_written_is_read_again() {
     assert_eq!(manifest.facts, facts);
     assert_eq!(manifest.recorded_root.as_deref(), Some(Path::new("/r")));
     assert_eq!(manifest.written_by.as_deref(), Some(env!("CARGO_PKG_VERSION")));
-    let columns =
-        ["path", "class", "label", "size_bytes", "mtime_ns", "etag", "width", "height", "format", "xxh3"];
+    let columns = ["path", "class", "label", "size_bytes", "mtime_ns", "etag", "width", "height", "format", "xxh3"];
     assert_eq!(manifest.columns, columns);
     assert!(manifest.index.notes().is_empty());
     let expected = manifest.index.expected(SampleId(0)).unwrap();
@@ -95,7 +94,9 @@ fn of_a_copy_only_sizes_are_compared() {
     let expected = |manifest: &Manifest| manifest.index.expected(SampleId(0)).unwrap();
     assert!(expected(&open("/r")).stamp_ns.is_some());
     assert!(expected(&open("/r/")).stamp_ns.is_some());
-    assert!(is_same(Path::new("x/y"), &std::path::absolute("x/y").unwrap()) && !is_same(Path::new("x"), Path::new("/q")));
+    assert!(
+        is_same(Path::new("x/y"), &std::path::absolute("x/y").unwrap()) && !is_same(Path::new("x"), Path::new("/q"))
+    );
     let copy = open("s3://elsewhere");
     assert_eq!((expected(&copy).size_bytes, expected(&copy).stamp_ns), (Some(100), None));
     assert_eq!(copy.index.path(SampleId(0)), Path::new("s3://elsewhere/cat/1.jpg"));
@@ -135,7 +136,10 @@ fn csv_has_quotes_line_breaks_and_byte_order_marks() {
     let manifest = parsed("/d/m.CSV", text).unwrap();
     let expected = [("/d/a,\"b\"\r\n.jpg", 3), ("/d/c/d.jpg", 1), ("/d/e.jpg", 3)];
     assert_eq!(samples(&manifest.index), expected.map(|(path, label)| (path.to_owned(), label)));
-    assert_eq!((manifest.index.classes(), manifest.index.class_indices()), (&["1".to_owned(), "3".to_owned()][..], &[1, 3][..]));
+    assert_eq!(
+        (manifest.index.classes(), manifest.index.class_indices()),
+        (&["1".to_owned(), "3".to_owned()][..], &[1, 3][..])
+    );
     assert_eq!(manifest.columns, ["label", "path", "note"]);
     let sized = parsed("m.csv", "path,class,size_bytes,mtime_ns\na.jpg,x,5,\n").unwrap();
     assert_eq!(sized.facts[0].version, Version { size_bytes: Some(5), ..Version::default() });
@@ -153,8 +157,16 @@ fn json_lines_are_rows() {
 #[test]
 fn what_is_wrong_is_named_by_place_and_column() {
     for (name, text, said) in [
-        ("m.csv", "path,label\n/etc/passwd,0", "in line 2, column \"path\": expected a path below the root, got an absolute one: \"/etc/passwd\""),
-        ("m.csv", "path,label\na.jpg,0\n\n../x.jpg,0", "in line 4, column \"path\": expected a path below the root, got one that leads out of it (..): \"../x.jpg\""),
+        (
+            "m.csv",
+            "path,label\n/etc/passwd,0",
+            "in line 2, column \"path\": expected a path below the root, got an absolute one: \"/etc/passwd\"",
+        ),
+        (
+            "m.csv",
+            "path,label\na.jpg,0\n\n../x.jpg,0",
+            "in line 4, column \"path\": expected a path below the root, got one that leads out of it (..): \"../x.jpg\"",
+        ),
         ("m.csv", "path,label\na/../../x.jpg,0", "leads out of it"),
         ("m.csv", "path,label\ns3://b/x.jpg,0", "got a URL"),
         ("m.csv", "path,label\na//x.jpg,0", "an empty part"),
@@ -165,7 +177,11 @@ fn what_is_wrong_is_named_by_place_and_column() {
         ("m.csv", "path,label\nx.jpg,", "column \"class\": expected a class or a label, got neither"),
         ("m.csv", "path,label\nx.jpg", "has 1 fields in line 2 (expected 2, as in its header)"),
         ("m.csv", "path,label\n\"x.jpg,0", "a quote in line 2 that does not end"),
-        ("m.csv", "path,label,class\nx.jpg,1,a\ny.jpg,2,a", "in line 3, column \"label\": expected 1 as in earlier rows of class \"a\", got 2"),
+        (
+            "m.csv",
+            "path,label,class\nx.jpg,1,a\ny.jpg,2,a",
+            "in line 3, column \"label\": expected 1 as in earlier rows of class \"a\", got 2",
+        ),
         ("m.csv", "path,class,size_bytes\nx.jpg,a,-5", "column \"size_bytes\": expected at least 0, got -5"),
         ("m.csv", "file;label\n", "has no column path in its header"),
         ("m.csv", "path,name\nx,y", "has no column class or label in its header"),
@@ -174,7 +190,11 @@ fn what_is_wrong_is_named_by_place_and_column() {
         ("m.jsonl", "{\"path\": 5, \"label\": 1}", "in line 1, column \"path\": expected text, got \"5\""),
         ("m.jsonl", "{\"label\": 1}", "column \"path\": expected text, got none"),
         ("m.jsonl", "{\"path\": \"a\", \"label\": \"1\"}", "column \"label\": expected a whole number"),
-        ("m.jsonl", "{\"path\": \"a\", \"label\": 1}\n{\"path\": \"b\", \"class\": \"x\"}", "in line 2, column \"label\": expected a label in every row"),
+        (
+            "m.jsonl",
+            "{\"path\": \"a\", \"label\": 1}\n{\"path\": \"b\", \"class\": \"x\"}",
+            "in line 2, column \"label\": expected a label in every row",
+        ),
         ("m.jsonl", "{\"path\": \"a\"", "is not JSON in line 1"),
         ("m.jsonl", "[]", "has no object in line 1"),
         ("m.txt", "path,label\na,0", "expected .parquet, .csv or .jsonl, got .txt"),
@@ -250,7 +270,10 @@ fn what_changed_is_told_and_what_did_not_keeps_its_content() {
         .map(|sample| {
             let path = now.path(SampleId(sample));
             let same = (0..before.len()).find(|&other| before.path(SampleId(other)) == path);
-            Facts { version: same.map_or(Version::default(), |same| known[same as usize].version.clone()), content: None }
+            Facts {
+                version: same.map_or(Version::default(), |same| known[same as usize].version.clone()),
+                content: None,
+            }
         })
         .collect();
     // Number 1 had no size, number 2 gets another etag.
@@ -280,4 +303,31 @@ fn a_full_disk_is_told_as_what_it_is() {
     let index = index(FILES);
     let error = write_manifest(Full, &index, &facts(&index), "/r").unwrap_err();
     assert_eq!((error.kind(), error.errno()), (Kind::Exhausted, Some(28)), "{error}");
+}
+
+#[test]
+fn whatever_the_order_the_difference_is_the_same() {
+    let all: Vec<String> = (0..1000).map(|number| format!("c{}/{number:04}.jpg", number % 7)).collect();
+    let some = |keep: &dyn Fn(usize) -> bool, is_reversed: bool| {
+        let mut rows: Vec<_> =
+            all.iter().enumerate().filter(|(number, _)| keep(*number)).map(|(_, path)| path).collect();
+        if is_reversed {
+            rows.reverse();
+        }
+        let text: String = rows.iter().map(|path| format!("{path},{},5,7\n", &path[..2])).collect();
+        parsed("m.csv", format!("path,class,size_bytes,mtime_ns\n{text}")).unwrap()
+    };
+    for is_reversed in [false, true] {
+        // A long gap, a short one, and some that are new.
+        let earlier = some(&|number| number % 10 != 3, is_reversed);
+        let mut now = some(&|number| !(200..500).contains(&number) && number % 100 != 7, false);
+        let difference = Difference::since(&earlier, &now.index, &mut now.facts);
+        let count = |is_in: &dyn Fn(usize) -> bool| (0..1000).filter(|&number| is_in(number)).count();
+        let is_before = |number: usize| number % 10 != 3;
+        let is_now = |number: usize| !(200..500).contains(&number) && number % 100 != 7;
+        assert_eq!(difference.added.len(), count(&|number| is_now(number) && !is_before(number)));
+        assert_eq!(difference.deleted.len(), count(&|number| is_before(number) && !is_now(number)));
+        assert!(difference.changed.is_empty());
+        assert!(difference.added.is_sorted() && difference.deleted.is_sorted());
+    }
 }

@@ -49,7 +49,8 @@ struct Rows<'a> {
 }
 
 fn rows(index: &FolderIndex) -> Result<Rows<'_>> {
-    let classes = index.class_indices().iter().zip(index.classes()).map(|(&label, name)| (i64::from(label), name.as_str()));
+    let classes =
+        index.class_indices().iter().zip(index.classes()).map(|(&label, name)| (i64::from(label), name.as_str()));
     let (mut paths, mut labels) = (Vec::with_capacity(index.len() as usize), Vec::with_capacity(index.len() as usize));
     for (directory, label, names) in index.runs() {
         for name in names {
@@ -161,7 +162,10 @@ fn next<W: Write + Send>(
     column.close()
 }
 
-fn texts<W: Write + Send>(group: &mut SerializedRowGroupWriter<'_, W>, cells: &[ByteArray]) -> Result<(), ParquetError> {
+fn texts<W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    cells: &[ByteArray],
+) -> Result<(), ParquetError> {
     next(group, |column| column.typed::<ByteArrayType>().write_batch(cells, None, None))
 }
 

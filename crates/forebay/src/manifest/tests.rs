@@ -11,8 +11,8 @@ use forebay_store::testing::Scripted;
 use forebay_store::{Allot, Local, Object, Stat};
 
 use super::*;
-use crate::{Picture, Source};
 use crate::scan::ScanProgress;
+use crate::{Picture, Source};
 
 /// A picture of one pixel, of this colour.
 fn picture(colour: u8) -> Vec<u8> {
@@ -172,8 +172,7 @@ fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     let away = folder.path().join("away");
     fs::rename(&root, &away).unwrap();
     let open = |root: Option<&Path>| {
-        let (manifest, store) =
-            open_manifest(&output, root, &StorageOptions::default(), &Config::default()).unwrap();
+        let (manifest, store) = open_manifest(&output, root, &StorageOptions::default(), &Config::default()).unwrap();
         Source::new(Arc::new(manifest.index), store, Pipeline::new(vec![Op::ToTensor]).unwrap())
     };
     let source = open(None);
@@ -187,7 +186,10 @@ fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     touch(&paths[0], 1_000_000);
     let error = load(&source, 0).unwrap_err();
     assert_eq!((error.kind(), error.path(), error.is_transient()), (Kind::Stale, Some(&*paths[0]), false));
-    assert!(error.to_string().contains("is not what the manifest describes (its modification time moved by"), "{error}");
+    assert!(
+        error.to_string().contains("is not what the manifest describes (its modification time moved by"),
+        "{error}"
+    );
     assert!(error.hint().contains("forebay scan"));
     fs::write(&paths[5], [picture(1), vec![0]].concat()).unwrap();
     let error = load(&source, 1).unwrap_err();

@@ -53,10 +53,12 @@ pub(super) fn examine(
         }
         let mut path = PathBuf::new();
         let samples = chunk.first..chunk.first + chunk.count;
-        Ok(samples.map(|sample| {
-            names.write_path(SampleId(sample), &mut path);
-            asked.stat(&path)
-        }).collect::<Vec<Result<Stat>>>())
+        Ok(samples
+            .map(|sample| {
+                names.write_path(SampleId(sample), &mut path);
+                asked.stat(&path)
+            })
+            .collect::<Vec<Result<Stat>>>())
     });
     let (mut next, mut again, mut done) = (0, Vec::new(), 0);
     loop {
@@ -198,7 +200,8 @@ fn reads_at_a_time(store: &dyn Store) -> usize {
 }
 
 fn look_into(store: &dyn Store, look: &Look, retry: Retry) -> Result<(Content, u64)> {
-    let read = || store.read(&look.path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)));
+    let read =
+        || store.read(&look.path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)));
     let mut object = read()?;
     if let Some(what) = look.expected.differs(object.stat.size_bytes, object.stat.mtime_ns) {
         return Err(Error::new(Kind::Changed, format!("changed while the folder was scanned ({what})")));
@@ -211,15 +214,12 @@ fn look_into(store: &dyn Store, look: &Look, retry: Retry) -> Result<(Content, u
         header = Decoders::default().header(&object.bytes);
     }
     let picture = match header {
-        Ok(header) => {
-            Some(Picture { width: header.width, height: header.height, format: header.format.name().into() })
-        }
+        Ok(header) => Some(Picture { width: header.width, height: header.height, format: header.format.name().into() }),
         Err(error) if is_image => return Err(error.at_stage(Stage::Decode)),
         Err(_) => None,
     };
     Ok((Content { xxh3: content_hash(&object.bytes), picture }, object.stat.size_bytes))
 }
-
 
 #[cfg(test)]
 mod tests {
