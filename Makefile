@@ -3,8 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs torture-cache soak lint \
-    bench bench-datasets bench-formats bench-peers bench-profile bench-remote bench-scan docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs torture-cache soak \
+    lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -121,6 +121,9 @@ bench-profile: native python ## where processor time goes (by perf, if installed
 bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example walk
 	$(BIN)/python benchmarks/scan.py $(SCAN)
+
+bench-manifest: develop ## seconds to make, open and renew a manifest of a million files, into benchmarks/results/
+	@$(BIN)/python benchmarks/manifest.py $(MANIFEST)
 
 # The peers are installed into benchmarks/peers/.envs, 2 GB over the torch that is there already. Without FFmpeg's
 # libraries one of them does not run, and says so in its row.

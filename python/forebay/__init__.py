@@ -8,6 +8,7 @@ from forebay._signal import dump_on_signal
 from forebay.datasets import DatasetFolder, ImageFolder
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
+from forebay.manifest import Manifest
 
 __all__ = [
     "DataLoader",
@@ -15,6 +16,7 @@ __all__ = [
     "Failure",
     "ForebayError",
     "ImageFolder",
+    "Manifest",
     "__version__",
     "doctor",
     "dump_on_signal",

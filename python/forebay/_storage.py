@@ -27,7 +27,7 @@ def root(given: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tu
             raise ConfigError(f"storage_options: expected none for a directory, got {sorted(options)}")
         return os.path.expanduser(text), None
     # What the URL says beside its path goes where it is not shown.
-    return _forebay.split_url(text, _flat(options or {}))
+    return _forebay.split_url(text, flat(options or {}))
 
 
 def cache(
@@ -45,17 +45,17 @@ def cache(
     return os.path.abspath(os.path.expanduser(text)), _settings.memory_budget(limit, "cache_bytes"), bool(revalidates)
 
 
-def _flat(options: Mapping[str, Any]) -> dict[str, str]:
+def flat(options: Mapping[str, Any]) -> dict[str, str]:
     """Names and values as text; s3fs keeps some of them one level deeper."""
-    flat: dict[str, str] = {}
+    named: dict[str, str] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value)
+            named |= flat(value)
         elif isinstance(value, bool):
-            flat[str(name)] = str(value).lower()
+            named[str(name)] = str(value).lower()
         elif isinstance(value, str | int | float | os.PathLike):
-            flat[str(name)] = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+            named[str(name)] = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
         elif value is not None:
             kind = type(value).__name__
             raise ConfigError(f"storage_options[{name!r}]: expected text, a number or true or false, got a {kind}")
-    return flat
+    return named

@@ -13,6 +13,7 @@ from typing import Any
 
 from forebay import _forebay, _pipeline, _settings, _storage, _torch, _values
 from forebay.errors import ConfigError, StateMismatchError
+from forebay.manifest import Manifest
 
 # Native objects, made from the others and never changed.
 _NATIVE = ("_index", "_pipeline", "_chain")
@@ -51,14 +52,18 @@ class DatasetFolder:
     has left), for all processes of the machine. `cache_revalidate=True` asks the storage before each read whether the
     file is still the one that was kept (docs/cache.md).
 
-    Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes, and
-    chooses the samples of a `subset` again. A folder that has more or fewer samples by then is refused
-    (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
+    `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, a CSV or JSONL
+    file, or a `Manifest` (docs/manifest.md). `root` is then optional, and says where the samples are if the manifest
+    does not, or if they have moved.
+
+    Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes (or
+    opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by
+    then is refused (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
     """
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | Manifest | None = None,
         loader: Callable[[str], Any] = default_loader,
         extensions: str | Sequence[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
@@ -69,8 +74,15 @@ class DatasetFolder:
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
         cache_revalidate: bool = False,
+        manifest: str | os.PathLike[str] | Manifest | None = None,
     ) -> None:
-        self.root, self._storage_options = _storage.root(root, storage_options)
+        self._manifest = _manifest(root, manifest, storage_options)
+        if self._manifest is not None:
+            self.root, self._storage_options = self._manifest.root, self._manifest._storage_options
+        elif root is None or isinstance(root, Manifest):
+            raise ConfigError("root: expected a folder or a URL, or manifest=…, got neither")
+        else:
+            self.root, self._storage_options = _storage.root(root, storage_options)
         self._cache = _storage.cache(cache, cache_bytes, cache_revalidate)
         self.loader = _callable("loader", loader)
         self.extensions = extensions
@@ -80,13 +92,19 @@ class DatasetFolder:
             target_transform if target_transform is None else _callable("target_transform", target_transform)
         )
         self.transform = transform
-        _endings(extensions, is_valid_file)
+        if self._manifest is None:
+            _endings(extensions, is_valid_file)
+        else:
+            self._refuse_choosing()
         if hasattr(self, "make_dataset"):
             raise ConfigError(
                 f"{type(self).__name__}.make_dataset: expected no such method, got one",
                 hint="the scan is native: choose files with is_valid_file and classes with find_classes",
             )
-        self.classes, self.class_to_idx = self.find_classes(self.root)
+        if self._manifest is None:
+            self.classes, self.class_to_idx = self.find_classes(self.root)
+        else:
+            self.classes, self.class_to_idx = self._manifest.classes, self._manifest.class_to_idx
         self._index = self._scan()
         # How many samples the folder has, and what `subset` chose of them, and of those, and so on: each choice is part
         # of the identity that a resume state is bound to.
@@ -95,10 +113,27 @@ class DatasetFolder:
         self._samples: list[tuple[str, int]] | None = None
         self._targets: list[int] | None = None
 
+    def _refuse_choosing(self) -> None:
+        """A manifest has its samples and labels already: what would choose others is not silently left out."""
+        given = {"is_valid_file": self.is_valid_file is not None}
+        given["find_classes"] = type(self).find_classes is not DatasetFolder.find_classes
+        for name, is_given in given.items():
+            if is_given:
+                raise ConfigError(
+                    f"{name}: expected none with a manifest, which names the samples and their classes, got one",
+                    hint="choose when the manifest is made, or with subset(indices)",
+                )
+
     def _scan(self) -> _forebay.Index:
+        # Before the scan, which may take minutes: a wrong directory is said at once.
+        cache = None if self._cache is None else _forebay.Cache(*self._cache)
+        index = self._named() if self._manifest is None else self._manifest._index
+        return index if cache is None else index.kept_in(cache)
+
+    def _named(self) -> _forebay.Index:
         endings = _endings(self.extensions, self.is_valid_file)
         empty, folders, options = bool(self.allow_empty), self._class_folders(), self._storage_options
-        return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options, self._cache)
+        return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
 
     def __copy__(self) -> "DatasetFolder":
         twin = object.__new__(type(self))
@@ -250,7 +285,7 @@ class ImageFolder(DatasetFolder):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | Manifest | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         loader: Callable[[str], Any] = default_loader,
@@ -260,6 +295,7 @@ class ImageFolder(DatasetFolder):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
         cache_revalidate: bool = False,
+        manifest: str | os.PathLike[str] | Manifest | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -273,7 +309,23 @@ class ImageFolder(DatasetFolder):
             cache=cache,
             cache_bytes=cache_bytes,
             cache_revalidate=cache_revalidate,
+            manifest=manifest,
         )
+
+
+def _manifest(
+    root: str | os.PathLike[str] | Manifest | None,
+    manifest: str | os.PathLike[str] | Manifest | None,
+    options: Mapping[str, Any] | None,
+) -> Manifest | None:
+    """The manifest that was given, opened for the root that was given."""
+    if isinstance(root, Manifest):
+        if manifest is not None:
+            raise ConfigError("manifest: expected one, got two: the first argument is a manifest, too")
+        root, manifest = None, root
+    if isinstance(manifest, Manifest):
+        return manifest if root is None and options is None else manifest._at(root, options)
+    return None if manifest is None else Manifest(manifest, root, options)
 
 
 def _read_only(name: str) -> ConfigError:

@@ -108,6 +108,12 @@ class ChangedError(ForebayError, OSError):
     code = "changed"
 
 
+class StaleError(ForebayError, OSError):
+    """The file is not the one that the manifest describes."""
+
+    code = "stale"
+
+
 class CorruptError(ForebayError, OSError):
     """The file is of a known format, and damaged."""
 

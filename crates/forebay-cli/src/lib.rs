@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod mirror;
 mod progress;
+mod scan;
 mod storage;
 
 pub use command::{main, run};

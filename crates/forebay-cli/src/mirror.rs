@@ -1,7 +1,7 @@
 //! `forebay mirror SOURCE TARGET`: a copy of a whole store that can be interrupted and gone on with.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay::{Doing, Error, Filter, Kind, Mirror, Mirrored, Progress as Copying};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::console::{Console, Status};
 use crate::progress::Progress;
-use crate::storage;
+use crate::storage::{self, StorageOption};
 
 /// Of what failed, so many lines are text: the rest is for `--json`.
 const MAX_LINES: usize = 50;
@@ -48,11 +48,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// A setting of the source's store, as in storage_options; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = storage::option)]
-    storage_option: Vec<(String, String)>,
+    #[arg(long, value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
+    storage_option: Vec<StorageOption>,
     /// A setting of the target's store; may be given several times
-    #[arg(long, value_name = "NAME=VALUE", value_parser = storage::option)]
-    target_option: Vec<(String, String)>,
+    #[arg(long, value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
+    target_option: Vec<StorageOption>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -99,23 +99,9 @@ fn time(left: Duration) -> String {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
-    let filter = match Filter::new(&arguments.include, &arguments.exclude) {
-        Ok(filter) => filter,
+    let mirror = match planned(arguments) {
+        Ok(mirror) => mirror,
         Err(error) => return refuse(&error, console),
-    };
-    if let Some(status) = misplaced(arguments, console)? {
-        return Ok(status);
-    }
-    let mirror = Mirror {
-        source_options: storage::options(&arguments.storage_option),
-        target_options: storage::options(&arguments.target_option),
-        filter,
-        delete: arguments.delete,
-        is_dry_run: arguments.dry_run,
-        verifies: arguments.verify,
-        threads: arguments.threads.map(usize::from),
-        bytes_per_second: arguments.bandwidth,
-        ..Mirror::new(&arguments.source, &arguments.target)
     };
     let mut progress = Progress::new(console.is_terminal && !arguments.json);
     let mut drawn = Ok(());
@@ -133,19 +119,23 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     }
 }
 
-/// Settings for a store where there is none.
-fn misplaced(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Option<Status>> {
-    for (place, options, name) in [
-        (&arguments.source, &arguments.storage_option, "--storage-option"),
-        (&arguments.target, &arguments.target_option, "--target-option"),
-    ] {
-        if !options.is_empty() && !forebay::is_url(place) {
-            let names: Vec<_> = options.iter().map(|(name, _)| name).collect();
-            writeln!(console.err, "error: {name}: expected none for the directory {place:?}, got {names:?}")?;
-            return Ok(Some(Status::Usage));
-        }
-    }
-    Ok(None)
+/// What is to be copied, and how. Settings for a store where there is none are refused.
+fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
+    let options = |place: &Path, given: &[StorageOption], name: &str| match given.is_empty() || forebay::is_url(place) {
+        true => storage::options(name, given),
+        false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?}")).at_path(place)),
+    };
+    Ok(Mirror {
+        source_options: options(&arguments.source, &arguments.storage_option, "--storage-option")?,
+        target_options: options(&arguments.target, &arguments.target_option, "--target-option")?,
+        filter: Filter::new(&arguments.include, &arguments.exclude)?,
+        delete: arguments.delete,
+        is_dry_run: arguments.dry_run,
+        verifies: arguments.verify,
+        threads: arguments.threads.map(usize::from),
+        bytes_per_second: arguments.bandwidth,
+        ..Mirror::new(&arguments.source, &arguments.target)
+    })
 }
 
 /// Nothing was begun.
@@ -180,7 +170,7 @@ impl Rate {
 fn draw(progress: &mut Progress, rate: &mut Rate, now: &Copying, to: &mut dyn io::Write) -> io::Result<()> {
     let failed = if now.failed > 0 { format!("  {} failed", now.failed) } else { String::new() };
     let (label, rest) = match now.doing {
-        Doing::Listing => return progress.say(to, "listing", &format!("{} files{failed}", now.files)),
+        Doing::Listing => return progress.say(to, &format!("listing  {} files{failed}", now.files)),
         Doing::Comparing => ("comparing", format!("files{failed}")),
         Doing::Copying => {
             let rate = rate.of(progress.elapsed(), now.bytes);

@@ -33,31 +33,30 @@ impl Progress {
         (done, total): (u64, u64),
         rest: &str,
     ) -> io::Result<()> {
-        if !self.is_due(done >= total) {
+        if done < total && self.is_recent() {
             return Ok(());
         }
         let filled = (BAR * done / total.max(1)).min(BAR) as usize;
         let bar = format!("{}{}", "#".repeat(filled), "-".repeat(BAR as usize - filled));
-        write!(to, "\r{label}  [{bar}]  {done}/{total}  {rest}\x1b[K")?;
-        to.flush()
+        self.put(to, &format!("{label}  [{bar}]  {done}/{total}  {rest}"))
     }
 
-    /// Draws `label` and `rest`, while nobody knows how much there is.
-    pub(crate) fn say(&mut self, to: &mut dyn Write, label: &str, rest: &str) -> io::Result<()> {
-        if !self.is_due(false) {
+    /// Draws a line of which nobody knows how much is to come, unless one was drawn a moment ago.
+    pub(crate) fn say(&mut self, to: &mut dyn Write, text: &str) -> io::Result<()> {
+        if self.is_recent() { Ok(()) } else { self.put(to, text) }
+    }
+
+    fn is_recent(&self) -> bool {
+        self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL)
+    }
+
+    fn put(&mut self, to: &mut dyn Write, text: &str) -> io::Result<()> {
+        if !self.is_shown {
             return Ok(());
         }
-        write!(to, "\r{label}  {rest}\x1b[K")?;
-        to.flush()
-    }
-
-    fn is_due(&mut self, is_last: bool) -> bool {
-        let is_recent = self.drawn.is_some_and(|drawn| drawn.elapsed() < INTERVAL) && !is_last;
-        if !self.is_shown || is_recent {
-            return false;
-        }
         self.drawn = Some(Instant::now());
-        true
+        write!(to, "\r{text}\x1b[K")?;
+        to.flush()
     }
 
     /// Removes the line.

@@ -1,64 +1,103 @@
-//! Places and their settings, as arguments of a command.
+//! Where a command's data lies: a directory, or the URL of a store and its options.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use forebay::StorageOptions;
+use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, open_remote, store_for};
 
-/// `name=value`. What is wrong with it is said without its value, which may be a key.
-pub(crate) fn option(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected name=value".to_owned()),
+/// Arguments of every command that takes a URL.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct StorageArguments {
+    /// An option of the store that a URL names: key, secret, endpoint_url, region and so on (docs/remote.md); can be repeated
+    #[arg(long = "storage-option", value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
+    storage_options: Vec<StorageOption>,
+}
+
+/// One of them. Its value may be a key, so that nothing repeats it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct StorageOption {
+    name: String,
+    /// `None` where there was no `=`, which is told without repeating what there was.
+    value: Option<String>,
+}
+
+impl StorageOption {
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, std::convert::Infallible> {
+        Ok(match text.split_once('=') {
+            Some((name, value)) => Self { name: name.to_owned(), value: Some(value.to_owned()) },
+            None => Self { name: String::new(), value: None },
+        })
     }
 }
 
-/// The settings of a store.
-pub(crate) fn options(given: &[(String, String)]) -> StorageOptions {
-    StorageOptions::new(given.iter().cloned())
+impl fmt::Debug for StorageOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=***", self.name)
+    }
+}
+
+/// Names and values, of an argument that is called `argument`.
+pub(crate) fn options(argument: &str, given: &[StorageOption]) -> Result<StorageOptions> {
+    let pairs = given.iter().map(|option| match &option.value {
+        Some(value) if !option.name.is_empty() => Ok((option.name.clone(), value.clone())),
+        _ => Err(Error::config(format!("{argument}: expected NAME=VALUE, got no name or no \"=\""))),
+    });
+    Ok(StorageOptions::new(pairs.collect::<Result<Vec<_>>>()?))
 }
 
 /// A directory, or the URL of one; `file://` is a directory.
-pub(crate) fn place(text: &str) -> Result<PathBuf, String> {
-    let Some(rest) = text.strip_prefix("file://") else {
-        return if text.is_empty() { Err("expected a directory or a URL".to_owned()) } else { Ok(text.into()) };
-    };
-    match rest.strip_prefix("localhost").unwrap_or(rest) {
-        path if path.starts_with('/') => Ok(unescaped(path)),
-        _ => Err("expected file:///path, got a server in it".to_owned()),
+pub(crate) fn place(text: &str) -> std::result::Result<PathBuf, String> {
+    match text {
+        "" => Err("expected a directory or a URL".to_owned()),
+        text if text.starts_with("file://") => {
+            file_path(Path::new(text)).ok_or_else(|| "expected file:///path, got a server in it".to_owned())
+        }
+        text => Ok(text.into()),
     }
 }
 
-/// `%20` is a space.
-fn unescaped(path: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let (bytes, mut plain, mut at) = (path.as_bytes(), Vec::new(), 0);
-    while at < bytes.len() {
-        let code = path.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(byte) => {
-                plain.push(byte);
-                at += 3;
-            }
-            None => {
-                plain.push(bytes[at]);
-                at += 1;
-            }
-        }
+impl StorageArguments {
+    /// Names and values.
+    pub(crate) fn options(&self) -> Result<StorageOptions> {
+        options("--storage-option", &self.storage_options)
     }
-    std::ffi::OsString::from_vec(plain).into()
+
+    /// The store of a root, and the root as it stands in paths. Asks nothing of a server.
+    pub(crate) fn open(&self, root: &Path) -> Result<(Arc<dyn Store>, PathBuf)> {
+        /// As many directories at a time where other processes list them.
+        const MAX_READERS: usize = 8;
+        let options = self.options()?;
+        let root = file_path(root).unwrap_or_else(|| root.to_owned());
+        if is_url(&root) {
+            return open_remote(&root, &options);
+        }
+        if !self.storage_options.is_empty() {
+            return Err(Error::config("--storage-option: expected none for a directory").at_path(&root));
+        }
+        let store = store_for(&root, &Config { io_threads: MAX_READERS, ..Config::default() })?;
+        Ok((store, root))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn arguments(options: &[&str]) -> StorageArguments {
+        let parse = |text: &&str| StorageOption::parse(text).unwrap();
+        StorageArguments { storage_options: options.iter().map(parse).collect() }
+    }
+
     #[test]
-    fn options_have_a_name_and_a_value_that_may_have_anything_in_it() {
-        assert_eq!(option("secret=a=b"), Ok(("secret".to_owned(), "a=b".to_owned())));
-        assert_eq!(option("key="), Ok(("key".to_owned(), String::new())));
-        for text in ["hunter2", "=hunter2"] {
-            assert!(!option(text).unwrap_err().contains("hunter2"));
-        }
+    fn values_are_taken_and_never_shown() {
+        let given = arguments(&["key=a=b", "secret=hunter2hunter2"]);
+        let expected = [("key", "a=b"), ("secret", "hunter2hunter2")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(given.options().unwrap(), StorageOptions::new(expected));
+        assert!(!format!("{given:?}").contains("hunter2"));
+        let error = arguments(&["hunter2hunter2"]).options().unwrap_err();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        assert!(arguments(&["=x"]).options().is_err());
     }
 
     #[test]
@@ -67,5 +106,15 @@ mod tests {
         assert_eq!(place("file://localhost/a").unwrap(), PathBuf::from("/a"));
         assert_eq!(place("s3://b/a%20b").unwrap(), PathBuf::from("s3://b/a%20b"));
         assert!(place("file://server/a").is_err() && place("").is_err());
+    }
+
+    #[test]
+    fn roots_are_directories_or_urls() {
+        let (_, root) = arguments(&[]).open(Path::new("file:///tmp/a%20b")).unwrap();
+        assert_eq!(root, Path::new("/tmp/a b"));
+        let (store, root) = arguments(&["anon=true"]).open(Path::new("s3://bucket/x?region=eu")).unwrap();
+        assert_eq!(root, Path::new("s3://bucket/x"));
+        assert!(store.traffic().is_some());
+        assert!(arguments(&["anon=true"]).open(Path::new("/tmp")).is_err());
     }
 }

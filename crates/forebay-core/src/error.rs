@@ -28,6 +28,8 @@ pub enum Kind {
     Timeout,
     /// The file was written to while it was read.
     Changed,
+    /// The file is another one than the manifest describes.
+    Stale,
     /// The bytes are of a known format and damaged.
     Corrupt,
     /// The bytes are of no format forebay decodes.
@@ -100,6 +102,9 @@ registry! {
     Changed "changed" "ChangedError" "OSError" true
         "the file was written to while it was read"
         => "train on files that nobody writes to: write under another name, and rename when complete; if nobody writes, the mount makes up its times: see its options";
+    Stale "stale" "StaleError" "OSError" true
+        "the file is not the one that the manifest describes"
+        => "it was written to after the manifest was made: run `forebay scan` again, which reads only what changed";
     Corrupt "corrupt" "CorruptError" "OSError" true
         "the file is of a known format, and damaged"
         => "the file itself is bad (a second read agreed): restore it from its source or delete it";

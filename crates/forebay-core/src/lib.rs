@@ -16,6 +16,7 @@ mod policy;
 mod rng;
 mod shuffle;
 mod state;
+mod version;
 
 pub use books::Books;
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -30,3 +31,4 @@ pub use policy::{FailureLimit, Hedge, Isolate, OnError, Retry};
 pub use rng::Rng;
 pub use shuffle::Shuffle;
 pub use state::{DatasetIdentity, State};
+pub use version::{Expected, Version, plain_etag, stamp_ns};

@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::Version;
+
 /// One name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry<'a> {
@@ -21,6 +23,8 @@ pub struct Listing {
     names: Vec<u8>,
     /// Where each name ends, and in the lowest bit whether it is a directory's.
     ends: Vec<u64>,
+    /// What the store told of each entry along with its name; empty if it told nothing.
+    versions: Vec<Version>,
 }
 
 impl Listing {
@@ -39,6 +43,21 @@ impl Listing {
     pub fn push(&mut self, name: &OsStr, is_directory: bool) {
         self.names.extend_from_slice(name.as_bytes());
         self.ends.push((self.names.len() as u64) << 1 | u64::from(is_directory));
+        if !self.versions.is_empty() {
+            self.versions.push(Version::default());
+        }
+    }
+
+    /// Adds an object, with what its store told of it.
+    pub fn push_object(&mut self, name: &OsStr, version: Version) {
+        self.push(name, false);
+        self.versions.resize(self.ends.len() - 1, Version::default());
+        self.versions.push(version);
+    }
+
+    /// What the store told of an entry, by its place in the order they were added; `None` if it told nothing of any.
+    pub fn version(&self, position: usize) -> Option<&Version> {
+        self.versions.get(position)
     }
 
     /// How many entries there are.
@@ -75,5 +94,19 @@ mod tests {
         let entries: Vec<_> = listing.iter().map(|entry| (entry.name, entry.is_directory)).collect();
         assert_eq!(entries, [(names[0], false), (names[1], true), (names[2], true), (names[3], false)]);
         assert_eq!((listing.len(), listing.identity()), (4, (1, 2)));
+        assert_eq!(listing.version(0), None);
+    }
+
+    #[test]
+    fn keeps_what_a_store_tells_of_some() {
+        let mut listing = Listing::new((1, 2));
+        let version = Version { size_bytes: Some(5), ..Version::default() };
+        listing.push(OsStr::new("a"), true);
+        listing.push_object(OsStr::new("b"), version.clone());
+        listing.push(OsStr::new("c"), true);
+        listing.push_object(OsStr::new("d"), version.clone());
+        let versions: Vec<_> = (0..4).map(|position| listing.version(position).unwrap().size_bytes).collect();
+        assert_eq!(versions, [None, Some(5), None, Some(5)]);
+        assert_eq!(listing.len(), 4);
     }
 }

@@ -1,4 +1,5 @@
-//! The samples of a folder in memory: about four bytes each beside the file's own name.
+//! The samples of a folder in memory: about four bytes each beside the file's own name, sixteen where a manifest says
+//! what they have to be.
 //!
 //! A directory is stored once; a sample is a slice of one shared string of names. Its class is that of its
 //! directory, so nothing is stored for it at all.
@@ -8,8 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay_core::{DatasetIdentity, SampleId};
+use forebay_core::{DatasetIdentity, Expected, SampleId, Version};
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::versions::Versions;
 
 /// Something about the folder that is no failure, but that its owner should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,18 +30,22 @@ pub struct FolderIndex {
     classes: Vec<String>,
     class_indices: Vec<u32>,
     notes: Vec<Note>,
-    directories: Vec<Directory>,
+    /// Directories below the root, each once.
+    paths: Vec<Box<Path>>,
+    runs: Vec<Run>,
     /// All file names, one after the other.
     names: Vec<u8>,
-    /// For each sample, where its name ends, counted from its directory's `names_start`.
+    /// For each sample, where its name ends, counted from its run's `names_start`.
     name_ends: Vec<u32>,
+    versions: Versions,
     identity: OnceLock<DatasetIdentity>,
 }
 
+/// Samples that follow each other and have directory and class in common.
 #[derive(Debug)]
-struct Directory {
-    /// Relative to the root.
-    path: Box<Path>,
+struct Run {
+    /// In `paths`.
+    path: u32,
     class_index: u32,
     first_sample: u64,
     names_start: u64,
@@ -53,9 +60,52 @@ impl FolderIndex {
     /// Adds a directory and its samples: their names, one after the other, and where each ends.
     pub(crate) fn push_directory(&mut self, path: &Path, class_index: u32, names: &[u8], ends: &[u32]) {
         let (first_sample, names_start) = (self.name_ends.len() as u64, self.names.len() as u64);
-        self.directories.push(Directory { path: path.into(), class_index, first_sample, names_start });
+        let path = self.push_path(path);
+        self.runs.push(Run { path, class_index, first_sample, names_start });
         self.names.extend_from_slice(names);
         self.name_ends.extend_from_slice(ends);
+    }
+
+    /// Adds a directory without samples yet; its number.
+    pub(crate) fn push_path(&mut self, path: &Path) -> u32 {
+        self.paths.push(path.into());
+        u32::try_from(self.paths.len() - 1).expect("there are fewer than 2^32 directories")
+    }
+
+    /// Adds one sample, of a directory that is there already.
+    pub(crate) fn push_sample(&mut self, path: u32, class_index: u32, name: &[u8], version: &Version) {
+        let sample = self.len();
+        let names_start = match self.runs.last() {
+            // The ends of names are counted in 32 bits.
+            Some(run)
+                if (run.path, run.class_index) == (path, class_index)
+                    && self.names.len() as u64 - run.names_start + (name.len() as u64) < u64::from(u32::MAX) =>
+            {
+                run.names_start
+            }
+            _ => {
+                let names_start = self.names.len() as u64;
+                self.runs.push(Run { path, class_index, first_sample: sample, names_start });
+                names_start
+            }
+        };
+        self.names.extend_from_slice(name);
+        self.name_ends.push((self.names.len() as u64 - names_start) as u32);
+        self.versions.push(sample, version);
+    }
+
+    /// Names the classes, and makes each sample's provisional class its label.
+    pub(crate) fn set_classes(&mut self, classes: Vec<(String, u32)>, labels: &[u32]) {
+        (self.classes, self.class_indices) = classes.into_iter().unzip();
+        self.runs.iter_mut().for_each(|run| run.class_index = labels[run.class_index as usize]);
+    }
+
+    /// Looks for the samples elsewhere. Where that is a copy, times and etags are not those that were written down.
+    pub(crate) fn move_to(&mut self, root: &Path, is_copy: bool) {
+        self.root = root.to_owned();
+        if is_copy {
+            self.versions.forget_stamps();
+        }
     }
 
     pub(crate) fn push_note(&mut self, note: Note) {
@@ -63,7 +113,9 @@ impl FolderIndex {
     }
 
     pub(crate) fn finish(&mut self) {
-        self.directories.shrink_to_fit();
+        self.paths.shrink_to_fit();
+        self.runs.shrink_to_fit();
+        self.versions.shrink();
         self.names.shrink_to_fit();
         self.name_ends.shrink_to_fit();
     }
@@ -98,17 +150,21 @@ impl FolderIndex {
         self.name_ends.is_empty()
     }
 
-    fn directory_of(&self, sample: u64) -> &Directory {
-        let after = self.directories.partition_point(|directory| directory.first_sample <= sample);
-        &self.directories[after - 1]
+    fn run_of(&self, sample: u64) -> &Run {
+        let after = self.runs.partition_point(|run| run.first_sample <= sample);
+        &self.runs[after - 1]
     }
 
-    fn name_of(&self, directory: &Directory, sample: u64) -> &OsStr {
-        let start = match sample > directory.first_sample {
+    fn directory_of(&self, run: &Run) -> &Path {
+        &self.paths[run.path as usize]
+    }
+
+    fn name_of(&self, run: &Run, sample: u64) -> &OsStr {
+        let start = match sample > run.first_sample {
             true => self.name_ends[sample as usize - 1],
             false => 0,
         };
-        let base = directory.names_start as usize;
+        let base = run.names_start as usize;
         OsStr::from_bytes(&self.names[base + start as usize..base + self.name_ends[sample as usize] as usize])
     }
 
@@ -127,13 +183,30 @@ impl FolderIndex {
     /// # Panics
     /// If there is no such sample.
     pub fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
-        let directory = self.directory_of(sample.0);
-        let name = self.name_of(directory, sample.0);
+        let run = self.run_of(sample.0);
+        let (directory, name) = (self.directory_of(run), self.name_of(run, sample.0));
         path.clear();
-        path.reserve(self.root.as_os_str().len() + directory.path.as_os_str().len() + name.len() + 2);
+        path.reserve(self.root.as_os_str().len() + directory.as_os_str().len() + name.len() + 2);
         path.push(&self.root);
-        path.push(&directory.path);
+        path.push(directory);
         path.push(name);
+    }
+
+    /// Samples that follow each other in one directory: the directory below the root, their label, their names.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&Path, u32, impl Iterator<Item = &OsStr>)> {
+        self.runs.iter().enumerate().map(move |(position, run)| {
+            let end = self.runs.get(position + 1).map_or(self.len(), |next| next.first_sample);
+            let names = (run.first_sample..end).map(move |sample| self.name_of(run, sample));
+            (self.directory_of(run), run.class_index, names)
+        })
+    }
+
+    /// What a manifest says that a sample has to be; `None` where there was none, or it says nothing.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn expected(&self, sample: SampleId) -> Option<Expected> {
+        self.versions.get(sample.0)
     }
 
     /// A sample's label.
@@ -141,7 +214,7 @@ impl FolderIndex {
     /// # Panics
     /// If there is no such sample.
     pub fn label(&self, sample: SampleId) -> i64 {
-        i64::from(self.directory_of(sample.0).class_index)
+        i64::from(self.run_of(sample.0).class_index)
     }
 
     /// What a resume state is bound to: every relative path and label, in order; not the root, which may move.
@@ -153,15 +226,11 @@ impl FolderIndex {
         /// A hash is fed some thousand bytes at a time: a sample's parts alone would take it longer than all the rest.
         const ENOUGH_BYTES: usize = 16 << 10;
         let (mut hash, mut bytes) = (Xxh3::new(), Vec::with_capacity(2 * ENOUGH_BYTES));
-        for (position, directory) in self.directories.iter().enumerate() {
-            let end = self.directories.get(position + 1).map_or(self.len(), |next| next.first_sample);
-            let label = directory.class_index.to_le_bytes();
-            for sample in directory.first_sample..end {
-                bytes.extend_from_slice(directory.path.as_os_str().as_bytes());
-                bytes.push(b'/');
-                bytes.extend_from_slice(self.name_of(directory, sample).as_bytes());
+        for (directory, class_index, names) in self.runs() {
+            for name in names {
+                push_relative(&mut bytes, directory, name);
                 bytes.push(0);
-                bytes.extend_from_slice(&label);
+                bytes.extend_from_slice(&class_index.to_le_bytes());
                 if bytes.len() >= ENOUGH_BYTES {
                     hash.update(&bytes);
                     bytes.clear();
@@ -178,8 +247,18 @@ impl FolderIndex {
 
     /// Bytes that the index takes.
     pub fn memory_bytes(&self) -> usize {
-        let directories: usize =
-            self.directories.iter().map(|directory| size_of::<Directory>() + directory.path.as_os_str().len()).sum();
-        self.names.capacity() + self.name_ends.capacity() * size_of::<u32>() + directories
+        let paths: usize = self.paths.iter().map(|path| size_of::<Box<Path>>() + path.as_os_str().len()).sum();
+        let runs = self.runs.capacity() * size_of::<Run>();
+        let names = self.names.capacity() + self.name_ends.capacity() * size_of::<u32>();
+        paths + runs + names + self.versions.memory_bytes()
     }
+}
+
+/// Adds a sample's path below the root.
+pub(crate) fn push_relative(to: &mut Vec<u8>, directory: &Path, name: &OsStr) {
+    if !directory.as_os_str().is_empty() {
+        to.extend_from_slice(directory.as_os_str().as_bytes());
+        to.push(b'/');
+    }
+    to.extend_from_slice(name.as_bytes());
 }

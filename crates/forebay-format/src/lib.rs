@@ -1,13 +1,17 @@
 //! How storage becomes samples: which paths there are, in which order, with which label.
 //!
-//! Knows neither where bytes are (`forebay-store` lists directories for it) nor what they mean (`forebay-decode`).
+//! Knows neither where bytes are (`forebay-store` lists directories and reads manifests for it) nor what they mean
+//! (`forebay-decode`).
 
 mod folder;
 mod index;
+mod manifest;
 mod scan;
 mod sift;
+mod versions;
 
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
+pub use manifest::{Content, Difference, Facts, Manifest, Picture, content_hash, read_manifest, write_manifest};
 pub use scan::{Errand, Scan};
 pub use sift::{Sieve, Sifted};

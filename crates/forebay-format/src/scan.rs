@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{Error, Result};
+use forebay_core::{Error, Result, Version};
 
 use crate::folder::{Accept, ScanOptions, no_samples};
 use crate::index::{FolderIndex, Note};
@@ -26,10 +26,12 @@ pub struct Scan<'a, 'b> {
     empty: Vec<usize>,
     queue: BinaryHeap<Reverse<Errand>>,
     failed: Option<(Place, Error)>,
+    /// What listings told of each sample of the index; `None` if nobody asked.
+    versions: Option<Vec<Version>>,
 }
 
 /// A directory to list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Errand {
     place: Place,
     path: PathBuf,
@@ -109,12 +111,20 @@ impl<'a, 'b> Scan<'a, 'b> {
             empty: Vec::new(),
             queue: classes.iter().enumerate().map(errand).collect(),
             failed: None,
+            versions: None,
         }
+    }
+
+    /// Keeps what listings tell of each sample.
+    pub fn keeping_versions(mut self) -> Self {
+        self.versions = Some(Vec::new());
+        self
     }
 
     /// What chooses samples among a directory's entries, for whoever lists it.
     pub fn sieve(&self) -> Sieve {
-        Sieve::new(self.accept.is_none().then(|| self.options.extensions.clone()))
+        let endings = self.accept.is_none().then(|| self.options.extensions.clone());
+        Sieve::new(endings, self.versions.is_some())
     }
 
     /// The next directory to list. `None` when there is none now: what is given may bring others.
@@ -206,6 +216,10 @@ impl<'a, 'b> Scan<'a, 'b> {
             if !sifted.ends.is_empty() {
                 self.index.push_directory(directory.as_ref(), class_index, &sifted.names, &sifted.ends);
             }
+            if let Some(versions) = &mut self.versions {
+                versions.append(&mut sifted.versions);
+                versions.resize(self.index.len() as usize, Version::default());
+            }
         }
         if self.index.len() == before {
             self.empty.push(number);
@@ -214,7 +228,12 @@ impl<'a, 'b> Scan<'a, 'b> {
     }
 
     /// The index, once every directory was given.
-    pub fn finish(mut self) -> Result<FolderIndex> {
+    pub fn finish(self) -> Result<FolderIndex> {
+        self.finish_with_versions().map(|(index, _)| index)
+    }
+
+    /// The index, and what listings told of each sample, if that was to be kept.
+    pub fn finish_with_versions(mut self) -> Result<(FolderIndex, Vec<Version>)> {
         if let Some((_, error)) = self.failed {
             return Err(error);
         }
@@ -230,7 +249,7 @@ impl<'a, 'b> Scan<'a, 'b> {
             self.index.push_note(Note { path, message: "has no samples (allow_empty=True)".to_owned() });
         }
         self.index.finish();
-        Ok(self.index)
+        Ok((self.index, self.versions.unwrap_or_default()))
     }
 }
 
@@ -246,9 +265,10 @@ fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {
 
 fn accepted(accept: &mut Accept<'_>, directory: &Path, sifted: &Sifted) -> Result<Sifted> {
     let mut accepted = Sifted::default();
-    for name in sifted.names() {
+    for (position, name) in sifted.names().enumerate() {
         if accept(&directory.join(name))? {
             accepted.push(name);
+            accepted.versions.extend(sifted.versions.get(position).cloned());
         }
     }
     Ok(accepted)

@@ -3,13 +3,15 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use forebay_core::Listing;
+use forebay_core::{Listing, Version};
 
 /// Says which files may be samples.
 #[derive(Clone, Debug)]
 pub struct Sieve {
     /// Endings in lower case; `None` lets every file through.
     endings: Option<Vec<String>>,
+    /// Keep what the listing tells of each file.
+    keeps_versions: bool,
 }
 
 /// What a directory holds, sorted.
@@ -21,9 +23,21 @@ pub struct Sifted {
     /// Where each name ends.
     pub(crate) ends: Vec<u32>,
     pub(crate) directories: Vec<OsString>,
+    /// What the listing told of each sample; empty if it told nothing, or nobody asked.
+    pub(crate) versions: Vec<Version>,
 }
 
 impl Sifted {
+    /// How many samples it has.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &OsStr> {
         let mut start = 0;
         self.ends.iter().map(move |&end| {
@@ -40,21 +54,26 @@ impl Sifted {
 }
 
 impl Sieve {
-    pub(crate) fn new(endings: Option<Vec<String>>) -> Self {
-        Self { endings }
+    pub(crate) fn new(endings: Option<Vec<String>>, keeps_versions: bool) -> Self {
+        Self { endings, keeps_versions }
     }
 
     /// Chooses and sorts.
     pub fn sift(&self, listing: &Listing) -> Sifted {
         let mut sifted = Sifted { identity: listing.identity(), ..Sifted::default() };
+        let keeps_versions = self.keeps_versions && listing.version(0).is_some();
         let mut names = Vec::with_capacity(listing.len());
+        let mut versions = Vec::new();
         // Neighbours mostly end alike: the ending that fitted last is tried first.
         let mut last = 0;
-        for entry in listing.iter() {
+        for (position, entry) in listing.iter().enumerate() {
             if entry.is_directory {
                 sifted.directories.push(entry.name.to_owned());
             } else if self.endings.as_ref().is_none_or(|endings| fits(endings, entry.name.as_bytes(), &mut last)) {
                 names.push(entry.name.as_bytes());
+                if keeps_versions {
+                    versions.push((entry.name.as_bytes(), listing.version(position)));
+                }
             }
         }
         sifted.directories.sort_unstable();
@@ -63,6 +82,8 @@ impl Sieve {
         for name in sorted(&names) {
             sifted.push(OsStr::from_bytes(name));
         }
+        versions.sort_unstable_by_key(|(name, _)| *name);
+        sifted.versions = versions.into_iter().map(|(_, version)| version.cloned().unwrap_or_default()).collect();
         sifted
     }
 }
@@ -127,7 +148,7 @@ mod tests {
 
     #[test]
     fn endings_fit_in_any_mixture() {
-        let sieve = Sieve::new(Some(vec![".jpg".into(), ".png".into()]));
+        let sieve = Sieve::new(Some(vec![".jpg".into(), ".png".into()]), false);
         let mut listing = Listing::new((0, 0));
         for name in ["c.PNG", "b.jpg", "jpg", ".jpg", "a.jpeg", "a.png", "d.txt", "e.Jpg"] {
             listing.push(OsStr::new(name), false);
@@ -137,7 +158,21 @@ mod tests {
         let sifted = sieve.sift(&listing);
         assert_eq!(sifted.names().collect::<Vec<_>>(), [".jpg", "a.png", "b.jpg", "c.PNG", "e.Jpg"]);
         assert_eq!(sifted.directories, ["y", "z.jpg"]);
-        assert_eq!(Sieve::new(None).sift(&listing).ends.len(), 8);
-        assert_eq!(Sieve::new(Some(Vec::new())).sift(&listing).ends.len(), 0);
+        assert_eq!(Sieve::new(None, false).sift(&listing).ends.len(), 8);
+        assert_eq!(Sieve::new(Some(Vec::new()), false).sift(&listing).ends.len(), 0);
+    }
+
+    #[test]
+    fn what_a_store_told_stays_with_its_name() {
+        let mut listing = Listing::new((1, 2));
+        listing.push(OsStr::new("b"), true);
+        for (size, name) in ["c.jpg", "a.jpg", "x.txt", "b.jpg"].into_iter().enumerate() {
+            let version = Version { size_bytes: Some(size as u64), ..Version::default() };
+            listing.push_object(OsStr::new(name), version);
+        }
+        let sifted = Sieve::new(Some(vec![".jpg".into()]), true).sift(&listing);
+        assert_eq!(sifted.names().collect::<Vec<_>>(), ["a.jpg", "b.jpg", "c.jpg"]);
+        assert_eq!(sifted.versions.iter().map(|version| version.size_bytes.unwrap()).collect::<Vec<_>>(), [1, 3, 0]);
+        assert!(Sieve::new(None, false).sift(&listing).versions.is_empty());
     }
 }

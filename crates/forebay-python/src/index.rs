@@ -1,10 +1,9 @@
 //! The scanned samples of a folder, or a selection of them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use std::collections::BTreeMap;
 
 use forebay::{
     Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, StorageOptions, Store,
@@ -20,9 +19,20 @@ type Options = Option<BTreeMap<String, String>>;
 
 /// What a dataset keeps its files in.
 #[derive(Clone)]
-struct Keeping {
+#[pyclass(frozen, module = "forebay._forebay", name = "Cache")]
+pub(crate) struct Keeping {
     cache: Arc<Cache>,
     revalidates: bool,
+}
+
+#[pymethods]
+impl Keeping {
+    /// A directory, what it may hold, and whether the storage is asked before each read.
+    #[new]
+    fn new(py: Python<'_>, directory: PathBuf, limit_bytes: Option<u64>, revalidates: bool) -> PyResult<Self> {
+        let opened = py.detach(|| Cache::open(&directory, CacheOptions { limit_bytes, ..CacheOptions::default() }));
+        Ok(Self { cache: convert(py, opened)?, revalidates })
+    }
 }
 
 /// Samples with path and label.
@@ -33,7 +43,11 @@ pub(crate) struct Index {
     /// What it was scanned with, and what reads single samples.
     pub(crate) store: Arc<dyn Store>,
     keeping: Option<Keeping>,
+    /// Of a manifest: the names of its columns, the version that wrote it, the root it was made for.
+    written: Option<Written>,
 }
+
+type Written = (Vec<String>, Option<String>, Option<OsString>);
 
 impl Index {
     pub(crate) fn root(&self) -> &Path {
@@ -81,6 +95,16 @@ impl Index {
     }
 
     #[getter]
+    fn fingerprint(&self) -> String {
+        self.dataset.identity().fingerprint
+    }
+
+    #[getter]
+    fn written(&self) -> Option<Written> {
+        self.written.clone()
+    }
+
+    #[getter]
     fn memory_bytes(&self) -> usize {
         self.folder.memory_bytes()
     }
@@ -105,16 +129,27 @@ impl Index {
         (0..self.dataset.len()).map(|index| self.dataset.label(SampleId(index))).collect()
     }
 
+    /// The same samples, kept in a cache once they were read.
+    fn kept_in(&self, cache: &Keeping) -> Self {
+        let (folder, dataset) = (Arc::clone(&self.folder), Arc::clone(&self.dataset));
+        let (store, written) = (Arc::clone(&self.store), self.written.clone());
+        let kept = Self { folder, dataset, store, keeping: Some(cache.clone()), written };
+        Self { store: kept.cached(Arc::clone(&kept.store)), ..kept }
+    }
+
     fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
         let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
         let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
-        Ok(Self { folder: Arc::clone(&self.folder), dataset: Arc::new(selection), store, keeping })
+        let (folder, written) = (Arc::clone(&self.folder), self.written.clone());
+        Ok(Self { folder, dataset: Arc::new(selection), store, keeping, written })
     }
 }
 
-/// What lists a folder before there are settings, and its root: so many directories at a time where readers list them.
+/// Directories at a time where other processes list them.
+const MAX_READERS: usize = 8;
+
+/// What lists a folder before there are settings, and its root.
 fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
-    const MAX_READERS: usize = 8;
     if is_url(&root) {
         let options = StorageOptions::new(options.unwrap_or_default());
         let opened = py.detach(|| open_remote(&root, &options));
@@ -135,10 +170,8 @@ pub(crate) fn split_url(
     Ok((root.into_os_string(), options.into_iter().collect()))
 }
 
-/// Scans a folder. `accept` is the user's own test of a path, instead of the endings; `cache` is a directory, its limit,
-/// and whether the storage is asked before each read.
+/// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the constructor of a dataset has as many")]
 pub(crate) fn scan(
     py: Python<'_>,
     root: PathBuf,
@@ -147,16 +180,7 @@ pub(crate) fn scan(
     classes: Option<Vec<(String, u32)>>,
     accept: Option<Py<PyAny>>,
     storage_options: Options,
-    cache: Option<(PathBuf, Option<u64>, bool)>,
 ) -> PyResult<Index> {
-    // Before the scan, which may take minutes: a wrong directory is said at once.
-    let keeping = match cache {
-        Some((path, limit_bytes, revalidates)) => {
-            let opened = py.detach(|| Cache::open(&path, CacheOptions { limit_bytes, ..CacheOptions::default() }));
-            Some(Keeping { cache: convert(py, opened)?, revalidates })
-        }
-        None => None,
-    };
     let options = ScanOptions { extensions, allow_empty, classes };
     let mut call = accept.map(|accept| {
         move |path: &Path| {
@@ -171,9 +195,24 @@ pub(crate) fn scan(
         None => forebay::scan_folder(&store, &root, &options, None),
     });
     let folder = Arc::new(convert(py, scanned)?);
-    let mut index = Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping };
-    index.store = index.cached(Arc::clone(&index.store));
-    Ok(index)
+    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: None })
+}
+
+/// Opens a manifest. `root` overrides where its samples are.
+#[pyfunction]
+pub(crate) fn open_manifest(
+    py: Python<'_>,
+    path: PathBuf,
+    root: Option<PathBuf>,
+    storage_options: Options,
+) -> PyResult<Index> {
+    let options = StorageOptions::new(storage_options.unwrap_or_default());
+    let config = Config { io_threads: MAX_READERS, ..Config::default() };
+    let opened = py.detach(|| forebay::open_manifest(&path, root.as_deref(), &options, &config));
+    let (manifest, store) = convert(py, opened)?;
+    let written = (manifest.columns, manifest.written_by, manifest.recorded_root.map(PathBuf::into_os_string));
+    let folder = Arc::new(manifest.index);
+    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: Some(written) })
 }
 
 /// The directories below a root, sorted.

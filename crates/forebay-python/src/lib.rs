@@ -36,6 +36,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Array>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<index::Index>()?;
+    module.add_class::<index::Keeping>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<run::Batch>()?;
     module.add_class::<run::Run>()?;
@@ -43,6 +44,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
     module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;
+    module.add_function(wrap_pyfunction!(index::open_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(index::split_url, module)?)?;
     module.add_function(wrap_pyfunction!(index::scan, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::apply, module)?)?;

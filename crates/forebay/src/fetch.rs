@@ -10,6 +10,7 @@ use forebay_store::{Object, Stat};
 use crate::flight::Job;
 use crate::recover::{after_trouble, panicked};
 use crate::schedule::Shared;
+use crate::source::check;
 
 /// Reads until the stream stops, or until a read came back too late.
 pub(crate) fn run(shared: &Shared, seat: usize) {
@@ -65,6 +66,7 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scrat
     // The second of two reads does not wait for the first one, as it would in front of a cache.
     let store = if job.is_hedge { store.origin().unwrap_or(store) } else { store };
     let object = store.read(path, job.within, &mut allot)?;
+    check(&*shared.source.dataset, job.sample, object.stat)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
     let decode_bytes = shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0);
     Ok(Read { object, decode_bytes })

@@ -23,6 +23,7 @@
 //! ```
 
 mod assemble;
+mod callers;
 mod decode;
 mod defaults;
 mod deliver;
@@ -33,6 +34,7 @@ mod item;
 mod journal;
 mod limit;
 mod loader;
+mod manifest;
 mod mirror;
 mod overdue;
 mod provenance;
@@ -56,7 +58,8 @@ pub use mirror::{Doing, Filter, Mirror, Mirrored, Progress};
 pub use report::Report;
 pub use watch::Watch;
 
-pub use scan::{find_classes, scan_folder};
+pub use manifest::{Scanned, open_manifest, read_earlier, recorded_root, scan_manifest};
+pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
 pub use source::{Dataset, Open, Selection, Source, Storage, kind_of, open_remote, store_for};
 pub use stats::{StageStats, Stats, Verdict};
 
@@ -68,8 +71,10 @@ pub use forebay_decode::{
     Custom, Detail, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline,
     ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
-pub use forebay_format::{FolderIndex, IMAGE_EXTENSIONS, Note, ScanOptions};
+pub use forebay_format::{
+    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Manifest, Note, Picture, ScanOptions,
+};
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Local, Mount, MountKind, Readers,
-    Remote, StorageOptions, Store, Traffic, Verified, is_url, machine, split_url,
+    Remote, Replacement, StorageOptions, Store, Traffic, Verified, file_path, is_url, machine, split_url,
 };

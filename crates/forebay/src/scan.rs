@@ -3,16 +3,49 @@
 //! A directory is listed again after a pause where that may help: one hiccup must not end a scan of a million files.
 //! One that does not answer within its deadline ends the scan with its name; the thread that lists it is left alone.
 
-mod listers;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_core::{Error, Listing, Result, Retry};
+use forebay_core::{Error, Listing, Result, Retry, Version};
 use forebay_format::{Accept, FolderIndex, Scan, ScanOptions};
 use forebay_store::{Store, machine};
 
-use listers::Listers;
+use crate::callers::{Callers, Polled};
+
+/// How far a scan has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanProgress {
+    /// Directories are listed.
+    Listing {
+        /// Those that are done.
+        directories: u64,
+        /// Samples in them; of an object store, names that came so far.
+        samples: u64,
+    },
+    /// Sizes and times are asked for.
+    Examining {
+        /// Samples that are done.
+        done: u64,
+        /// Samples to do.
+        total: u64,
+    },
+    /// Samples are read.
+    Reading {
+        /// Samples that are done.
+        done: u64,
+        /// Samples to do.
+        total: u64,
+        /// Bytes that were read.
+        bytes: u64,
+    },
+}
+
+/// Is told how far a scan has come, several times a second.
+pub type WatchScan<'a> = dyn FnMut(ScanProgress) + 'a;
+
+/// How often whoever watches is told, when nothing comes.
+pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 
 /// The classes of a folder: the directories below it, sorted.
 pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<Vec<String>> {
@@ -33,8 +66,21 @@ pub fn scan_folder(
     scan_with(store, root, options, accept, max_threads(&**store), Retry::default())
 }
 
-/// Directories at a time.
-fn max_threads(store: &dyn Store) -> usize {
+/// The same, with what listings tell of each sample.
+pub(crate) fn scan_with_versions(
+    store: &Arc<dyn Store>,
+    root: &Path,
+    options: &ScanOptions,
+    watch: &mut WatchScan<'_>,
+) -> Result<(FolderIndex, Vec<Version>)> {
+    let retry = Retry::default();
+    let classes = classes_to_scan(store, root, options, retry)?;
+    let scan = Scan::new(root, &classes, options, None).keeping_versions();
+    drive(store, scan, max_threads(&**store), retry, watch)?.finish_with_versions()
+}
+
+/// Calls at a time.
+pub(crate) fn max_threads(store: &dyn Store) -> usize {
     /// Not fewer where there are few processors: a disk has to be waited for. What is in the page cache takes the same
     /// processor time with one thread as with eight (measured on two processors).
     const MIN_THREADS: usize = 4;
@@ -46,6 +92,18 @@ fn max_threads(store: &dyn Store) -> usize {
     }
 }
 
+fn classes_to_scan(
+    store: &Arc<dyn Store>,
+    root: &Path,
+    options: &ScanOptions,
+    retry: Retry,
+) -> Result<Vec<(String, u32)>> {
+    match &options.classes {
+        Some(classes) => Ok(classes.clone()),
+        None => Ok(classes_of(store, root, retry)?.into_iter().zip(0..).collect()),
+    }
+}
+
 fn scan_with(
     store: &Arc<dyn Store>,
     root: &Path,
@@ -54,35 +112,68 @@ fn scan_with(
     max_threads: usize,
     retry: Retry,
 ) -> Result<FolderIndex> {
-    let classes = match &options.classes {
-        Some(classes) => classes.clone(),
-        None => classes_of(store, root, retry)?.into_iter().zip(0..).collect(),
-    };
-    let mut scan = Scan::new(root, &classes, options, accept);
-    let sieve = scan.sieve();
-    let mut listers = Listers::new(store, max_threads, retry, move |listing| sieve.sift(&listing));
+    let classes = classes_to_scan(store, root, options, retry)?;
+    let scan = Scan::new(root, &classes, options, accept);
+    drive(store, scan, max_threads, retry, &mut |_| {})?.finish()
+}
+
+/// Lists what a scan asks for, until it asks for nothing more.
+fn drive<'a, 'b>(
+    store: &Arc<dyn Store>,
+    mut scan: Scan<'a, 'b>,
+    max_threads: usize,
+    retry: Retry,
+    watch: &mut WatchScan<'_>,
+) -> Result<Scan<'a, 'b>> {
+    let (sieve, lister) = (scan.sieve(), Arc::clone(store));
+    let mut callers =
+        Callers::new(max_threads, retry, store.keeps_deadlines(), move |errand: &forebay_format::Errand| {
+            lister.list(errand.as_ref()).map(|listing| sieve.sift(&listing))
+        });
+    let (mut directories, mut samples) = (0, 0);
     loop {
         // Enough that no thread waits for this one; the others stay in the order of the scan.
-        while listers.waiting() < 16 * max_threads
+        while callers.waiting() < 16 * max_threads
             && let Some(errand) = scan.next_errand()
         {
-            listers.ask(errand);
+            callers.ask(errand);
         }
-        let Some((errand, listed)) = listers.next()? else { return scan.finish() };
-        scan.give(errand, listed);
-        if scan.has_failed() {
-            listers.keep(|errand| scan.needs(errand));
+        match callers.poll(GLANCE)? {
+            Polled::Done(errand, listed) => {
+                directories += 1;
+                samples += listed.as_ref().map_or(0, |sifted| sifted.len() as u64);
+                scan.give(errand, listed);
+                if scan.has_failed() {
+                    callers.keep(|errand| scan.needs(errand));
+                }
+            }
+            Polled::Waiting => {}
+            Polled::End => return Ok(scan),
         }
+        // Pages of a directory that is not complete count, too.
+        let listed = store.traffic().map_or(0, |traffic| traffic.listed);
+        watch(ScanProgress::Listing { directories, samples: samples.max(listed) });
     }
 }
 
 /// Lists one directory.
 fn list(store: &Arc<dyn Store>, directory: &Path, retry: Retry) -> Result<Listing> {
-    let mut listers = Listers::new(store, 1, retry, |listing| listing);
-    listers.ask(PathBuf::from(directory));
-    match listers.next()? {
-        Some((_, listed)) => listed,
-        None => Err(Error::internal("a directory was asked for and not listed")),
+    let lister = Arc::clone(store);
+    once(store, directory, retry, move |directory| lister.list(directory))
+}
+
+/// Makes one call about a path, again where that may help, and comes back in time.
+pub(crate) fn once<T: Send + 'static>(
+    store: &Arc<dyn Store>,
+    path: &Path,
+    retry: Retry,
+    call: impl Fn(&Path) -> Result<T> + Send + Sync + 'static,
+) -> Result<T> {
+    let mut callers = Callers::new(1, retry, store.keeps_deadlines(), move |path: &PathBuf| call(path));
+    callers.ask(PathBuf::from(path));
+    match callers.next()? {
+        Some((_, done)) => done,
+        None => Err(Error::internal("a call was asked for and not made")),
     }
 }
 

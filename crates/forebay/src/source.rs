@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Config, DatasetIdentity, Epoch, Error, Isolate, Result, Retry, Rng, SampleId, hash_words};
+use forebay_core::{
+    Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Result, Retry, Rng, SampleId, hash_words,
+};
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
-    CacheStats, Isolated, Local, Mount, MountKind, Readers, Remote, StorageOptions, Store, Traffic, is_url, machine,
+    CacheStats, Isolated, Local, Mount, MountKind, Readers, Remote, Stat, StorageOptions, Store, Traffic, is_url,
+    machine,
 };
 
 use crate::defaults::Defaults;
@@ -30,8 +33,21 @@ pub trait Dataset: Send + Sync {
     }
     /// Its label.
     fn label(&self, sample: SampleId) -> i64;
+    /// What its object has to be, where that was written down.
+    fn expected(&self, _sample: SampleId) -> Option<Expected> {
+        None
+    }
     /// What a resume state is bound to.
     fn identity(&self) -> DatasetIdentity;
+}
+
+/// Whether what was read of a sample is what was written down about it.
+pub(crate) fn check(dataset: &dyn Dataset, sample: SampleId, stat: Stat) -> Result<()> {
+    let differs = dataset.expected(sample).and_then(|expected| expected.differs(stat.size_bytes, stat.mtime_ns));
+    match differs {
+        Some(what) => Err(Error::new(Kind::Stale, format!("is not what the manifest describes ({what})"))),
+        None => Ok(()),
+    }
 }
 
 impl Dataset for FolderIndex {
@@ -49,6 +65,10 @@ impl Dataset for FolderIndex {
 
     fn label(&self, sample: SampleId) -> i64 {
         FolderIndex::label(self, sample)
+    }
+
+    fn expected(&self, sample: SampleId) -> Option<Expected> {
+        FolderIndex::expected(self, sample)
     }
 
     fn identity(&self) -> DatasetIdentity {
@@ -91,6 +111,10 @@ impl Dataset for Selection {
 
     fn label(&self, sample: SampleId) -> i64 {
         self.base.label(self.base_of(sample))
+    }
+
+    fn expected(&self, sample: SampleId) -> Option<Expected> {
+        self.base.expected(self.base_of(sample))
     }
 
     fn identity(&self) -> DatasetIdentity {
@@ -157,6 +181,7 @@ impl Source {
                 let object = self
                     .store
                     .read(&path, Retry::default().deadline, &mut |size| Ok(Vec::with_capacity(size as usize)))?;
+                check(&*self.dataset, sample, object.stat)?;
                 self.pipeline.run(&object.bytes, &rng, &mut scratch).map(|(value, _)| value)
             }
         };

@@ -2,6 +2,7 @@
 
 mod cache;
 mod mirror;
+mod scan;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -205,7 +205,7 @@ fn wrong_usage_is_told_before_anything_is_done() {
         (["--threads", "0"], "0"),
         (["--include", "[a"], "expected a \"]\""),
         (["--storage-option", "hunter2hunter2"], "expected name=value"),
-        (["--storage-option", "key=hunter2"], "expected none for the directory"),
+        (["--storage-option", "key=hunter2"], "expected none for a directory"),
     ] {
         let ended = ends.call(&more);
         assert_eq!(ended.status, Status::Usage, "{more:?}: {}", ended.err);

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_core::{Error, Kind, Listing, Result, hash_words};
+use forebay_core::{Error, Kind, Listing, Result, Version, plain_etag, stamp_ns};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::list::{PaginatedListOptions, PaginatedListResult};
@@ -304,13 +304,15 @@ impl Call {
             for object in &page.result.objects {
                 match self.name(&object.location) {
                     Some(name) => {
-                        partial.listing.push(OsStr::new(name), false);
+                        partial.listing.push_object(OsStr::new(name), version_of(object));
                         partial.stats.push(Some(stat_of(object)));
                     }
                     // An object that stands for the directory itself.
                     None => partial.is_marked = true,
                 }
             }
+            let count = page.result.common_prefixes.len() + page.result.objects.len();
+            self.meters.listed.fetch_add(count as u64, Relaxed);
             has_progressed = true;
             partial.token = page.page_token;
             if partial.token.is_none() {
@@ -320,13 +322,14 @@ impl Call {
     }
 }
 
-/// Servers tell the time of a change in seconds. What stands in for the rest is made of the etag, so that two versions of
-/// one second are two.
+/// What a listing or an answer says of an object. Of the time whole seconds, as headers have no more.
+pub(super) fn version_of(meta: &ObjectMeta) -> Version {
+    let mtime_ns = meta.last_modified.timestamp().saturating_mul(1_000_000_000);
+    let etag = meta.e_tag.as_deref().map(plain_etag).filter(|etag| !etag.is_empty());
+    Version { size_bytes: Some(meta.size), mtime_ns: Some(mtime_ns), etag: etag.map(Box::from) }
+}
+
 pub(super) fn stat_of(meta: &ObjectMeta) -> Stat {
-    // Azure's listings have it without the quotes that its answers have.
-    let etag = meta.e_tag.as_deref().unwrap_or_default().trim_matches('"');
-    let words: Vec<_> = etag.bytes().map(u64::from).collect();
-    let fraction = if etag.is_empty() { 0 } else { (hash_words(&words) % 1_000_000_000) as i64 };
-    let seconds = meta.last_modified.timestamp();
-    Stat { size_bytes: meta.size, mtime_ns: seconds.saturating_mul(1_000_000_000).saturating_add(fraction) }
+    let Version { mtime_ns, etag, .. } = version_of(meta);
+    Stat { size_bytes: meta.size, mtime_ns: stamp_ns(mtime_ns.unwrap_or_default(), etag.as_deref()) }
 }

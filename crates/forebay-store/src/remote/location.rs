@@ -52,6 +52,12 @@ pub fn is_url(root: &Path) -> bool {
     root.to_str().and_then(scheme_of).is_some()
 }
 
+/// The directory that a `file://` URL names; `None` for everything else.
+pub fn file_path(root: &Path) -> Option<PathBuf> {
+    let text = root.to_str().filter(|text| text.starts_with("file://"))?;
+    Url::parse(text).ok()?.to_file_path().ok()
+}
+
 /// A bucket, container or server, and what the URL of a root said about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
@@ -193,6 +199,8 @@ mod tests {
             let error = Location::parse(Path::new(root)).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+        assert_eq!(file_path(Path::new("file:///a%20b/c")), Some(PathBuf::from("/a b/c")));
+        assert_eq!([file_path(Path::new("/a")), file_path(Path::new("s3://b/x"))], [None, None]);
         assert!(is_url(Path::new("s3://b")) && !is_url(Path::new("/s3://b")) && !is_url(Path::new("c:/x")));
     }
 }

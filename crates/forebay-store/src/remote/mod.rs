@@ -27,7 +27,7 @@ use client::{Place, Pool};
 use location::{Location, Protocol};
 
 use crate::store::{Allot, Object, Stat, Stop, Store};
-pub use location::is_url;
+pub use location::{file_path, is_url};
 pub use options::StorageOptions;
 pub use verify::Sum;
 pub(crate) use write::Upload;
@@ -42,6 +42,8 @@ pub struct Traffic {
     pub place: String,
     /// Requests sent.
     pub requests: u64,
+    /// Names that came in listings.
+    pub listed: u64,
     /// Bytes of objects that came, those of bodies that broke included.
     pub bytes: u64,
     /// Bodies that broke and were gone on with where they broke.
@@ -55,6 +57,7 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 struct Meters {
     requests: AtomicU64,
+    listed: AtomicU64,
     bytes: AtomicU64,
     resumed: AtomicU64,
     throttles: AtomicU64,
@@ -205,6 +208,7 @@ impl Store for Remote {
         Some(Traffic {
             place: self.place.location.base.clone(),
             requests: get(&meters.requests),
+            listed: get(&meters.listed),
             bytes: get(&meters.bytes),
             resumed: get(&meters.resumed),
             throttles: get(&meters.throttles),

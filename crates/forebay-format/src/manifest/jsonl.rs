@@ -1,0 +1,87 @@
+//! JSON lines: one object a line, with path and class or label, and whatever else is in it.
+
+use std::borrow::Cow;
+
+use forebay_core::{Error, Result, Version};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::rows::{Row, Rows, Wrong};
+use super::{Head, shown};
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    path: Cow<'a, str>,
+    #[serde(borrow, default)]
+    class: Option<Cow<'a, str>>,
+    #[serde(default)]
+    label: Option<i64>,
+    #[serde(default)]
+    size_bytes: Option<u64>,
+    #[serde(default)]
+    mtime_ns: Option<i64>,
+    #[serde(borrow, default)]
+    etag: Option<Cow<'a, str>>,
+}
+
+pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    let mut columns = Vec::new();
+    for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let place = format!("line {number}");
+        let parsed: Line<'_> = serde_json::from_slice(line).map_err(|error| explain(line, &place, &error))?;
+        if columns.is_empty() {
+            columns = names(line);
+        }
+        let version = Version {
+            size_bytes: parsed.size_bytes,
+            mtime_ns: parsed.mtime_ns,
+            etag: parsed.etag.as_deref().filter(|etag| !etag.is_empty()).map(Box::from),
+        };
+        let row =
+            Row { path: &parsed.path, class: parsed.class.as_deref(), label: parsed.label, version, content: None };
+        rows.push(row).map_err(|wrong| wrong.at(&place))?;
+    }
+    Ok(Head { columns, ..Head::default() })
+}
+
+fn names(line: &[u8]) -> Vec<String> {
+    match serde_json::from_slice(line) {
+        Ok(Value::Object(object)) => object.keys().cloned().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Which column it is that could not be read. Looked for when something is wrong, so that it costs nothing otherwise.
+fn explain(line: &[u8], place: &str, error: &serde_json::Error) -> Error {
+    let object = match serde_json::from_slice(line) {
+        Ok(Value::Object(object)) => object,
+        Ok(_) => return Error::config(format!("has no object in {place} (expected {{\"path\": …, \"class\": …}})")),
+        Err(error) => {
+            return Error::config(format!("is not JSON in {place}: {error}"))
+                .with_hint("expected one object a line; was it cut short? make it again");
+        }
+    };
+    for column in ["path", "class", "label", "size_bytes", "mtime_ns", "etag"] {
+        let is_text = matches!(column, "path" | "class" | "etag");
+        let expected = if is_text { "text" } else { "a whole number" };
+        let fits = |value: &Value| match column {
+            _ if is_text => value.is_string(),
+            "size_bytes" => value.is_u64(),
+            _ => value.is_i64(),
+        };
+        let wrong = match object.get(column) {
+            None if column == "path" => Wrong::new(column, format!("expected {expected}, got none")),
+            Some(value) if !fits(value) && (column == "path" || !value.is_null()) => {
+                Wrong::new(column, format!("expected {expected}, got {}", shown(&value.to_string())))
+            }
+            _ => continue,
+        };
+        return wrong.at(place);
+    }
+    Error::config(format!("is not understood in {place}: {error}"))
+}

@@ -1,0 +1,240 @@
+//! Rows become an index: each is checked, directories and classes are kept once.
+
+use std::collections::HashMap;
+
+use forebay_core::Version;
+
+use super::{Content, Facts, shown};
+use crate::index::FolderIndex;
+use std::path::Path;
+
+/// Longer than any path that Linux opens, and than any name of an object.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// One sample as the manifest has it.
+#[derive(Debug, Default)]
+pub(super) struct Row<'a> {
+    pub(super) path: &'a str,
+    pub(super) class: Option<&'a str>,
+    pub(super) label: Option<i64>,
+    pub(super) version: Version,
+    pub(super) content: Option<Content>,
+}
+
+/// A cell that is not what it has to be.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) column: String,
+    pub(super) message: String,
+    pub(super) hint: Option<&'static str>,
+}
+
+impl Wrong {
+    pub(super) fn new(column: &str, message: impl Into<String>) -> Self {
+        Self { column: column.to_owned(), message: message.into(), hint: None }
+    }
+
+    fn with_hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
+        self
+    }
+}
+
+/// What rows say of classes: the first one decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Class,
+    Label,
+    Both,
+}
+
+/// The rows so far.
+pub(super) struct Rows {
+    index: FolderIndex,
+    facts: Option<Vec<Facts>>,
+    told: Option<Told>,
+    directories: HashMap<Box<str>, u32>,
+    last_directory: (String, u32),
+    /// Classes in the order they were met: name, label if it was told. Their number stands in the index until the end.
+    classes: Vec<(String, Option<u32>)>,
+    by_name: HashMap<String, u32>,
+    by_label: HashMap<u32, u32>,
+    last_class: u32,
+}
+
+impl Rows {
+    pub(super) fn new(keeps_facts: bool) -> Self {
+        Self {
+            index: FolderIndex::default(),
+            facts: keeps_facts.then(Vec::new),
+            told: None,
+            directories: HashMap::new(),
+            last_directory: (String::new(), u32::MAX),
+            classes: Vec::new(),
+            by_name: HashMap::new(),
+            by_label: HashMap::new(),
+            last_class: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Whether all that is known is wanted.
+    pub(super) fn keeps_facts(&self) -> bool {
+        self.facts.is_some()
+    }
+
+    pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), Wrong> {
+        let path = checked(row.path)?;
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let class = self.class_of(row.class, row.label)?;
+        let directory = self.directory_of(directory);
+        self.index.push_sample(directory, class, name.as_bytes(), &row.version);
+        if let Some(facts) = &mut self.facts {
+            facts.push(Facts { version: row.version, content: row.content.map(Box::new) });
+        }
+        Ok(())
+    }
+
+    fn directory_of(&mut self, directory: &str) -> u32 {
+        if self.last_directory.1 != u32::MAX && self.last_directory.0 == directory {
+            return self.last_directory.1;
+        }
+        let number = match self.directories.get(directory) {
+            Some(number) => *number,
+            None => {
+                let number = self.index.push_path(Path::new(directory));
+                self.directories.insert(directory.into(), number);
+                number
+            }
+        };
+        self.last_directory.0.clear();
+        self.last_directory.0.push_str(directory);
+        self.last_directory.1 = number;
+        number
+    }
+
+    fn class_of(&mut self, class: Option<&str>, label: Option<i64>) -> Result<u32, Wrong> {
+        let told = match (class, label) {
+            (Some(_), Some(_)) => Told::Both,
+            (Some(_), None) => Told::Class,
+            (None, Some(_)) => Told::Label,
+            (None, None) => return Err(Wrong::new("class", "expected a class or a label, got neither")),
+        };
+        if *self.told.get_or_insert(told) != told {
+            let (column, what) = if class.is_some() { ("label", "a label") } else { ("class", "a class") };
+            return Err(Wrong::new(column, format!("expected {what} in every row or in none")));
+        }
+        let label = label.map(checked_label).transpose()?;
+        let found = match (class, label) {
+            (Some(class), _) if self.classes.get(self.last_class as usize).is_some_and(|last| last.0 == class) => {
+                Some(self.last_class)
+            }
+            (Some(class), _) => self.by_name.get(class).copied(),
+            (None, Some(label)) => self.by_label.get(&label).copied(),
+            (None, None) => None,
+        };
+        let Some(number) = found else { return self.add_class(class, label) };
+        let known = &self.classes[number as usize];
+        if known.1 != label {
+            let (class, expected) = (shown(&known.0), known.1.unwrap_or_default());
+            let message =
+                format!("expected {expected} as in earlier rows of class {class}, got {}", label.unwrap_or_default());
+            return Err(Wrong::new("label", message));
+        }
+        self.last_class = number;
+        Ok(number)
+    }
+
+    fn add_class(&mut self, class: Option<&str>, label: Option<u32>) -> Result<u32, Wrong> {
+        let number =
+            u32::try_from(self.classes.len()).map_err(|_| Wrong::new("class", "expected fewer than 2^32 classes"))?;
+        match (class, label) {
+            (Some(class), _) => {
+                self.by_name.insert(class.to_owned(), number);
+                self.classes.push((class.to_owned(), label));
+            }
+            (None, Some(label)) => {
+                self.by_label.insert(label, number);
+                self.classes.push((label.to_string(), Some(label)));
+            }
+            (None, None) => return Err(Wrong::new("class", "expected a class or a label, got neither")),
+        }
+        self.last_class = number;
+        Ok(number)
+    }
+
+    /// The index, without a root yet, and the facts. Classes are sorted; without labels, they are numbered in that order.
+    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<(FolderIndex, Vec<Facts>), Wrong> {
+        for (name, label) in empty_classes {
+            if self.by_name.contains_key(&name) {
+                return Err(Wrong::new(
+                    "class",
+                    format!("expected no rows of class {}, which is said to be empty", shown(&name)),
+                ));
+            }
+            self.classes.push((name, Some(label)));
+        }
+        let mut order: Vec<_> = (0..self.classes.len()).collect();
+        match self.told {
+            Some(Told::Label) => order.sort_by_key(|&number| self.classes[number].1),
+            _ => order.sort_by(|&one, &other| self.classes[one].0.cmp(&self.classes[other].0)),
+        }
+        let mut labels = vec![0; self.classes.len()];
+        let mut named = Vec::with_capacity(order.len());
+        for (position, number) in order.into_iter().enumerate() {
+            let (name, label) = &mut self.classes[number];
+            labels[number] = label.unwrap_or(position as u32);
+            named.push((std::mem::take(name), labels[number]));
+        }
+        self.index.set_classes(named, &labels);
+        self.index.finish();
+        Ok((self.index, self.facts.unwrap_or_default()))
+    }
+}
+
+/// A path below the root. Nothing of it may lead out.
+fn checked(path: &str) -> Result<&str, Wrong> {
+    let wrong = |what: &str| {
+        Wrong::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
+            .with_hint("paths are relative to the root: give the part that they have in common as root=…")
+    };
+    // As `find .` writes them.
+    let below = path.strip_prefix("./").unwrap_or(path);
+    if below.is_empty() {
+        return Err(wrong("nothing"));
+    }
+    if below.starts_with('/') {
+        return Err(wrong("an absolute one"));
+    }
+    if below.len() > MAX_PATH_BYTES {
+        return Err(wrong(&format!("one of {} bytes (at most {MAX_PATH_BYTES})", below.len())));
+    }
+    // Every row comes by here: once over its bytes, and the rest for those that have something odd.
+    let (mut start, bytes) = (0, below.as_bytes());
+    for end in 0..=bytes.len() {
+        match bytes.get(end) {
+            Some(0) => return Err(wrong("one with a NUL in it")),
+            None | Some(b'/') => match &bytes[start..end] {
+                b".." => return Err(wrong("one that leads out of it (..)")),
+                b"" if below.contains("://") => return Err(wrong("a URL")),
+                b"." | b"" => return Err(wrong("one with an empty part")),
+                _ => start = end + 1,
+            },
+            Some(_) => {}
+        }
+    }
+    Ok(below)
+}
+
+/// A size that was written as a whole number.
+pub(super) fn checked_size(size: i64) -> Result<u64, Wrong> {
+    u64::try_from(size).map_err(|_| Wrong::new("size_bytes", format!("expected at least 0, got {size}")))
+}
+
+fn checked_label(label: i64) -> Result<u32, Wrong> {
+    u32::try_from(label)
+        .map_err(|_| Wrong::new("label", format!("expected a whole number from 0 to {}, got {label}", u32::MAX)))
+}

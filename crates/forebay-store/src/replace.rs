@@ -1,0 +1,119 @@
+//! A file that is there whole, or as it was before: written beside its place, flushed to the disk, and renamed.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use forebay_core::{Result, Stage};
+
+use crate::hint::failed;
+
+/// The new content of a file. Dropped before it is committed, it leaves the file as it was, and nothing behind.
+#[derive(Debug)]
+pub struct Replacement {
+    path: PathBuf,
+    temporary: PathBuf,
+    /// `None` once it is committed.
+    file: Option<BufWriter<File>>,
+}
+
+impl Replacement {
+    /// Begins with nothing. The directory has to exist.
+    pub fn new(path: &Path) -> Result<Self> {
+        let mut name = OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = path.with_file_name(name);
+        let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let file = opened.map_err(|error| failed("created", &temporary, error).at_stage(Stage::Scan))?;
+        Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) })
+    }
+
+    /// Puts it in place of what was there. What is lost if the machine stops now is the old content or the new one's
+    /// name, never a part of it.
+    pub fn commit(mut self) -> Result<u64> {
+        let place = |error| failed("written", &self.path, error).at_stage(Stage::Scan);
+        let Some(file) = self.file.take() else { return Ok(0) };
+        let written = file.into_inner().map_err(io::IntoInnerError::into_error).and_then(|file| {
+            file.sync_all()?;
+            file.metadata().map(|metadata| metadata.len())
+        });
+        let renamed = written.and_then(|size_bytes| fs::rename(&self.temporary, &self.path).map(|()| size_bytes));
+        if renamed.is_err() {
+            self.remove();
+        }
+        let size_bytes = renamed.map_err(place)?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Not every file system has directories that can be flushed; the content is safe either way.
+        if let Ok(folder) = File::open(folder) {
+            let _flushed = folder.sync_all();
+        }
+        Ok(size_bytes)
+    }
+
+    fn remove(&self) {
+        // What cannot be removed is only in the way of its own process, and named so that its owner knows it.
+        let _removed = fs::remove_file(&self.temporary);
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().map_or(Ok(0), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), BufWriter::flush)
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            self.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_core::Kind;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        fs::read_dir(folder).unwrap().map(name).collect()
+    }
+
+    #[test]
+    fn the_old_content_stays_until_the_new_one_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        fs::write(&path, "old").unwrap();
+        let mut dropped = Replacement::new(&path).unwrap();
+        dropped.write_all(b"half of the n").unwrap();
+        dropped.flush().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        drop(dropped);
+        assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["a.parquet".to_owned()]));
+        let mut whole = Replacement::new(&path).unwrap();
+        whole.write_all(b"new").unwrap();
+        assert_eq!(whole.commit().unwrap(), 3);
+        assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["a.parquet".to_owned()]));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Replacement::new(&folder.path().join("none/a.parquet")).unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        let taken = folder.path().join("taken");
+        fs::create_dir(&taken).unwrap();
+        let mut replacement = Replacement::new(&taken).unwrap();
+        replacement.write_all(b"new").unwrap();
+        let error = replacement.commit().unwrap_err();
+        assert!(error.to_string().contains("could not be written"), "{error}");
+        assert_eq!(names(folder.path()), ["taken"]);
+    }
+}

@@ -1,0 +1,135 @@
+//! Manifests: made of a folder, by listing it once, examining its files and reading those that changed; and opened in
+//! place of a folder.
+
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::{Config, Error, Result, Retry, SampleId, Stage};
+use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest, write_manifest};
+use forebay_store::{Replacement, StorageOptions, Store, is_url};
+
+use crate::scan::{WatchScan, once, scan_with_versions};
+use crate::source::{open_remote, store_for};
+
+/// A folder as a manifest will have it.
+#[derive(Debug)]
+pub struct Scanned {
+    /// Its samples.
+    pub index: Arc<FolderIndex>,
+    /// What is known of each.
+    pub facts: Vec<Facts>,
+    /// What has changed since the earlier manifest, if there was one.
+    pub difference: Option<Difference>,
+    /// What could not be examined or read. Those samples are in the manifest all the same.
+    pub problems: Vec<(SampleId, Error)>,
+    /// Files that were read.
+    pub files_read: u64,
+    /// Their bytes.
+    pub bytes_read: u64,
+}
+
+/// Scans a folder for a manifest. Of what an earlier one (read with its facts) describes, only what changed is read, and
+/// that only if `deep` asks for a look into files at all.
+pub fn scan_manifest(
+    store: &Arc<dyn Store>,
+    root: &Path,
+    options: &ScanOptions,
+    deep: bool,
+    earlier: Option<&Manifest>,
+    watch: &mut WatchScan<'_>,
+) -> Result<Scanned> {
+    let (index, versions) = scan_with_versions(store, root, options, watch)?;
+    let index = Arc::new(index);
+    let mut facts: Vec<_> = versions.into_iter().map(|version| Facts { version, content: None }).collect();
+    let mut problems = work::examine(store, &index, &mut facts, watch)?;
+    let difference = earlier.map(|earlier| Difference::since(earlier, &index, &mut facts));
+    let (mut files_read, mut bytes_read) = (0, 0);
+    if deep {
+        let read = work::read(store, &index, &mut facts, &problems, watch)?;
+        (files_read, bytes_read) = (read.files, read.bytes);
+        problems.extend(read.problems);
+        problems.sort_by_key(|(sample, _)| *sample);
+    }
+    Ok(Scanned { index, facts, difference, problems, files_read, bytes_read })
+}
+
+impl Scanned {
+    /// Writes the manifest, in place of what is there; how many bytes. `root` is what will be looked for by those who
+    /// open it.
+    pub fn write(&self, path: &Path, root: &str) -> Result<u64> {
+        let mut file = Replacement::new(path)?;
+        write_manifest(&mut file, &self.index, &self.facts, root).map_err(|error| error.at_path(path))?;
+        file.commit()
+    }
+}
+
+/// A manifest, and the store that its samples are read from. Touches the manifest and nothing else.
+///
+/// `path` is a file or a URL: Parquet, CSV or JSON lines. `root` overrides what it says about where its samples are; then
+/// times and etags are not compared, because those of a copy are others. `options` are those of both URLs.
+pub fn open_manifest(
+    path: &Path,
+    root: Option<&Path>,
+    options: &StorageOptions,
+    config: &Config,
+) -> Result<(Manifest, Arc<dyn Store>)> {
+    let manifest = read(path, root, options, false)?;
+    let root = manifest.index.root();
+    let (store, plain) = match is_url(root) {
+        true => open_remote(root, options)?,
+        false => (store_for(root, config)?, root.to_owned()),
+    };
+    if plain != root {
+        return Err(Error::config("says that its root is a URL with options in it").at_path(path).with_hint(format!(
+            "give them in storage_options, and the root without them: root={:?}",
+            plain.to_string_lossy()
+        )));
+    }
+    Ok((manifest, store))
+}
+
+/// A manifest with all that it knows of its samples, to compare a folder with.
+pub fn read_earlier(path: &Path) -> Result<Manifest> {
+    read(path, None, &StorageOptions::default(), true)
+}
+
+fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts: bool) -> Result<Manifest> {
+    let (store, path) = match is_url(path) {
+        true => open_remote(path, options)?,
+        false => (store_for(path, &Config { io_threads: 1, ..Config::default() })?, path.to_owned()),
+    };
+    let retry = Retry::default();
+    let reader = Arc::clone(&store);
+    let object = once(&store, &path, retry, move |path| {
+        reader.read(path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)))
+    });
+    let object = object.map_err(|error| error.at_stage(Stage::Scan))?;
+    read_manifest(Bytes::from_owner(Held(object.bytes)), &path, root, keeps_facts)
+}
+
+/// An object's bytes, wherever they are.
+struct Held(forebay_store::Bytes);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The root as a manifest records it: a URL without its options, or an absolute path, so that it can be opened from
+/// anywhere.
+pub fn recorded_root(root: &Path) -> Result<String> {
+    let absolute: PathBuf = match is_url(root) {
+        true => root.to_owned(),
+        false => std::path::absolute(root).map_err(|error| Error::io("made absolute", error).at_path(root))?,
+    };
+    absolute.into_os_string().into_string().map_err(|root| {
+        Error::config("is a root that is not UTF-8, which a manifest cannot hold").at_path(Path::new(&root))
+    })
+}
+
+#[cfg(test)]
+mod tests;

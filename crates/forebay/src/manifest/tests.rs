@@ -1,0 +1,204 @@
+#![allow(clippy::disallowed_methods, reason = "a real tree")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use forebay_core::{Epoch, Kind, Listing};
+use forebay_decode::{Op, Pipeline};
+use forebay_store::testing::Scripted;
+use forebay_store::{Allot, Local, Object, Stat};
+
+use super::*;
+use crate::scan::ScanProgress;
+use crate::{Picture, Source};
+
+/// A picture of one pixel, of this colour.
+fn picture(colour: u8) -> Vec<u8> {
+    let head = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".as_slice();
+    [head, &[0; 24], &[colour, colour, colour, 0]].concat()
+}
+
+/// `count` pictures of five classes below `root`.
+fn plant(root: &Path, count: usize) -> Vec<PathBuf> {
+    let path = |number: usize| root.join(format!("class{}/{number:05}.bmp", number % 5));
+    let paths: Vec<_> = (0..count).map(path).collect();
+    for (number, path) in paths.iter().enumerate() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, picture(number as u8)).unwrap();
+    }
+    paths
+}
+
+/// A time that no file has by itself.
+fn touch(path: &Path, seconds: u64) {
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+fn scanned(store: &Arc<dyn Store>, root: &Path, deep: bool, earlier: Option<&Manifest>) -> Scanned {
+    scan_manifest(store, root, &ScanOptions::images(), deep, earlier, &mut |_| {}).unwrap()
+}
+
+fn names(index: &FolderIndex, samples: &[SampleId]) -> Vec<PathBuf> {
+    samples.iter().map(|sample| index.path(*sample)).collect()
+}
+
+#[test]
+fn after_ten_files_changed_ten_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));
+    let paths = plant(&root, 500);
+    let counted = Arc::new(Scripted::new(Local));
+    let store = Arc::clone(&counted) as Arc<dyn Store>;
+    let first = scanned(&store, &root, true, None);
+    assert_eq!((first.files_read, counted.total_reads(), first.bytes_read), (500, 500, 500 * 58));
+    assert!(first.problems.is_empty() && first.difference.is_none());
+    let content = first.facts[7].content.as_deref().unwrap();
+    let Picture { width, height, format } = content.picture.as_ref().unwrap();
+    assert_eq!((*width, *height, &**format), (1, 1, "BMP"));
+    assert!(first.write(&output, "/elsewhere").unwrap() > 1000);
+
+    let earlier = read_earlier(&output).unwrap();
+    assert_eq!(earlier.index.identity(), first.index.identity());
+    let same = scanned(&store, &root, true, Some(&earlier));
+    assert_eq!((same.files_read, counted.total_reads()), (0, 500));
+    assert!(same.difference.unwrap().is_empty());
+    assert_eq!(same.facts, first.facts);
+
+    // Another size, and the same size at another time.
+    for path in &paths[..5] {
+        fs::write(path, [picture(1), vec![0]].concat()).unwrap();
+    }
+    for path in &paths[5..10] {
+        touch(path, 1_000_000);
+    }
+    let changed = scanned(&store, &root, true, Some(&earlier));
+    assert_eq!((changed.files_read, counted.total_reads()), (10, 510));
+    let difference = changed.difference.as_ref().unwrap();
+    let mut expected = paths[..10].to_vec();
+    expected.sort();
+    assert_eq!(names(&changed.index, &difference.changed), expected);
+    assert!(difference.added.is_empty() && difference.deleted.is_empty());
+
+    let (new, gone) = (root.join("class3/new.bmp"), &paths[100]);
+    fs::write(&new, picture(3)).unwrap();
+    fs::remove_file(gone).unwrap();
+    changed.write(&output, "/elsewhere").unwrap();
+    let earlier = read_earlier(&output).unwrap();
+    let moved = scanned(&store, &root, true, Some(&earlier));
+    let difference = moved.difference.unwrap();
+    assert_eq!((moved.files_read, counted.total_reads()), (1, 511));
+    assert_eq!((names(&moved.index, &difference.added), difference.changed.len()), (vec![new], 0));
+    let gone = Path::new("/elsewhere").join(gone.strip_prefix(&root).unwrap());
+    assert_eq!(names(&earlier.index, &difference.deleted), [gone]);
+    // Without a look into files, what is known of them is kept.
+    let shallow = scanned(&store, &root, false, Some(&earlier));
+    assert_eq!(shallow.facts.iter().filter(|facts| facts.content.is_some()).count(), 499);
+    assert_eq!(counted.total_reads(), 511);
+}
+
+#[test]
+fn what_cannot_be_examined_or_read_is_a_problem_and_stays_a_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = plant(folder.path(), 20);
+    fs::write(&paths[3], b"<html>").unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("class1/link.bmp")).unwrap();
+    let store: Arc<dyn Store> = Arc::new(Local);
+    let scanned = scanned(&store, folder.path(), true, None);
+    assert_eq!((scanned.index.len(), scanned.files_read), (21, 19));
+    let problems: Vec<_> =
+        scanned.problems.iter().map(|(sample, error)| (scanned.index.path(*sample), error.kind())).collect();
+    let link = folder.path().join("class1/link.bmp");
+    assert_eq!(problems, [(link, Kind::NotFound), (paths[3].clone(), Kind::Undecodable)]);
+    let output = folder.path().join("m.parquet");
+    scanned.write(&output, "/r").unwrap();
+    assert_eq!(read_earlier(&output).unwrap().index.len(), 21);
+}
+
+/// Local files, of which some cannot be examined for a while, or ever.
+#[derive(Debug, Default)]
+struct Failing {
+    asked: Mutex<HashMap<PathBuf, u32>>,
+    /// How often a file fails before it does not.
+    times: u32,
+}
+
+impl Store for Failing {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        Local.read(path, within, allot)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        let asked = *self.asked.lock().unwrap().entry(path.to_owned()).and_modify(|count| *count += 1).or_insert(1);
+        match path.extension().is_some_and(|ending| ending == "bmp") && asked <= self.times {
+            true => Err(Error::io("examined", std::io::Error::from_raw_os_error(libc::EIO)).at_path(path)),
+            false => Local.stat(path),
+        }
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        Local.list(directory)
+    }
+}
+
+#[test]
+fn a_hiccup_of_any_file_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    plant(folder.path(), 300);
+    let (mut done, mut last) = (0, None);
+    let store: Arc<dyn Store> = Arc::new(Failing { times: 1, ..Failing::default() });
+    let watched = scan_manifest(&store, folder.path(), &ScanOptions::images(), false, None, &mut |at| {
+        if let ScanProgress::Examining { done: now, total } = at {
+            assert!(now >= done && now <= total);
+            (done, last) = (now, Some(total));
+        }
+    });
+    let watched = watched.unwrap();
+    assert!(watched.problems.is_empty());
+    assert!(watched.facts.iter().all(|facts| facts.version.size_bytes == Some(58)));
+    assert_eq!(last, Some(300));
+    assert!(done > 0);
+}
+
+#[test]
+fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));
+    let paths = plant(&root, 10);
+    let store: Arc<dyn Store> = Arc::new(Local);
+    scanned(&store, &root, false, None).write(&output, root.to_str().unwrap()).unwrap();
+    let away = folder.path().join("away");
+    fs::rename(&root, &away).unwrap();
+    let open = |root: Option<&Path>| {
+        let (manifest, store) = open_manifest(&output, root, &StorageOptions::default(), &Config::default()).unwrap();
+        Source::new(Arc::new(manifest.index), store, Pipeline::new(vec![Op::ToTensor]).unwrap())
+    };
+    let source = open(None);
+    assert_eq!(source.dataset.len(), 10);
+    let load = |source: &Source, sample| source.load(SampleId(sample), 0, Epoch(0)).map(drop);
+    assert_eq!(load(&source, 0).unwrap_err().kind(), Kind::NotFound);
+    fs::rename(&away, &root).unwrap();
+    for sample in 0..10 {
+        load(&source, sample).unwrap();
+    }
+    touch(&paths[0], 1_000_000);
+    let error = load(&source, 0).unwrap_err();
+    assert_eq!((error.kind(), error.path(), error.is_transient()), (Kind::Stale, Some(&*paths[0]), false));
+    assert!(
+        error.to_string().contains("is not what the manifest describes (its modification time moved by"),
+        "{error}"
+    );
+    assert!(error.hint().contains("forebay scan"));
+    fs::write(&paths[5], [picture(1), vec![0]].concat()).unwrap();
+    let error = load(&source, 1).unwrap_err();
+    assert!(error.to_string().contains("(expected 58 bytes, got 59)"), "{error}");
+    // A copy has other times; another size is another file.
+    let copy = folder.path().join("copy");
+    plant(&copy, 10);
+    let source = open(Some(&copy));
+    load(&source, 0).unwrap();
+    fs::write(copy.join("class0/00000.bmp"), [picture(1), vec![0]].concat()).unwrap();
+    assert_eq!(load(&source, 0).unwrap_err().kind(), Kind::Stale);
+}

@@ -1,0 +1,248 @@
+//! What is asked of each sample for a manifest, by several threads at a time: its size and time, and a look into it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{Error, Expected, Kind, Result, Retry, SampleId, Stage, stamp_ns};
+use forebay_decode::Decoders;
+use forebay_format::{Content, Facts, FolderIndex, Picture, ScanOptions, content_hash};
+use forebay_store::{Stat, Store};
+
+use crate::callers::{Callers, Polled};
+use crate::scan::{GLANCE, ScanProgress, WatchScan, max_threads};
+
+/// Files that one thread examines in a row: handing over each takes longer than examining it.
+const CHUNK: u64 = 128;
+/// Storage that does not give so many files is down: that is one problem and not a million.
+const MAX_OF_STORAGE: usize = 100;
+
+/// Samples that follow each other.
+#[derive(Clone)]
+struct Chunk {
+    first: u64,
+    count: u64,
+    /// Of the first one.
+    path: PathBuf,
+}
+
+impl AsRef<Path> for Chunk {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+type Problems = Vec<(SampleId, Error)>;
+
+/// Asks for size and time of every sample that the listing did not tell them of.
+pub(super) fn examine(
+    store: &Arc<dyn Store>,
+    index: &Arc<FolderIndex>,
+    facts: &mut [Facts],
+    watch: &mut WatchScan<'_>,
+) -> Result<Problems> {
+    let mut problems = Vec::new();
+    if facts.iter().all(|facts| facts.version.size_bytes.is_some()) {
+        return Ok(problems);
+    }
+    let (threads, total) = (max_threads(&**store), index.len());
+    let (asked, names) = (Arc::clone(store), Arc::clone(index));
+    let mut callers = Callers::new(threads, Retry::default(), store.keeps_deadlines(), move |chunk: &Chunk| {
+        // One that is asked for alone failed before: the callers try it again, with pauses.
+        if chunk.count == 1 {
+            return asked.stat(&chunk.path).map(|stat| vec![Ok(stat)]);
+        }
+        let mut path = PathBuf::new();
+        let samples = chunk.first..chunk.first + chunk.count;
+        Ok(samples
+            .map(|sample| {
+                names.write_path(SampleId(sample), &mut path);
+                asked.stat(&path)
+            })
+            .collect::<Vec<Result<Stat>>>())
+    });
+    let (mut next, mut again, mut done) = (0, Vec::new(), 0);
+    loop {
+        while callers.waiting() < 4 * threads {
+            let (first, count) = match again.pop() {
+                Some(sample) => (sample, 1),
+                None if next < total => {
+                    let first = next;
+                    next = total.min(first + CHUNK);
+                    (first, next - first)
+                }
+                None => break,
+            };
+            callers.ask(Chunk { first, count, path: index.path(SampleId(first)) });
+        }
+        match callers.poll(GLANCE)? {
+            Polled::Done(chunk, Ok(stats)) => {
+                for (sample, stat) in (chunk.first..).zip(stats) {
+                    match stat {
+                        Ok(Stat { size_bytes, mtime_ns }) => {
+                            let version = &mut facts[sample as usize].version;
+                            (version.size_bytes, version.mtime_ns) = (Some(size_bytes), Some(mtime_ns));
+                            done += 1;
+                        }
+                        Err(error) if error.is_transient() => again.push(sample),
+                        Err(error) => {
+                            report(&mut problems, index, sample, error)?;
+                            done += 1;
+                        }
+                    }
+                }
+            }
+            // A whole chunk that came too late: each of its files may be the one.
+            Polled::Done(chunk, Err(_)) if chunk.count > 1 => again.extend(chunk.first..chunk.first + chunk.count),
+            Polled::Done(chunk, Err(error)) => {
+                report(&mut problems, index, chunk.first, error)?;
+                done += 1;
+            }
+            Polled::Waiting => {}
+            Polled::End if again.is_empty() => break,
+            Polled::End => {}
+        }
+        watch(ScanProgress::Examining { done, total });
+    }
+    problems.sort_by_key(|(sample, _)| *sample);
+    Ok(problems)
+}
+
+/// Notes a problem, unless it is one too many of the storage's own.
+fn report(problems: &mut Problems, index: &FolderIndex, sample: u64, error: Error) -> Result<()> {
+    let error = error.at_path(&index.path(SampleId(sample))).at_stage(Stage::Scan);
+    if !error.is_sample_local() {
+        return Err(error);
+    }
+    let is_of_storage = |error: &Error| matches!(error.kind(), Kind::Unavailable | Kind::Timeout | Kind::Exhausted);
+    if is_of_storage(&error) && problems.iter().filter(|(_, error)| is_of_storage(error)).count() >= MAX_OF_STORAGE {
+        return Err(error);
+    }
+    problems.push((SampleId(sample), error));
+    Ok(())
+}
+
+/// A sample to look into.
+#[derive(Clone)]
+struct Look {
+    sample: u64,
+    path: PathBuf,
+    expected: Expected,
+}
+
+impl AsRef<Path> for Look {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// What looking into samples gave.
+pub(super) struct Read {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) problems: Problems,
+}
+
+/// Reads every sample of which the content is not known, except those that are known to be a problem.
+pub(super) fn read(
+    store: &Arc<dyn Store>,
+    index: &Arc<FolderIndex>,
+    facts: &mut [Facts],
+    known: &Problems,
+    watch: &mut WatchScan<'_>,
+) -> Result<Read> {
+    let is_known = |sample: u64| known.binary_search_by_key(&sample, |(known, _)| known.0).is_ok();
+    let samples: Vec<u64> =
+        (0..index.len()).filter(|&sample| facts[sample as usize].content.is_none() && !is_known(sample)).collect();
+    let total = samples.len() as u64;
+    let (threads, reader) = (reads_at_a_time(&**store), Arc::clone(store));
+    let retry = Retry::default();
+    let mut callers =
+        Callers::new(threads, retry, store.keeps_deadlines(), move |look: &Look| look_into(&*reader, look, retry));
+    let mut samples = samples.into_iter();
+    let mut read = Read { files: 0, bytes: 0, problems: Vec::new() };
+    let mut done = 0;
+    loop {
+        while callers.waiting() < 2 * threads
+            && let Some(sample) = samples.next()
+        {
+            let version = &facts[sample as usize].version;
+            let stamp = version.mtime_ns.map(|mtime_ns| stamp_ns(mtime_ns, version.etag.as_deref()));
+            let expected =
+                Expected { size_bytes: version.size_bytes, stamp_ns: stamp, by_etag: version.etag.is_some() };
+            callers.ask(Look { sample, path: index.path(SampleId(sample)), expected });
+        }
+        match callers.poll(GLANCE)? {
+            Polled::Done(look, looked) => {
+                done += 1;
+                match looked {
+                    Ok((content, size_bytes)) => {
+                        facts[look.sample as usize].content = Some(Box::new(content));
+                        read.bytes += size_bytes;
+                        read.files += 1;
+                    }
+                    Err(error) => report(&mut read.problems, index, look.sample, error)?,
+                }
+            }
+            Polled::Waiting => {}
+            Polled::End => return Ok(read),
+        }
+        watch(ScanProgress::Reading { done, total, bytes: read.bytes });
+    }
+}
+
+/// Files in memory at a time, too. Far away, most of the time of a read is waiting.
+fn reads_at_a_time(store: &dyn Store) -> usize {
+    const MAX_REMOTE: usize = 32;
+    match store.traffic() {
+        Some(_) => store.max_calls().unwrap_or(MAX_REMOTE).min(MAX_REMOTE),
+        None => max_threads(store),
+    }
+}
+
+fn look_into(store: &dyn Store, look: &Look, retry: Retry) -> Result<(Content, u64)> {
+    let read =
+        || store.read(&look.path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)));
+    let mut object = read()?;
+    if let Some(what) = look.expected.differs(object.stat.size_bytes, object.stat.mtime_ns) {
+        return Err(Error::new(Kind::Changed, format!("changed while the folder was scanned ({what})")));
+    }
+    let is_image = look.path.file_name().is_some_and(|name| ScanOptions::images().has_extension(name));
+    let mut header = Decoders::default().header(&object.bytes);
+    if header.is_err() && is_image {
+        // A decode error is guilty of nothing until one fresh read agrees.
+        object = read()?;
+        header = Decoders::default().header(&object.bytes);
+    }
+    let picture = match header {
+        Ok(header) => Some(Picture { width: header.width, height: header.height, format: header.format.name().into() }),
+        Err(error) if is_image => return Err(error.at_stage(Stage::Decode)),
+        Err(_) => None,
+    };
+    Ok((Content { xxh3: content_hash(&object.bytes), picture }, object.stat.size_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_that_is_down_is_one_problem_and_missing_files_are_many() {
+        let index = {
+            let mut listing = forebay_core::Listing::new((0, 0));
+            listing.push(std::ffi::OsStr::new("1.jpg"), false);
+            let options = ScanOptions { classes: Some(vec![("cat".to_owned(), 0)]), ..ScanOptions::images() };
+            forebay_format::scan(Path::new("/r"), &options, &|_| Ok(listing.clone()), None).unwrap()
+        };
+        let mut problems = Vec::new();
+        for _ in 0..10 * MAX_OF_STORAGE {
+            report(&mut problems, &index, 0, Error::new(Kind::NotFound, "is gone")).unwrap();
+        }
+        let mut down = || report(&mut problems, &index, 0, Error::new(Kind::Unavailable, "is down"));
+        for _ in 0..MAX_OF_STORAGE {
+            down().unwrap();
+        }
+        assert_eq!(down().unwrap_err().path(), Some(Path::new("/r/cat/1.jpg")));
+        let config = Error::config("is wrong");
+        assert!(report(&mut problems, &index, 0, config).is_err(), "what concerns every file ends it");
+    }
+}
