@@ -304,7 +304,7 @@ class PythonLoader:
         if kind == "inline":
             return InlineCrew()
         if kind == "threads":
-            return ThreadCrew(policy.deadline_seconds)
+            return ThreadCrew(policy.deadline_seconds, policy.memory_budget)
         if self._resting:
             return self._resting.pop()
         return spare.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)

@@ -42,7 +42,8 @@ class DataLoader:
       disks, 120 and 6 on network and FUSE mounts. Python datasets: no deadline, and 3 retries of errors that may pass
       (`EIO`, `ESTALE`, …)
     - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
-    - `memory_budget`: bytes or text like `"8GiB"`; native: a quarter of the available memory by default
+    - `memory_budget`: bytes or text like `"8GiB"` that what is prepared ahead may take; by default a quarter of the
+      available memory
     - `seed`: the key of order and augmentation. Native: `generator.initial_seed()` if a generator is given. Python
       datasets: every sample is seeded by (seed, epoch, index), whatever the workers; without it there are torch's
       streams
@@ -56,7 +57,8 @@ class DataLoader:
     Only for Python datasets:
 
     - `workers`: `"processes"`, `"threads"`, or `"auto"` (default): threads where Python runs without a GIL
-    - `max_worker_memory`: bytes or text; a worker process that grows beyond it is replaced between two samples
+    - `max_worker_memory`: bytes or text; a worker process that grows beyond it is replaced between two samples, and the
+      batch at hand is made again
     - `snapshot_every_n_steps`: how often workers tell the state of a dataset that has one (`state_dict`)
 
     Only native:

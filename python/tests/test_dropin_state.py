@@ -116,6 +116,22 @@ def test_states_may_be_told_seldom(every: int) -> None:
         assert [batch.tolist() for batch in again] == expected, step
 
 
+@pytest.mark.parametrize("every", [0, 1, 4, 100])
+@pytest.mark.parametrize("batch_size", [None, 2])
+@pytest.mark.parametrize("kind", [{"workers": "threads"}, {"workers": "processes"}], ids=str)
+def test_a_dataset_with_a_state_goes_on_after_the_end(kind: Any, batch_size: int | None, every: int) -> None:
+    arguments = {"batch_size": batch_size, "num_workers": 2, "persistent_workers": True, **kind}
+    loader = fb.DataLoader(datasets.Counting(23), snapshot_every_n_steps=every, **arguments)
+    assert sum(batch.numel() for batch in loader) == 23
+    state = through_json(loader.state_dict())
+    expected = [batch.tolist() for batch in loader]
+    again = fb.DataLoader(datasets.Counting(23), snapshot_every_n_steps=every, **arguments)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == expected
+    for one in (loader, again):
+        one.close()
+
+
 @pytest.mark.parametrize("kind", [{}, THREADS], ids=["caller", "threads"])
 @pytest.mark.parametrize("order", list(ORDERS))
 def test_at_its_end_a_pass_is_over_and_the_next_one_is_the_next(order: str, kind: dict[str, Any]) -> None:
