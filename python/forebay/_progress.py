@@ -140,10 +140,7 @@ class Progress:
     def finish(self) -> None:
         """The pass came to its end."""
         self.is_finished = True
-        if self.states_now is not None and self.has_states:
-            self.where.shards = dict(zip(self.shards, self.states_now(), strict=True))
-            self.states_now = None
-        elif self._is_sparse:
+        if self._is_sparse:
             self._since, self._snapshot = 0, self.where.copy()
 
     def state(self) -> dict[str, Any]:

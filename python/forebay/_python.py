@@ -312,6 +312,8 @@ class PythonLoader:
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
         living = self._living()
+        if self._progress is None or self._progress.is_finished:
+            self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
         if self._progress is not None and living and living[-1].progress is self._progress:
             told = living[-1].state()
         elif self._progress is not None:

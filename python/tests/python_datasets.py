@@ -152,6 +152,26 @@ class StatefulStream(Stream):
         return Counter(range(values[0], values[-1] + 1) if values else range(0))  # type: ignore[return-value]
 
 
+class Remembering(data.IterableDataset[int]):
+    """Its state is the very list that it goes on with."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+        self.given: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        for number in range(len(self.given), self.sizes[0 if info is None else info.id]):
+            self.given.append(number)
+            yield number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = state["given"]
+
+
 class Counting(data.Dataset[torch.Tensor]):
     """Map-style, with a state: how many samples each worker's copy has made is what they are."""
 

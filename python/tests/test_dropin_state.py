@@ -157,6 +157,56 @@ def test_a_state_of_a_loop_that_was_left_is_still_there() -> None:
     assert [batch.tolist() for batch in again] == [[6, 7], [8]]
 
 
+@pytest.mark.parametrize("make", [datasets.Stream, datasets.StatefulStream, datasets.Remembering])
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1, "workers": "threads"}], ids=["caller", "thread"])
+def test_a_stream_whose_loop_was_left_goes_on(make: Callable[..., Any], kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(make(12), batch_size=2, **kind)
+    for step, batch in enumerate(loader):
+        if step == 2:
+            break
+    assert batch.tolist() == [4, 5]
+    again = fb.DataLoader(make(12), batch_size=2, **kind)
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [[6, 7], [8, 9], [10, 11]]
+
+
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1, "workers": "threads"}, PROCESSES], ids=str)
+def test_a_state_that_was_taken_does_not_change_any_more(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(datasets.Remembering(8, 0), batch_size=2, **kind)
+    passed = iter(loader)
+    next(passed)
+    state = loader.state_dict()
+    taken = json.dumps(state)
+    rest = [batch.tolist() for batch in passed]
+    assert json.dumps(state) == taken
+    again = fb.DataLoader(datasets.Remembering(8, 0), batch_size=2, **kind)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == rest
+    assert json.dumps(state) == taken
+
+
+def test_a_dataset_that_tells_the_process_s_random_numbers_does_not_repeat_an_order() -> None:
+    class Telling(datasets.Noisy):
+        def state_dict(self) -> dict[str, Any]:
+            return {"torch": torch.random.get_rng_state()}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            torch.random.set_rng_state(state["torch"])
+
+    def epochs(loader: Any, count: int) -> list[Any]:
+        return [[batch[0].tolist() for batch in loader] for _ in range(count)]
+
+    torch.manual_seed(0)
+    expected = epochs(fb.DataLoader(Telling(9), shuffle=True), 4)
+    torch.manual_seed(0)
+    loader = fb.DataLoader(Telling(9), shuffle=True)
+    begun = epochs(loader, 2)
+    again = fb.DataLoader(Telling(9), shuffle=True)
+    again.load_state_dict(loader.state_dict())
+    torch.manual_seed(77)
+    assert begun + epochs(again, 2) == expected
+
+
 def test_what_came_before_its_turn_does_not_come_again() -> None:
     loader = fb.DataLoader(range(12), num_workers=3, workers="threads", in_order=False)
     passed = iter(loader)

@@ -127,7 +127,11 @@ class Fetcher:
 
     def is_resumable(self) -> bool:
         """Whether another worker can go on without drawing everything again."""
-        return self._stream is None or is_stateful(self._stream.iterator) or is_stateful(self._dataset)
+        return self._stream is None or self.is_telling()
+
+    def is_telling(self) -> bool:
+        """Whether the dataset or its iterator says itself where it is."""
+        return is_stateful(self._dataset) or (self._stream is not None and is_stateful(self._stream.iterator))
 
     def _add_state(self, result: Result) -> None:
         try:

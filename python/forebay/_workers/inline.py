@@ -20,6 +20,8 @@ class InlineCrew:
         self._jobs: dict[int, Job] = {}
         self._infos: dict[int, Any] = {}
         self._fetchers: dict[int, Fetcher] = {}
+        # Where those were that nobody has to ask any more.
+        self._known: dict[int, Any] = {}
         self._tasks: deque[Task] = deque()
         self._hand: tuple[Task, int, float] | None = None
 
@@ -34,7 +36,7 @@ class InlineCrew:
 
     def _begin(self, states: list[Any] | None) -> None:
         self._tasks.clear()
-        self._fetchers = {}
+        self._fetchers, self._known = {}, {}
         for place, (shard, job) in enumerate(self._jobs.items()):
             with role.in_thread(self._infos[shard]):
                 self._fetchers[shard] = Fetcher(job, shard, states[place] if states else None, self._note)
@@ -69,8 +71,9 @@ class InlineCrew:
         self._begin(states)
 
     def shard_states(self) -> list[Any]:
-        """Where each shard is now."""
-        return [fetcher.state() for fetcher in self._fetchers.values()]
+        """Where each shard is now; after the end of a pass, too, whichever way it ended."""
+        told = [self._known.get(shard) or self._fetchers[shard].state() for shard in self._jobs]
+        return copy.deepcopy(told)  # what a dataset tells may be what it goes on with
 
     def in_flight(self) -> list[dict[str, Any]]:
         if self._hand is None:
@@ -91,8 +94,12 @@ class InlineCrew:
         return {"kind": "inline", "restarts": 0, "recycled": 0, "workers": []}
 
     def close(self) -> None:
+        """Lets the iterators go, but for those that say themselves where they are: they are asked when it is wanted."""
         self._tasks.clear()
-        self._fetchers = {}
+        known = {shard: fetcher.state() for shard, fetcher in self._fetchers.items() if not fetcher.is_telling()}
+        self._known |= known
+        for shard in known:
+            del self._fetchers[shard]
 
 
 def index_at(job: Job, task: Task, position: int, fetcher: Fetcher | None = None) -> Any:

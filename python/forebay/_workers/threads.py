@@ -6,6 +6,7 @@ that only it has in hand: then the run ends with the error.
 """
 
 import atexit
+import copy
 import os
 import queue
 import sys
@@ -149,6 +150,7 @@ def _work_on(desk: _Desk, outbox: "queue.SimpleQueue[tuple[int, _Desk, Result]]"
             try:
                 with role.in_thread(info):
                     result = desk.fetcher.fetch(message)
+                result.state = copy.deepcopy(result.state)  # what a dataset tells may be what it goes on with
             except BaseException as error:  # SystemExit and its like must not end a worker unnoticed
                 text = "".join(traceback.format_exception(error))
                 result = Result(message.number, desk.shard, Raised(error, text))
