@@ -152,7 +152,7 @@ class Books:
 
 # Of a Python dataset: the registry's are about files that forebay reads itself.
 _OWN_HINTS = {
-    "undecodable": "the dataset's code refused the sample: the detail says where; repair or leave out the sample",
+    "undecodable": "the dataset could not decode the file: the detail says where; repair it, or leave out the sample",
     "exhausted": "the machine ran out of memory, descriptors or disk: see the message",
     "not_found": "the dataset names a file that is not there: was it moved or deleted?",
     "timeout": "the sample's code is slow or stuck, the detail says where; raise `deadline_seconds` if it is only slow",

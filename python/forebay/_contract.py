@@ -3,7 +3,7 @@
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,33 +96,19 @@ def check_context(value: Any, num_workers: int) -> Any:
         raise ConfigError(str(error)) from None
 
 
-def sign(
-    dataset: Any,
-    *,
-    batch_size: Any,
-    shuffle: Any,
-    sampler: Iterable[Any] | None,
-    batch_sampler: Iterable[Any] | None,
-    num_workers: Any,
-    collate_fn: Callable[[Any], Any] | None,
-    drop_last: Any,
-    timeout: Any,
-    multiprocessing_context: Any,
-    generator: Any,
-    prefetch_factor: Any,
-    persistent_workers: Any,
-    wants_torch: bool,
-    place: tuple[int, int] | None,
-    seed: int | None,
-) -> Contract:
+def sign(given: _settings.Settings, *, wants_torch: bool, place: tuple[int, int] | None, seed: int | None) -> Contract:
     """Checks the arguments as torch does, and completes them."""
-    count, timeout, prefetch_factor = check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
-    context = check_context(multiprocessing_context, count)
+    count, timeout, prefetch_factor = check_workers(
+        given.num_workers, given.timeout, given.prefetch_factor, given.persistent_workers
+    )
+    context = check_context(given.multiprocessing_context, count)
+    dataset, sampler, batch_sampler, collate_fn = given.dataset, given.sampler, given.batch_sampler, given.collate_fn
+    batch_size, drop_last = given.batch_size, given.drop_last
     check_dataset(dataset)
     iterable = is_iterable(dataset)
     if iterable:
-        _check_iterable(dataset, shuffle, sampler, batch_sampler)
-    shuffle = bool(shuffle)
+        _check_iterable(dataset, given.shuffle, sampler, batch_sampler)
+    shuffle = bool(given.shuffle)
     if sampler is not None and shuffle:
         raise ConfigError("sampler option is mutually exclusive with shuffle")
     is_own_order = sampler is None and batch_sampler is None
@@ -138,7 +124,7 @@ def sign(
     if batch_size is not None:
         _check_batch_size(batch_size, drop_last)
     if sampler is None:
-        sampler = _sampler(dataset, iterable, shuffle, generator, wants_torch, place, bool(drop_last), seed)
+        sampler = _sampler(dataset, iterable, shuffle, given.generator, wants_torch, place, bool(drop_last), seed)
     if batch_size is not None and batch_sampler is None:
         make = _torch_data.batches if wants_torch else _samplers.BatchSampler
         batch_sampler = make(sampler, batch_size, bool(drop_last))
@@ -154,8 +140,8 @@ def sign(
         drop_last=drop_last,
         timeout=timeout,
         prefetch_factor=prefetch_factor,
-        persistent_workers=persistent_workers,
-        generator=generator,
+        persistent_workers=given.persistent_workers,
+        generator=given.generator,
         multiprocessing_context=context,
         is_iterable=iterable,
         is_own_order=is_own_order,

@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from forebay import _notice, _numpy, _pipeline, _settings, _storage, _torch
 from forebay._delivery import Delivery
@@ -25,98 +25,44 @@ class NativeLoader:
     effect, and batches always come in order.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
-        num_workers: int | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
-        *,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-        on_error: Literal["raise", "replace", "skip"] = "raise",
-        max_failures: int | float | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        deadline_seconds: float | None = None,
-        stall_seconds: float = 30.0,
-        retries: int | None = None,
-        memory_budget: int | str | None = None,
-        seed: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        workers: Literal["auto", "processes", "threads"] = "auto",
-        output: Literal["auto", "torch", "numpy"] | None = None,
-        io_threads: int | None = None,
-        with_ids: bool = False,
-        isolate: Literal["auto", "always", "never"] = "auto",
-        hedge: float | str | None = None,
-        max_lost_threads: int = 256,
-        device: Any = None,
-        dtype: Any = None,
-        memory_format: Any = None,
-        decode: Literal["faithful", "fast"] = "faithful",
-    ) -> None:
-        self._order = _settings.Order(batch_size, bool(shuffle), sampler, batch_sampler, bool(drop_last))
-        cpu_threads = _settings.check_workers(num_workers, prefetch_factor, persistent_workers, timeout)
-        _settings.choice("workers", workers, "auto", "threads")
-        _settings.optional_callable("worker_init_fn", worker_init_fn)
-        _settings.optional_callable("collate_fn", collate_fn)
-        self._patience = _settings.Patience.of(stall_seconds, timeout)
-        self._folder, self._base = _unwrap(dataset)
+    def __init__(self, given: _settings.Settings) -> None:
+        self._order = _settings.Order(
+            given.batch_size, bool(given.shuffle), given.sampler, given.batch_sampler, bool(given.drop_last)
+        )
+        cpu_threads = _settings.check_workers(
+            given.num_workers, given.prefetch_factor, given.persistent_workers, given.timeout
+        )
+        _settings.choice("workers", given.workers, "auto", "threads")
+        _settings.optional_callable("worker_init_fn", given.worker_init_fn)
+        _settings.optional_callable("collate_fn", given.collate_fn)
+        self._patience = _settings.Patience.of(given.stall_seconds, given.timeout)
+        self._folder, self._base = _unwrap(given.dataset)
         is_remote = _storage.is_url(self._folder.root)
-        self._ahead = _settings.prefetch_batches(prefetch_factor, cpu_threads, batch_size or 1, is_remote)
+        batch_size = given.batch_size or 1
+        self._ahead = _settings.prefetch_batches(given.prefetch_factor, cpu_threads, batch_size, is_remote)
         self._made_with = _parts(self._base)
-        wants_torch = _settings.output_module(output) == "torch"
-        self._form = _settings.Form.of(dtype, memory_format, decode, wants_torch)
-        options: dict[str, Any] = {
-            "batch_size": batch_size or 1,
-            "shuffle": self._order.shuffle,
-            "drop_last": self._order.drop_last,
-            "seed": _settings.seed(seed, generator),
-            "cpu_threads": cpu_threads,
-            "io_threads": None if io_threads is None else _settings.whole("io_threads", io_threads, least=1),
-            "prefetch_batches": self._ahead,
-            "memory_budget": _settings.memory_budget(memory_budget),
-            "on_error": _settings.choice("on_error", on_error, "raise", "replace", "skip"),
-            "max_failures": _settings.max_failures(max_failures),
-            "retries": None if retries is None else _settings.whole("retries", retries, bits=32),
-            "deadline_seconds": _settings.optional_seconds("deadline_seconds", deadline_seconds),
-            "hedge": hedge if isinstance(hedge, str) else _settings.optional_seconds("hedge", hedge),
-            "max_lost_threads": _settings.whole("max_lost_threads", max_lost_threads, bits=32),
-            "ledger": _settings.path("ledger", ledger),
-            "isolate": _settings.choice("isolate", isolate, "auto", "always", "never"),
-        }
+        wants_torch = _settings.output_module(given.output) == "torch"
+        self._form = _settings.Form.of(given.dtype, given.memory_format, given.decode, wants_torch)
         # A user's own order is the user's own division among ranks, too; the place is told with each failure.
-        self._given_place = (rank, world_size)
-        self._place = _settings.place(rank, world_size)
-        options["rank"], options["world_size"] = self._place
-        self._check_batches(collate_fn)
+        self._given_place = (given.rank, given.world_size)
+        self._place = _settings.place(given.rank, given.world_size)
+        options = self._options(given, cpu_threads)
+        self._check_batches(given.collate_fn)
         if wants_torch:
             _torch.load()
         pipeline = self._form.applied(self._folder._pipeline)
         self._engine = Engine(self._folder._index, pipeline, self._folder._open, options)
-        copier = None if device is None else _copier(device, wants_torch)
-        is_pinned = copier is not None or (bool(pin_memory) and wants_torch and _can_pin())
+        copier = None if given.device is None else _copier(given.device, wants_torch)
+        is_pinned = copier is not None or (bool(given.pin_memory) and wants_torch and _can_pin())
         self._delivery = Delivery(
             index=self._folder._index,
             output=_torch if wants_torch else _numpy,
             form=self._form,
             target_transform=self._folder.target_transform,
-            collate_fn=collate_fn,
-            is_batched=batch_size is not None,
+            collate_fn=given.collate_fn,
+            is_batched=given.batch_size is not None,
             is_pinned=is_pinned,
-            with_ids=bool(with_ids),
+            with_ids=bool(given.with_ids),
             copier=copier,
             # Batches of the user's own order may have any size.
             lends_to=self._engine if is_pinned and not self._order.is_given else None,
@@ -130,26 +76,40 @@ class NativeLoader:
         self._resumed_before: _Resumed | None = None
         # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
         self._iterations: list[weakref.ref[Iteration]] = []
-        self._say_costs(collate_fn, worker_init_fn)
+        self._say_costs(given.collate_fn, given.worker_init_fn)
+        # What the loader shows of its arguments in another form than they were given in.
+        self.shown = {
+            "batch_size": None if given.batch_sampler is not None else given.batch_size,
+            "drop_last": self._order.drop_last,
+            "num_workers": cpu_threads if given.num_workers is None else given.num_workers,
+            "seed": options["seed"],
+            "rank": self._place[0],
+            "world_size": self._place[1],
+        }
 
-        self.dataset = dataset
-        self.batch_size = None if batch_sampler is not None else batch_size
-        self.shuffle = self._order.shuffle
-        self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.num_workers = cpu_threads if num_workers is None else num_workers
-        self.collate_fn = collate_fn
-        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.drop_last = self._order.drop_last
-        self.timeout = timeout
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.generator = generator
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.in_order = in_order
-        self.seed: int = options["seed"]
-        self.rank, self.world_size = self._place
-        self.on_error: str = options["on_error"]
-        self.with_ids, self.dtype, self.memory_format = bool(with_ids), dtype, memory_format
-        self.decode: str = decode
+    def _options(self, given: _settings.Settings, cpu_threads: int) -> dict[str, Any]:
+        """What the engine takes, in its own units."""
+        whole, hedge = _settings.whole, given.hedge
+        return {
+            "batch_size": given.batch_size or 1,
+            "shuffle": self._order.shuffle,
+            "drop_last": self._order.drop_last,
+            "seed": _settings.seed(given.seed, given.generator),
+            "cpu_threads": cpu_threads,
+            "io_threads": None if given.io_threads is None else whole("io_threads", given.io_threads, least=1),
+            "prefetch_batches": self._ahead,
+            "memory_budget": _settings.memory_budget(given.memory_budget),
+            "on_error": _settings.choice("on_error", given.on_error, "raise", "replace", "skip"),
+            "max_failures": _settings.max_failures(given.max_failures),
+            "retries": None if given.retries is None else whole("retries", given.retries, bits=32),
+            "deadline_seconds": _settings.optional_seconds("deadline_seconds", given.deadline_seconds),
+            "hedge": hedge if isinstance(hedge, str) else _settings.optional_seconds("hedge", hedge),
+            "max_lost_threads": whole("max_lost_threads", given.max_lost_threads, bits=32),
+            "ledger": _settings.path("ledger", given.ledger),
+            "isolate": _settings.choice("isolate", given.isolate, "auto", "always", "never"),
+            "rank": self._place[0],
+            "world_size": self._place[1],
+        }
 
     def _check_batches(self, collate_fn: Callable[[Any], Any] | None) -> None:
         is_picture = self._folder._open is None and _pipeline.gives_tensors(self._folder._chain) is False

@@ -153,6 +153,8 @@ class Pass(Iterator[Any]):
                 return END
             sent = self._sent.pop(result.number)
             self._outstanding[result.shard] -= 1
+            if self._crew is not None:
+                self._crew.delivered(result)
             if result.value is END:
                 self._progress.end_shard(result.number, result.shard, result.state)
             if self._setup.kind != "inline":
@@ -228,6 +230,9 @@ class Pass(Iterator[Any]):
                 indices = self._setup.order.next()
             except StopIteration:
                 self._is_drawn_out = True
+                if self._progress.wants_last_states:
+                    for each in self._setup.shards:
+                        self._submit(END, each)
                 return
             self._submit(indices, shard)
 
@@ -246,10 +251,12 @@ class Pass(Iterator[Any]):
     def _submit(self, indices: Any, shard: int) -> None:
         setup, number = self._setup, self._numbers
         self._numbers += 1
-        is_many = setup.job.is_batched and not setup.job.is_iterable
-        size = len(indices) if is_many else int(not setup.job.is_iterable)
-        if setup.job.is_iterable and setup.job.is_batched:
-            size = indices
+        if indices is END:
+            size = 0
+        elif setup.job.is_batched:
+            size = indices if setup.job.is_iterable else len(indices)
+        else:
+            size = int(not setup.job.is_iterable)
         order, first = setup.order.state(), self._drawn_samples
         self._drawn_samples += size
         if number in self._progress.where.early:  # delivered before the state was taken
@@ -260,7 +267,7 @@ class Pass(Iterator[Any]):
             shard,
             indices,
             setup.epoch,
-            substitutes=self._substitutes(number, indices),
+            substitutes=None if indices is END else self._substitutes(number, indices),
             wants_state=self._progress.wants_state(number),
         )
         self._sent[number] = _Sent(task, order, first, size)
@@ -318,10 +325,11 @@ def in_words(crew: Crew) -> str:
 
 
 def _one_in_words(item: dict[str, Any]) -> str:
+    where = f"\n{item['stack']}" if item.get("stack") else ""
     if item["stage"] == "start":
-        return f"worker {item['shard']} is starting"
+        return f"worker {item['shard']} is starting{where}"
     what = "a batch to collate" if item["stage"] == "assemble" else "its next sample"
     if item["index"] is not None:
         what = f"sample {item['index']!r}"
-    where = f"\n{item['stack']}" if item.get("stack") else ""
-    return f"worker {item['shard']} (pid {item['pid']}) has {what} in hand for {item['since_seconds']:.1f} s{where}"
+    who = f"thread {item['thread']}" if item.get("thread") else f"pid {item['pid']}"
+    return f"worker {item['shard']} ({who}) has {what} in hand for {item['since_seconds']:.1f} s{where}"

@@ -110,11 +110,18 @@ class Progress:
         self.where.step += 1
         self._since += 1
 
+    @property
+    def wants_last_states(self) -> bool:
+        """Whether the shards have to be asked at the end: states are told seldom, and no stream's end brings them."""
+        return self._is_sparse and not self.is_iterable
+
     def end_shard(self, number: int, shard: int, told: Any) -> None:
-        """Counts the end of a shard's iterable."""
-        self.where.ended.add(shard)
+        """Counts the end of a shard's iterable, or only takes its last state."""
         if told is not None:
             self.where.shards[shard] = told
+        if not self.is_iterable:
+            return
+        self.where.ended.add(shard)
         self.where.number = number + 1
         self._take_snapshot(number)
 
@@ -133,10 +140,7 @@ class Progress:
     def finish(self) -> None:
         """The pass came to its end."""
         self.is_finished = True
-        if self.states_now is not None and self.has_states:
-            self.where.shards = dict(zip(self.shards, self.states_now(), strict=True))
-            self.states_now = None
-        elif self._is_sparse:
+        if self._is_sparse:
             self._since, self._snapshot = 0, self.where.copy()
 
     def state(self) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import random
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from forebay import _contract, _notice, _order, _torch, _torch_data
+from forebay import _contract, _notice, _order, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
 from forebay._pass import Pass, Setup
+from forebay._policy import Policy
 from forebay._progress import Progress
 from forebay._settings import Patience
 from forebay._workers import parcel, spare
@@ -25,28 +25,6 @@ from forebay._workers.threads import ThreadCrew
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What forebay adds to torch's arguments."""
-
-    on_error: str
-    max_failures: int | float | None
-    ledger: str | None
-    deadline_seconds: float | None
-    stall_seconds: float
-    retries: int
-    memory_budget: int | None
-    max_worker_memory: int | None
-    seed: int | None
-    # (rank, world size) where the dataset is divided.
-    place: tuple[int, int] | None
-    workers: str
-    output: str
-    with_ids: bool
-    copier: _torch.Copier | None
-    snapshot_every: int
 
 
 def is_free_threaded() -> bool:
@@ -304,7 +282,7 @@ class PythonLoader:
         if kind == "inline":
             return InlineCrew()
         if kind == "threads":
-            return ThreadCrew(policy.deadline_seconds)
+            return ThreadCrew(policy.deadline_seconds, policy.memory_budget)
         if self._resting:
             return self._resting.pop()
         return spare.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)
@@ -334,6 +312,8 @@ class PythonLoader:
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
         living = self._living()
+        if self._progress is None or self._progress.is_finished:
+            self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
         if self._progress is not None and living and living[-1].progress is self._progress:
             told = living[-1].state()
         elif self._progress is not None:

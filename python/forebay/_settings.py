@@ -33,6 +33,52 @@ _UNITS = {"": 1, "b": 1} | {
 
 
 @dataclass(frozen=True)
+class Settings:
+    """The arguments of a `DataLoader`, as they were given."""
+
+    dataset: Any
+    batch_size: int | None
+    shuffle: bool | None
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
+    num_workers: int | None
+    collate_fn: Callable[[Any], Any] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: Any
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    on_error: str
+    max_failures: int | float | None
+    ledger: str | os.PathLike[str] | None
+    deadline_seconds: float | None
+    stall_seconds: float
+    retries: int | None
+    memory_budget: int | str | None
+    seed: int | None
+    rank: int | None
+    world_size: int | None
+    workers: str
+    output: str | None
+    io_threads: int | None
+    with_ids: bool
+    isolate: str
+    hedge: float | str | None
+    max_lost_threads: int
+    device: Any
+    dtype: Any
+    memory_format: Any
+    decode: str
+    max_worker_memory: int | str | None
+    snapshot_every_n_steps: int | None
+
+
+@dataclass(frozen=True)
 class Order:
     """How samples are ordered and batched; torch's arguments, after torch's rules."""
 

@@ -62,11 +62,9 @@ def set_worker_info(shard: int, shard_count: int, seed: int, dataset: Any) -> No
 _of_thread = threading.local()
 
 
-def set_thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> Any:
-    """What `torch.utils.data.get_worker_info()` says in this thread; gives what it said before."""
+def thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> Any:
+    """What `torch.utils.data.get_worker_info()` says in a thread that is a worker, with random numbers of its own."""
     module = _worker_module()
-    _make_info_local(module)
-    before = getattr(_of_thread, "info", None)
     numpy = imported("numpy")
     state = None if numpy is None else numpy.random.default_rng(module._generate_state(seed - shard, shard))
     generator = load().Generator()
@@ -74,13 +72,14 @@ def set_thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> An
     fields = {"id": shard, "num_workers": shard_count, "seed": seed, "dataset": dataset}
     if "worker_method" in getattr(module.WorkerInfo, "__dataclass_fields__", {}):  # torch 2.15 and later
         fields |= {"rng": module._RNG(random.Random(seed), generator, state), "worker_method": "thread"}
-    _of_thread.info = module.WorkerInfo(**fields)
+    return module.WorkerInfo(**fields)
+
+
+def set_thread_info(info: Any) -> Any:
+    """Makes it what `get_worker_info()` says in this thread; gives what it said before."""
+    _make_info_local(_worker_module())
+    before, _of_thread.info = getattr(_of_thread, "info", None), info
     return before
-
-
-def restore_thread_info(before: Any) -> None:
-    """Ends what `set_thread_info` began."""
-    _of_thread.info = before
 
 
 def _make_info_local(module: Any) -> None:

@@ -126,6 +126,12 @@ class UndecodableError(ForebayError, OSError):
     code = "undecodable"
 
 
+class UserCodeError(ForebayError, RuntimeError):
+    """Code of the user's own raised an exception. A code of failures: where it is raised, it is that exception."""
+
+    code = "user_code"
+
+
 class ExhaustedError(ForebayError, OSError):
     """Memory, descriptors or a size limit ran out."""
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
-from forebay import _contract, _settings, _signal, _torch
+from forebay import _contract, _settings, _signal
 from forebay._failures import Failures, Report
 from forebay._iteration import IMPATIENT
 from forebay._native import NativeLoader, is_native
-from forebay._python import Policy, PythonLoader
+from forebay._policy import Policy
+from forebay._python import PythonLoader
+from forebay._settings import Settings
 from forebay.errors import ConfigError
 
 _open: "weakref.WeakSet[DataLoader]" = weakref.WeakSet()
@@ -42,7 +44,8 @@ class DataLoader:
       disks, 120 and 6 on network and FUSE mounts. Python datasets: no deadline, and 3 retries of errors that may pass
       (`EIO`, `ESTALE`, …)
     - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
-    - `memory_budget`: bytes or text like `"8GiB"`; native: a quarter of the available memory by default
+    - `memory_budget`: bytes or text like `"8GiB"` that what is prepared ahead may take; by default a quarter of the
+      available memory
     - `seed`: the key of order and augmentation. Native: `generator.initial_seed()` if a generator is given. Python
       datasets: every sample is seeded by (seed, epoch, index), whatever the workers; without it there are torch's
       streams
@@ -56,7 +59,8 @@ class DataLoader:
     Only for Python datasets:
 
     - `workers`: `"processes"`, `"threads"`, or `"auto"` (default): threads where Python runs without a GIL
-    - `max_worker_memory`: bytes or text; a worker process that grows beyond it is replaced between two samples
+    - `max_worker_memory`: bytes or text; a worker process that grows beyond it is replaced between two samples, and the
+      batch at hand is made again
     - `snapshot_every_n_steps`: how often workers tell the state of a dataset that has one (`state_dict`)
 
     Only native:
@@ -117,6 +121,7 @@ class DataLoader:
     dtype: Any
     memory_format: Any
     decode: str
+    snapshot_every_n_steps: int | None
     _loader: NativeLoader | PythonLoader
 
     def __init__(
@@ -163,175 +168,35 @@ class DataLoader:
         max_worker_memory: int | str | None = None,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
+        everything = dict(locals())
+        del everything["self"]
+        given = Settings(**everything)
         _signal.from_environment()
         if is_native(dataset):
-            native = NativeLoader(
-                dataset,
-                batch_size,
-                shuffle,
-                sampler,
-                batch_sampler,
-                num_workers,
-                collate_fn,
-                pin_memory,
-                drop_last,
-                timeout,
-                worker_init_fn,
-                multiprocessing_context,
-                generator,
-                prefetch_factor=prefetch_factor,
-                persistent_workers=persistent_workers,
-                pin_memory_device=pin_memory_device,
-                in_order=in_order,
-                on_error=on_error,
-                max_failures=max_failures,
-                ledger=ledger,
-                deadline_seconds=deadline_seconds,
-                stall_seconds=stall_seconds,
-                retries=retries,
-                memory_budget=memory_budget,
-                seed=seed,
-                rank=rank,
-                world_size=world_size,
-                workers=workers,
-                output=output,
-                io_threads=io_threads,
-                with_ids=with_ids,
-                isolate=isolate,
-                hedge=hedge,
-                max_lost_threads=max_lost_threads,
-                device=device,
-                dtype=dtype,
-                memory_format=memory_format,
-                decode=decode,
-            )
-            self._show({name: value for name, value in vars(native).items() if not name.startswith("_")})
+            native = NativeLoader(given)
+            self._show(given, native.shown)
             self._finish(native)
             return
-        _only_native(
-            {
-                "io_threads": io_threads,
-                "hedge": hedge,
-                "dtype": dtype,
-                "memory_format": memory_format,
-                "decode": None if decode == "faithful" else decode,
-            },
-            isolate,
-        )
-        policy = self._policy(
-            on_error=on_error,
-            max_failures=max_failures,
-            ledger=ledger,
-            deadline_seconds=deadline_seconds,
-            stall_seconds=stall_seconds,
-            retries=retries,
-            memory_budget=memory_budget,
-            max_worker_memory=max_worker_memory,
-            seed=seed,
-            generator=generator,
-            place=_contract.sharded(rank, world_size) if sampler is None and batch_sampler is None else None,
-            workers=workers,
-            output=output,
-            with_ids=with_ids,
-            device=device,
-            snapshot_every_n_steps=snapshot_every_n_steps,
-        )
-        contract = _contract.sign(
-            dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            drop_last=drop_last,
-            timeout=timeout,
-            multiprocessing_context=multiprocessing_context,
-            generator=generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            wants_torch=policy.output == "torch",
-            place=policy.place,
-            seed=policy.seed,
-        )
+        policy = Policy.of(given)
+        wants_torch = policy.output == "torch"
+        contract = _contract.sign(given, wants_torch=wants_torch, place=policy.place, seed=policy.seed)
         if contract.is_iterable and with_ids:
             raise ConfigError("with_ids: expected a dataset with indices, got an iterable one")
-        self._show(
-            {
-                "dataset": contract.dataset,
-                "batch_size": contract.batch_size,
-                "shuffle": bool(shuffle),
-                "sampler": contract.sampler,
-                "batch_sampler": contract.batch_sampler,
-                "num_workers": contract.num_workers,
-                "collate_fn": contract.collate_fn,
-                "pin_memory": pin_memory,
-                "drop_last": contract.drop_last,
-                "timeout": contract.timeout,
-                "worker_init_fn": worker_init_fn,
-                "multiprocessing_context": contract.multiprocessing_context,
-                "generator": generator,
-                "prefetch_factor": contract.prefetch_factor,
-                "persistent_workers": persistent_workers,
-                "pin_memory_device": pin_memory_device,
-                "in_order": in_order,
-                "on_error": on_error,
-                "seed": policy.seed,
-                "rank": _contract.rank() if rank is None else rank,
-                "world_size": _contract.world_size() if world_size is None else world_size,
-                "with_ids": bool(with_ids),
-                "dtype": None,
-                "memory_format": None,
-                "decode": decode,
-            }
-        )
+        place = {
+            "rank": _contract.rank() if rank is None else rank,
+            "world_size": _contract.world_size() if world_size is None else world_size,
+        }
+        self._show(given, vars(contract) | {"seed": policy.seed} | place)
         python = PythonLoader(contract, policy)
         if contract.num_workers:
             _contract.say_too_many(contract.num_workers, "threads" if python.kind(self) == "threads" else "processes")
         self._finish(python)
 
-    @staticmethod
-    def _policy(
-        *,
-        retries: Any,
-        device: Any,
-        generator: Any,
-        seed: Any,
-        output: Any,
-        place: tuple[int, int] | None,
-        with_ids: Any,
-        snapshot_every_n_steps: Any,
-        **given: Any,
-    ) -> Policy:
-        wanted = _settings.output_module(output)
-        if wanted == "torch":
-            _torch.load()
-        if seed is not None and generator is not None:
-            raise ConfigError("seed: expected none beside generator, got both")
-        if device is not None and wanted != "torch":
-            raise ConfigError('device: expected output="torch" beside it, got "numpy"')
-        every = 0 if snapshot_every_n_steps is None else snapshot_every_n_steps
-        return Policy(
-            on_error=_settings.choice("on_error", given["on_error"], "raise", "replace", "skip"),
-            max_failures=_settings.max_failures(given["max_failures"]),
-            ledger=_settings.path("ledger", given["ledger"]),
-            deadline_seconds=_settings.optional_seconds("deadline_seconds", given["deadline_seconds"]),
-            stall_seconds=_settings.seconds("stall_seconds", given["stall_seconds"]),
-            retries=3 if retries is None else _settings.whole("retries", retries, bits=32),
-            memory_budget=_settings.memory_budget(given["memory_budget"]),
-            max_worker_memory=_settings.memory_budget(given["max_worker_memory"], "max_worker_memory"),
-            seed=None if seed is None else _settings.whole("seed", seed, bits=64),
-            place=place,
-            workers=_settings.choice("workers", given["workers"], "auto", "processes", "threads"),
-            output=wanted,
-            with_ids=bool(with_ids),
-            copier=None if device is None else _torch.Copier(device),
-            snapshot_every=_settings.whole("snapshot_every_n_steps", every),
-        )
-
-    def _show(self, attributes: Mapping[str, Any]) -> None:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
+    def _show(self, given: Settings, completed: Mapping[str, Any]) -> None:
+        """Makes the arguments attributes, as they were checked and completed."""
+        shown = vars(given) | {"shuffle": bool(given.shuffle), "with_ids": bool(given.with_ids)} | dict(completed)
+        for name in _SHOWN:
+            object.__setattr__(self, name, shown[name])
 
     def _finish(self, loader: NativeLoader | PythonLoader) -> None:
         object.__setattr__(self, "_loader", loader)
@@ -345,7 +210,9 @@ class DataLoader:
             value = _contract.check_context(value, self.num_workers)
         object.__setattr__(self, name, value)
 
-    # Of torch's class, and used by libraries that work with loaders.
+    # Of torch's class, and used by libraries that work with loaders. Torch keeps a pass there whose workers stay.
+    _iterator: Any = None
+
     @property
     def _auto_collation(self) -> bool:
         return self.batch_sampler is not None
@@ -464,14 +331,8 @@ class DataLoader:
             self.close()
 
 
-def _only_native(given: Mapping[str, Any], isolate: str) -> None:
-    """Refuses what a Python dataset has to do itself."""
-    for name, value in (dict(given) | {"isolate": None if isolate in ("auto", "never") else isolate}).items():
-        if value is not None:
-            raise ConfigError(
-                f"{name}: expected none for a Python dataset, got {value!r}",
-                hint="it is for forebay's own datasets (ImageFolder, DatasetFolder), which forebay reads itself",
-            )
+# What the class says that a loader has.
+_SHOWN = [name for name in DataLoader.__annotations__ if not name.startswith("_")]
 
 
 def _close_all() -> None:

@@ -152,6 +152,51 @@ class StatefulStream(Stream):
         return Counter(range(values[0], values[-1] + 1) if values else range(0))  # type: ignore[return-value]
 
 
+class Remembering(data.IterableDataset[int]):
+    """Its state is the very list that it goes on with."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+        self.given: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        for number in range(len(self.given), self.sizes[0 if info is None else info.id]):
+            self.given.append(number)
+            yield number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = state["given"]
+
+
+class Counting(data.Dataset[torch.Tensor]):
+    """Map-style, with a state: how many samples each worker's copy has made is what they are."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def _who(self) -> str:
+        info = data.get_worker_info()
+        return str(0 if info is None else info.id)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.counts[self._who()] = made = self.counts.get(self._who(), 0) + 1
+        return torch.tensor(made)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"made": self.counts.get(self._who(), 0)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.counts[self._who()] = state["made"]
+
+
 class StatefulSampler(data.Sampler[int]):
     """A sampler with a state, whose order no second pass repeats."""
 

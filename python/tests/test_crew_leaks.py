@@ -3,6 +3,7 @@
 import os
 import random
 import resource
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,35 @@ def test_descriptors_alone_are_reason_enough(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert crews.flat(batch[0] for batch in made) == list(range(1600))
     assert stats["recycled"] >= 8
+
+
+class Swelling:
+    """Loses 16 MiB with every sample, slowly; tells what the process has of its own."""
+
+    def __init__(self, lost: int) -> None:
+        self._lost, self._kept = lost, []
+
+    def __getitem__(self, index: int) -> Any:
+        if self._lost:
+            self._kept.append(np.ones(self._lost >> 3))
+            time.sleep(0.02)
+        pages = Path("/proc/self/statm").read_text().split()
+        return index, random.random(), (int(pages[1]) - int(pages[2])) * resource.getpagesize() >> 20
+
+
+def test_a_worker_that_grows_within_a_batch_is_exchanged_within_it() -> None:
+    job, calm = (crews.job(Swelling(lost), output="numpy", shard_count=1) for lost in (16 << 20, 0))
+    with crews.crew(calm) as crew:
+        expected = crews.values(crews.results(crew, crews.tasks(calm, 96, 16)))
+    with crews.crew(job, max_worker_memory=400 << 20) as crew, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = crews.values(crews.results(crew, crews.tasks(job, 96, 16)))
+        stats = crew.stats()
+    assert crews.flat(batch[0] for batch in made) == list(range(96))
+    assert crews.flat(batch[1] for batch in made) == crews.flat(batch[1] for batch in expected)
+    assert stats["recycled"] >= 5 and stats["restarts"] == 0
+    # Two whole batches would be 512 MiB and more.
+    assert max(crews.flat(batch[2] for batch in made)) < 470
 
 
 def test_a_limit_below_what_a_fresh_worker_needs_is_no_endless_loop() -> None:

@@ -1,11 +1,15 @@
 """What goes wrong in a user's dataset: the exception is the user's own, and says which sample it is about."""
 
+import random
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 import forebay as fb
 import python_datasets as datasets
@@ -245,6 +249,16 @@ class Bad(Holder):
 
     def __getitem__(self, index: int) -> Any:
         return self.inner[index] if index == 1 else index
+
+
+@pytest.mark.parametrize(
+    "held", [random.Random(1), numpy.random.default_rng(1), numpy.random.RandomState(1), torch.Generator()], ids=repr
+)
+def test_a_random_generator_is_no_handle(held: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.filterwarnings("ignore", "no batch for", RuntimeWarning)
+        assert len(list(fb.DataLoader(Holder(held), num_workers=1))) == 3
 
 
 def test_a_file_that_is_open_is_named_before_the_first_batch(tmp_path: Path) -> None:

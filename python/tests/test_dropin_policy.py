@@ -52,6 +52,37 @@ def test_bad_samples_are_replaced_by_the_same_ones_everywhere(kind: dict[str, An
     assert loader.explain(0)[3] == {"position": 3, "planned": 3, "index": given[3]}
 
 
+def whole_number(text: str) -> int:
+    return int(text)
+
+
+class Texts(data.Dataset[int]):
+    """Its own code cannot make a number of one of its lines, nor find one of its files."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            open("/nowhere/2.txt").close()
+        return whole_number("x" if index == 1 else str(index))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_what_the_datasets_own_code_raises_has_a_code_of_its_own(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(Texts(), batch_size=4, on_error="replace", **kind)
+    list(loader)
+    first, second = loader.failures
+    assert (first.index, first.code, first.stage) == (1, "user_code", "transform")
+    assert "ValueError: invalid literal for int()" in first.message and "in whole_number" in (first.detail or "")
+    assert first.hint == fb.errors.UserCodeError("x").hint
+    assert (second.code, second.path) == ("not_found", "/nowhere/2.txt")
+    assert "hint (user_code): " in loader.report()
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        list(fb.DataLoader(Texts(), batch_size=4, **kind))
+    assert type(raised.value) is ValueError
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_bad_samples_are_skipped_and_a_batch_of_them_does_not_come(kind: dict[str, Any]) -> None:
     dataset = datasets.Bad(10, {index: ValueError("broken") for index in (1, 4, 5)})

@@ -116,6 +116,22 @@ def test_states_may_be_told_seldom(every: int) -> None:
         assert [batch.tolist() for batch in again] == expected, step
 
 
+@pytest.mark.parametrize("every", [0, 1, 4, 100])
+@pytest.mark.parametrize("batch_size", [None, 2])
+@pytest.mark.parametrize("kind", [{"workers": "threads"}, {"workers": "processes"}], ids=str)
+def test_a_dataset_with_a_state_goes_on_after_the_end(kind: Any, batch_size: int | None, every: int) -> None:
+    arguments = {"batch_size": batch_size, "num_workers": 2, "persistent_workers": True, **kind}
+    loader = fb.DataLoader(datasets.Counting(23), snapshot_every_n_steps=every, **arguments)
+    assert sum(batch.numel() for batch in loader) == 23
+    state = through_json(loader.state_dict())
+    expected = [batch.tolist() for batch in loader]
+    again = fb.DataLoader(datasets.Counting(23), snapshot_every_n_steps=every, **arguments)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == expected
+    for one in (loader, again):
+        one.close()
+
+
 @pytest.mark.parametrize("kind", [{}, THREADS], ids=["caller", "threads"])
 @pytest.mark.parametrize("order", list(ORDERS))
 def test_at_its_end_a_pass_is_over_and_the_next_one_is_the_next(order: str, kind: dict[str, Any]) -> None:
@@ -139,6 +155,56 @@ def test_a_state_of_a_loop_that_was_left_is_still_there() -> None:
     again = fb.DataLoader(range(9), batch_size=2)
     again.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in again] == [[6, 7], [8]]
+
+
+@pytest.mark.parametrize("make", [datasets.Stream, datasets.StatefulStream, datasets.Remembering])
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1, "workers": "threads"}], ids=["caller", "thread"])
+def test_a_stream_whose_loop_was_left_goes_on(make: Callable[..., Any], kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(make(12), batch_size=2, **kind)
+    for step, batch in enumerate(loader):
+        if step == 2:
+            break
+    assert batch.tolist() == [4, 5]
+    again = fb.DataLoader(make(12), batch_size=2, **kind)
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [[6, 7], [8, 9], [10, 11]]
+
+
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1, "workers": "threads"}, PROCESSES], ids=str)
+def test_a_state_that_was_taken_does_not_change_any_more(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(datasets.Remembering(8, 0), batch_size=2, **kind)
+    passed = iter(loader)
+    next(passed)
+    state = loader.state_dict()
+    taken = json.dumps(state)
+    rest = [batch.tolist() for batch in passed]
+    assert json.dumps(state) == taken
+    again = fb.DataLoader(datasets.Remembering(8, 0), batch_size=2, **kind)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == rest
+    assert json.dumps(state) == taken
+
+
+def test_a_dataset_that_tells_the_process_s_random_numbers_does_not_repeat_an_order() -> None:
+    class Telling(datasets.Noisy):
+        def state_dict(self) -> dict[str, Any]:
+            return {"torch": torch.random.get_rng_state()}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            torch.random.set_rng_state(state["torch"])
+
+    def epochs(loader: Any, count: int) -> list[Any]:
+        return [[batch[0].tolist() for batch in loader] for _ in range(count)]
+
+    torch.manual_seed(0)
+    expected = epochs(fb.DataLoader(Telling(9), shuffle=True), 4)
+    torch.manual_seed(0)
+    loader = fb.DataLoader(Telling(9), shuffle=True)
+    begun = epochs(loader, 2)
+    again = fb.DataLoader(Telling(9), shuffle=True)
+    again.load_state_dict(loader.state_dict())
+    torch.manual_seed(77)
+    assert begun + epochs(again, 2) == expected
 
 
 def test_what_came_before_its_turn_does_not_come_again() -> None:

@@ -107,6 +107,7 @@ def test_a_users_exception_is_replaced_like_any_other(folder: Path) -> None:
     list(loader)
     (failure,) = loader.failures
     assert (failure.index, failure.stage, failure.outcome) == (5, "transform", "replaced")
+    assert failure.code == "user_code"
     assert "MineError" in failure.message and "break_one" in failure.message
 
 

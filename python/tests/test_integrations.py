@@ -100,7 +100,7 @@ def check(told: dict[str, Any]) -> None:
     assert len(told["shown"]) == EPOCHS * per_epoch
     assert told["books"] == [[COUNT, COUNT - 1, 1, 0]] * EPOCHS
     assert [failure[:4] for failure in told["failures"]] == [
-        [epoch, CORRUPT, "undecodable", "replaced"] for epoch in range(EPOCHS)
+        [epoch, CORRUPT, "user_code", "replaced"] for epoch in range(EPOCHS)
     ]
     for epoch in range(EPOCHS):
         steps = told["shown"][epoch * per_epoch : (epoch + 1) * per_epoch]
@@ -235,7 +235,7 @@ dist.destroy_process_group()
         assert all(planned == delivered + replaced for planned, delivered, replaced, _ in told["books"])
     for epoch in range(EPOCHS):
         failures = [failure for told in ranks for failure in told["failures"] if failure[0] == epoch]
-        assert [failure[1:4] for failure in failures] == [[CORRUPT, "undecodable", "replaced"]]
+        assert [failure[1:4] for failure in failures] == [[CORRUPT, "user_code", "replaced"]]
         shown = sorted(i for told in ranks for step in told["shown"][epoch * steps : (epoch + 1) * steps] for i in step)
         planned = [index for index in range(COUNT) if index != CORRUPT] + [failures[0][4]]
         assert shown == sorted(planned)

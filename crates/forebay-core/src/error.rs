@@ -34,6 +34,8 @@ pub enum Kind {
     Corrupt,
     /// The bytes are of no format forebay decodes.
     Undecodable,
+    /// Code of the user's own raised an exception.
+    UserCode,
     /// Memory, descriptors or a size limit ran out.
     Exhausted,
     /// A setting is wrong.
@@ -111,6 +113,9 @@ registry! {
     Undecodable "undecodable" "UndecodableError" "OSError" true
         "the file is of no format that forebay decodes, or a transform refused it"
         => "it is no image that forebay knows, whatever its name says: delete it, or exclude it with `is_valid_file`";
+    UserCode "user_code" "UserCodeError" "RuntimeError" true
+        "code of the user's own raised an exception: a dataset, a transform"
+        => "the exception and the line are in the message and the detail: repair that code, or leave out the sample";
     Exhausted "exhausted" "ExhaustedError" "OSError" true
         "memory, descriptors or a size limit ran out"
         => "lower `num_workers` or the image size, or raise the limit named in the message";

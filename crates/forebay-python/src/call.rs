@@ -57,7 +57,9 @@ impl PyCall {
         let text = format!("broke {}: {raised}", self.name);
         let error = match errno.filter(|_| is_system) {
             Some(errno) => Error::io(&format!("handled by {}", self.name), std::io::Error::from_raw_os_error(errno)),
-            None => Error::new(Kind::Undecodable, text),
+            // What a user's own way to open a file refuses is a verdict about the file, worth a fresh read.
+            None if stage == Stage::Decode => Error::new(Kind::Undecodable, text),
+            None => Error::new(Kind::UserCode, text),
         };
         error
             .with_hint(format!("look at {} with this file alone: the exception is the user code's own", self.name))

@@ -68,7 +68,7 @@ def _code(error: BaseException, number: int | None) -> tuple[str, str]:
     if isinstance(error, OSError):
         # Without a number it was not the kernel: Pillow and others say so that a file is damaged.
         return ("undecodable", "decode") if number is None else ("unavailable", "fetch")
-    return "undecodable", "transform"
+    return "user_code", "transform"
 
 
 def _place(error: BaseException) -> str | None:

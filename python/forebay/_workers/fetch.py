@@ -60,15 +60,22 @@ class Fetcher:
     """Makes the batches of one shard.
 
     `note(position)` is called before each sample, and with -1 before the batch is collated: whoever watches a worker
-    sees there what it has in hand. Constructing it calls the user's `iter(dataset)`, which may raise.
+    sees there what it has in hand. `reseed(key)` seeds for a sample what its code draws from. Constructing it calls the
+    user's `iter(dataset)`, which may raise.
     """
 
     def __init__(
-        self, job: Job, shard: int, state: Any | None = None, note: Callable[[int], None] | None = None
+        self,
+        job: Job,
+        shard: int,
+        state: Any | None = None,
+        note: Callable[[int], None] | None = None,
+        reseed: Callable[[int], None] = seeds.of_process,
     ) -> None:
         self._job = job
         self._shard = shard
         self._note = note or (lambda position: None)
+        self._reseed = reseed
         self._dataset = job.dataset
         self._collate = collate.chosen(job)
         self._stream: _Stream | None = None
@@ -88,7 +95,10 @@ class Fetcher:
         began = time.monotonic()
         result = Result(task.number, self._shard, None)
         try:
-            self._fill(task, result)
+            if task.indices is END:
+                result.value = END
+            else:
+                self._fill(task, result)
         except _SampleError as failed:
             text = "".join(traceback.format_exception(failed.cause))
             result.value = Raised(failed.cause, text, failed.index, failed.position)
@@ -106,6 +116,10 @@ class Fetcher:
         state = {"dataset": self._dataset.state_dict() if is_apart and is_stateful(self._dataset) else None}
         return state | (self._stream.state() if self._stream is not None else {})
 
+    def drawn(self) -> int | None:
+        """Which sample of its stream is in hand, counted from 0; `None` where samples have indices."""
+        return None if self._stream is None else self._stream.drawn
+
     def catch_up(self) -> None:
         """Draws now what was delivered before, where the dataset cannot say where it is."""
         if self._stream is not None:
@@ -113,7 +127,11 @@ class Fetcher:
 
     def is_resumable(self) -> bool:
         """Whether another worker can go on without drawing everything again."""
-        return self._stream is None or is_stateful(self._stream.iterator) or is_stateful(self._dataset)
+        return self._stream is None or self.is_telling()
+
+    def is_telling(self) -> bool:
+        """Whether the dataset or its iterator says itself where it is."""
+        return is_stateful(self._dataset) or (self._stream is not None and is_stateful(self._stream.iterator))
 
     def _add_state(self, result: Result) -> None:
         try:
@@ -242,7 +260,7 @@ class Fetcher:
 
     def _seed(self, task: Task, index: Any) -> None:
         if self._job.seed is not None:
-            seeds.of_sample(self._job.seed, task.epoch, index)
+            self._reseed(seeds.key(self._job.seed, task.epoch, index))
 
     def _from_stream(self, task: Task, result: Result, stream: "_Stream") -> Any:
         """The next samples of an iterable dataset, or `END`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay._workers import role, seeds
 from forebay._workers.fetch import Fetcher
-from forebay._workers.job import Job, Result, Task
+from forebay._workers.job import END, Job, Result, Task
 
 
 class InlineCrew:
@@ -18,23 +18,27 @@ class InlineCrew:
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}
+        self._infos: dict[int, Any] = {}
         self._fetchers: dict[int, Fetcher] = {}
+        # Where those were that nobody has to ask any more.
+        self._known: dict[int, Any] = {}
         self._tasks: deque[Task] = deque()
         self._hand: tuple[Task, int, float] | None = None
 
     def start(self, job: Job, shards: list[int], states: list[Any] | None) -> None:
         self._jobs = {shard: own(job, len(shards)) for shard in shards}
+        self._infos = {shard: role.of_thread(each, shard) for shard, each in self._jobs.items()}
         for shard in shards if job.shard_count else []:
             if job.worker_init_fn is not None:
-                with role.in_thread(self._jobs[shard], shard):
+                with role.in_thread(self._infos[shard]):
                     job.worker_init_fn(shard)
         self._begin(states)
 
     def _begin(self, states: list[Any] | None) -> None:
         self._tasks.clear()
-        self._fetchers = {}
+        self._fetchers, self._known = {}, {}
         for place, (shard, job) in enumerate(self._jobs.items()):
-            with role.in_thread(job, shard):
+            with role.in_thread(self._infos[shard]):
                 self._fetchers[shard] = Fetcher(job, shard, states[place] if states else None, self._note)
 
     def _note(self, position: int) -> None:
@@ -51,7 +55,7 @@ class InlineCrew:
         job = self._jobs[task.shard]
         kept = None if job.seed is None else seeds.Kept()
         try:
-            with role.in_thread(job, task.shard):
+            with role.in_thread(self._infos[task.shard]):
                 return self._fetchers[task.shard].fetch(task)
         finally:
             if kept is not None:
@@ -59,13 +63,17 @@ class InlineCrew:
             self._tasks.popleft()
             self._hand = None
 
+    def delivered(self, result: Result) -> None:
+        """Nothing is prepared ahead here."""
+
     def renew(self, changes: Mapping[str, Any], states: list[Any] | None) -> None:
         self._jobs = {shard: replace(job, **changes) for shard, job in self._jobs.items()}
         self._begin(states)
 
     def shard_states(self) -> list[Any]:
-        """Where each shard is now."""
-        return [fetcher.state() for fetcher in self._fetchers.values()]
+        """Where each shard is now; after the end of a pass, too, whichever way it ended."""
+        told = [self._known.get(shard) or self._fetchers[shard].state() for shard in self._jobs]
+        return copy.deepcopy(told)  # what a dataset tells may be what it goes on with
 
     def in_flight(self) -> list[dict[str, Any]]:
         if self._hand is None:
@@ -76,7 +84,7 @@ class InlineCrew:
                 "shard": task.shard,
                 "pid": os.getpid(),
                 "number": task.number,
-                "index": index_at(self._jobs[task.shard], task, position),
+                "index": index_at(self._jobs[task.shard], task, position, self._fetchers.get(task.shard)),
                 "since_seconds": time.monotonic() - since,
                 "stage": "transform" if position >= 0 else "assemble",
             }
@@ -86,14 +94,22 @@ class InlineCrew:
         return {"kind": "inline", "restarts": 0, "recycled": 0, "workers": []}
 
     def close(self) -> None:
+        """Lets the iterators go, but for those that say themselves where they are: they are asked when it is wanted."""
         self._tasks.clear()
-        self._fetchers = {}
+        known = {shard: fetcher.state() for shard, fetcher in self._fetchers.items() if not fetcher.is_telling()}
+        self._known |= known
+        for shard in known:
+            del self._fetchers[shard]
 
 
-def index_at(job: Job, task: Task, position: int) -> Any:
-    """Which sample a worker has in hand; `None` where a stream cannot tell, or the batch is being collated."""
-    if job.is_iterable or position < 0:
+def index_at(job: Job, task: Task, position: int, fetcher: Fetcher | None = None) -> Any:
+    """Which sample a worker has in hand: of a stream, how many came before it, if its fetcher is at hand to be asked;
+    `None` while the batch is being collated.
+    """
+    if position < 0 or task.indices is END:
         return None
+    if job.is_iterable:
+        return None if fetcher is None else fetcher.drawn()
     return task.indices[position] if job.is_batched else task.indices
 
 

@@ -52,7 +52,8 @@ class Task:
     number: int
     # Which worker does it, as torch counts them.
     shard: int
-    # A list of indices, one index where samples are not batched; the batch size, or None, for iterable datasets.
+    # A list of indices, one index where samples are not batched; the batch size, or None, for iterable datasets; `END`
+    # where nothing is to be made any more, and the result shall say the state of the dataset.
     indices: Any
     epoch: int
     # Positions within `indices` whose sample is given up: it took down two workers.
@@ -136,6 +137,10 @@ class Crew(Protocol):
 
     def receive(self, timeout_seconds: float) -> Result | None:
         """A result, in any order; `None` if there is none within the time."""
+        ...
+
+    def delivered(self, result: Result) -> None:
+        """Takes note that a result is in the loop's hands: what is prepared ahead is less by that."""
         ...
 
     def renew(self, changes: Mapping[str, Any], states: list[Any] | None) -> None:

@@ -2,6 +2,9 @@
 
 import os
 
+# Of the memory there is, what batches on their way may take if nobody says otherwise. Not measured.
+_BUDGET_SHARE = 0.25
+
 
 def memory_limit_bytes() -> int | None:
     """The limit of the control group, v1 or v2, if there is one below what the machine has."""
@@ -13,6 +16,11 @@ def memory_limit_bytes() -> int | None:
 def memory_bytes() -> int:
     """What there is: the limit of the control group, or all of the machine's."""
     return memory_limit_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def budget_bytes(given: int | None) -> int:
+    """What batches on their way may take."""
+    return given or int(memory_bytes() * _BUDGET_SHARE)
 
 
 def _limits() -> list[int]:

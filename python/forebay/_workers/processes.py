@@ -35,8 +35,6 @@ _DUMP_SECONDS = 0.1
 # After that a killed worker is written off: it is stuck in the kernel.
 _KILL_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
-# Of the memory there is, what batches on their way may take if nobody says otherwise. Not measured.
-_BUDGET_SHARE = 0.25
 # Of a control group's memory, what workers and loader share if nobody says otherwise.
 _WORKERS_SHARE = 0.9
 _STAGES = {
@@ -199,7 +197,6 @@ class ProcessCrew:
             if board >= 0:
                 os.close(board)
         count = max(1, len(self._seats))
-        budget_bytes = self._budget_bytes or int(limits.memory_bytes() * _BUDGET_SHARE)
         hello = worker.Hello(
             shard=seat.shard,
             generation=self._generation,
@@ -207,7 +204,7 @@ class ProcessCrew:
             changes=self._changes,
             state=seat.state,
             streams=seat.streams,
-            budget_bytes=budget_bytes // count,
+            budget_bytes=limits.budget_bytes(self._budget_bytes) // count,
             max_memory_bytes=self._max_memory_bytes(count),
         )
         seat.worker, seat.sent = new, 0
@@ -311,6 +308,9 @@ class ProcessCrew:
                 self._listen(source)
             elif self._house.wire is not None and fd == self._house.wire.fileno():
                 self._hear_nursery()
+
+    def delivered(self, result: Result) -> None:
+        """Workers count what they sent by themselves."""
 
     def _settle_debts(self) -> None:
         """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room."""

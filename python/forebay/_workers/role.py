@@ -2,8 +2,10 @@
 `worker_init_fn`.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from forebay import _torch_data
 from forebay._workers import seeds
@@ -21,18 +23,35 @@ def enter_process(job: Job, shard: int) -> None:
         job.worker_init_fn(shard)
 
 
-@contextmanager
-def in_thread(job: Job, shard: int) -> Iterator[None]:
-    """Makes this thread the worker of a shard, for as long as it lasts.
+def of_thread(job: Job, shard: int) -> Any | None:
+    """What a thread is told of itself as the worker of a shard; `None` where it is told nothing.
 
-    Only this thread sees it. The generators of random numbers are those of the whole process, so they are not seeded;
-    `get_worker_info().rng` has some of the worker's own.
+    The generators of random numbers are those of the whole process, so they are not seeded; `get_worker_info().rng` has
+    some of the worker's own, which go on from batch to batch.
     """
     if job.output != "torch" or not job.shard_count:
+        return None
+    return _torch_data.thread_info(shard, job.shard_count, job.base_seed + shard, job.dataset)
+
+
+def reseeding(info: Any | None) -> Callable[[int], None]:
+    """What seeds a thread for one sample: its own generators, and nobody else's."""
+    rng = getattr(info, "rng", None)
+    return _nothing if rng is None else functools.partial(seeds.of_generators, rng)
+
+
+def _nothing(number: int) -> None:
+    pass
+
+
+@contextmanager
+def in_thread(info: Any | None) -> Iterator[None]:
+    """Makes this thread a worker, for as long as it lasts. Only this thread sees it."""
+    if info is None:
         yield
         return
-    before = _torch_data.set_thread_info(shard, job.shard_count, job.base_seed + shard, job.dataset)
+    before = _torch_data.set_thread_info(info)
     try:
         yield
     finally:
-        _torch_data.restore_thread_info(before)
+        _torch_data.set_thread_info(before)

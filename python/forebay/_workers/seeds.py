@@ -29,13 +29,20 @@ def key(seed: int, epoch: int, index: Any) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def of_sample(seed: int, epoch: int, index: Any) -> None:
+def of_process(number: int) -> None:
     """Seeds this process for one sample."""
-    number = key(seed, epoch, index)
     random.seed(number)
     if (numpy := imported("numpy")) is not None:
         numpy.random.seed((number & 0xFFFFFFFF, number >> 32))
     _torch_data.seed(number)
+
+
+def of_generators(rng: Any, number: int) -> None:
+    """Seeds what `get_worker_info().rng` holds for one sample: a thread must not seed what all of them draw from."""
+    rng.random_generator.seed(number)
+    rng.torch_generator.manual_seed(number)
+    if rng.numpy_generator is not None and (numpy := imported("numpy")) is not None:
+        rng.numpy_generator.bit_generator.state = numpy.random.PCG64(number).state
 
 
 class Kept:

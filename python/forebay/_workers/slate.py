@@ -15,6 +15,9 @@ from forebay._workers.blocks import PAGE_BYTES, Mapping
 # What a worker is at.
 STARTING, IDLE, WORKING, SENDING, WAITING, LEAVING = range(6)
 
+# How often a worker looks at what it uses.
+_LOOK_NS = 50_000_000
+
 _HAND = struct.Struct("<qqqqq")  # stage, generation, number, position, since
 _USE = struct.Struct("<qqqq")  # memory, descriptors, threads, samples made
 _PID = struct.Struct("<q")
@@ -49,12 +52,21 @@ class Slate:
     def stage(self, stage: int) -> None:
         _NUMBER.pack_into(self._view, _HAND_AT, stage)
 
-    def noter(self) -> Callable[[int], None]:
-        """A function that notes which sample of its task a worker begins; -1: it makes a batch of them."""
+    def noter(self, look: Callable[[int], None]) -> Callable[[int], None]:
+        """A function that notes which sample of its task a worker begins; -1: it makes a batch of them.
+
+        `look(position)` is called there now and then: not for every sample, most take less time than to look.
+        """
         pack, view, now = _POSITION.pack_into, self._view, time.monotonic_ns
+        due = now() + _LOOK_NS
 
         def note(position: int) -> None:  # called for every sample
-            pack(view, _POSITION_AT, position, now())
+            nonlocal due
+            began = now()
+            pack(view, _POSITION_AT, position, began)
+            if began > due:
+                due = began + _LOOK_NS
+                look(position)
 
         return note
 

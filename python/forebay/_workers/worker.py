@@ -69,7 +69,7 @@ class _FullError(BaseException):
 
 
 class _Meter:
-    """What this process uses, looked at between tasks."""
+    """What this process uses, looked at between tasks, and now and then between samples."""
 
     def __init__(self, board: slate.Slate, max_memory_bytes: int | None) -> None:
         self._board = board
@@ -129,7 +129,7 @@ class Worker:
         self._fetcher: Fetcher | None = None
         self._refusal: Raised | None = None
         self._is_kept = False
-        self._samples = 0
+        self._samples = self._tasks = 0
 
     # ── beginnings ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +151,7 @@ class Worker:
         self._refusal = None
         try:
             self._job = job()
-            self._fetcher = Fetcher(self._job, self._shard, state, self._board.noter())
+            self._fetcher = Fetcher(self._job, self._shard, state, self._board.noter(self._look_between_samples))
             self._is_kept = self._job.is_iterable or is_stateful(self._job.dataset)
             if streams is not None:
                 self._fetcher.catch_up()
@@ -213,6 +213,18 @@ class Worker:
                 if reason is not None and self._may_leave():
                     raise _FullError(reason)
 
+    def _look_between_samples(self, position: int) -> None:
+        """Leaves in the middle of a batch where that grows too large. Another worker makes all of the batch.
+
+        Not in the first one: a batch that is too large by itself would never be done.
+        """
+        if position <= 0 or not self._tasks:
+            return
+        reason = self._meter.look(self._samples + position)
+        if reason is not None and self._may_leave():
+            self._samples += position
+            raise _FullError(reason)
+
     def _may_leave(self) -> bool:
         """A stream that cannot say where it is would have to be drawn again from its beginning, leak and all."""
         job, fetcher = self._job, self._fetcher
@@ -243,6 +255,7 @@ class Worker:
                 error.add_note("forebay: raised by state_dict() of the dataset or its iterator")
                 result.value = Raised(error, "".join(traceback.format_exception(error)))
         self._samples += result.sample_count
+        self._tasks += 1
         packed = self._packed(task, generation, result, kept)
         del result, kept
         self._note_streams(generation, task.number)
