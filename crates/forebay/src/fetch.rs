@@ -65,8 +65,14 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scrat
     let store = &*shared.source.store;
     // The second of two reads does not wait for the first one, as it would in front of a cache.
     let store = if job.is_hedge { store.origin().unwrap_or(store) } else { store };
-    let object = store.read(path, job.within, &mut allot)?;
-    check(&*shared.source.dataset, job.sample, object.stat)?;
+    let dataset = &*shared.source.dataset;
+    let mut object = store.read(path, job.within, &mut allot)?;
+    if store.origin().is_some() && check(dataset, job.sample, object.stat).is_err() {
+        // A copy of what it once was, perhaps: the manifest may be the newer one.
+        store.doubt(path);
+        object = store.read(path, job.within, &mut allot)?;
+    }
+    check(dataset, job.sample, object.stat)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
     let decode_bytes = shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0);
     Ok(Read { object, decode_bytes })

@@ -132,17 +132,21 @@ impl Cached {
         counter: impl Fn(&home::Meters) -> &AtomicU64,
     ) -> Look {
         self.count(counter);
-        let removed = match enter(folder) {
-            Ok(mut gate) => remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity),
-            // The count stays too large until the next scan.
-            Err(_) => remove_uncounted(shard, &key.name.entry, identity),
-        };
-        match removed {
+        match self.remove(folder, shard, key, identity) {
             Ok(_) => Look::Nothing,
             Err(error) => {
                 self.cache.failed(error);
                 Look::Bad(identity)
             }
+        }
+    }
+
+    /// Removes an entry, if it is still this one.
+    fn remove(&self, folder: &Folder, shard: &Folder, key: &Key, identity: (u64, u64)) -> std::io::Result<bool> {
+        match enter(folder) {
+            Ok(mut gate) => remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity),
+            // The count stays too large until the next scan.
+            Err(_) => remove_uncounted(shard, &key.name.entry, identity),
         }
     }
 
@@ -216,6 +220,9 @@ impl Cached {
         let Some(folder) = folder else { return self.pass(path, within, started, memory) };
         let expected = if self.revalidates { Some(self.inner.stat(path)?) } else { None };
         let key = Key::whole(&self.identity, path);
+        if self.cache.is_doubted(&key.name) {
+            return self.pass(path, within, started, memory);
+        }
         for _ in 0..MAX_ROUNDS {
             let bad = match self.look(&folder, &key, expected, memory)? {
                 Look::Hit(object) => return Ok(object),
@@ -316,9 +323,9 @@ impl Store for Cached {
         let Some(folder) = self.cache.folder() else { return };
         let Ok(shard) = folder.folder(&key.name.shard) else { return };
         let Ok(known) = shard.stat(&key.name.entry) else { return };
-        let removed = enter(&folder)
-            .and_then(|mut gate| remove_known(&mut gate, &shard, key.name.slot(), &key.name.entry, known.identity));
-        if let Err(error) = removed {
+        if let Err(error) = self.remove(&folder, &shard, &key, known.identity) {
+            // From a cache that can only be read nothing can be removed.
+            self.cache.doubt(key.name);
             self.cache.failed(error);
         }
     }

@@ -142,6 +142,11 @@ fn a_disk_that_becomes_read_only_is_read() {
     let stats = cached.cache().unwrap();
     assert_eq!((stats.hits, stats.passes, stats.misses), (5, 5, 5), "{stats:?}");
     assert!(cached.cache_notice().unwrap().contains("is mounted read-only"), "{:?}", cached.cache_notice());
+    let before = cached.cache().unwrap();
+    cached.doubt(&path(3));
+    (0..2).for_each(|_| assert_eq!(read(&cached, &path(3)), content(3)));
+    let after = cached.cache().unwrap();
+    assert_eq!((after.hits, after.passes), (before.hits, before.passes + 2), "what is doubted is not read from it");
     // One that begins like that, too.
     let late = Cached::new(memory(20), Cache::open(&root, options(1 << 20)).unwrap());
     (0..10).for_each(|number| assert_eq!(read(&late, &path(number)), content(number)));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_core::Kind;
 use forebay_store::testing::conformance::{REMOTE_OBJECTS, check_changes, check_objects, check_remote, check_sink};
-use forebay_store::{ObjectSink, Remote, StorageOptions, Store};
+use forebay_store::{Cache, CacheOptions, Cached, ObjectSink, Remote, StorageOptions, Store};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
@@ -82,6 +82,7 @@ fn seaweedfs_conforms() {
     let (store, root) = s3(&server.url(), &[]);
     writer.put_all(&root);
     check_remote(&store, &root);
+    a_cache_in_front_of_it_conforms_and_asks_nothing_twice(&server, &writer, &store, &root);
     check_changes(&store, &root, &|path, content| writer.put(path, content));
     many_objects_come_in_pages(&writer, &store, &root);
     an_etag_is_pinned(&writer, &store, &root);
@@ -96,6 +97,28 @@ fn takes_copies(store: &Remote, root: &Path) {
         let sink = ObjectSink::open(store.clone(), root.to_owned(), verifies).unwrap();
         check_sink(&sink, store, root);
     }
+}
+
+fn a_cache_in_front_of_it_conforms_and_asks_nothing_twice(
+    server: &Server,
+    writer: &Writer,
+    store: &Remote,
+    root: &Path,
+) {
+    let place = tempfile::tempdir().unwrap();
+    let cache = Cache::open(&place.path().join("cache"), CacheOptions::default()).unwrap();
+    let cached = Cached::new(Arc::new(store.clone()), Arc::clone(&cache));
+    assert_eq!(store.identity(), server.url(), "another server with such a bucket has other entries");
+    (0..2).for_each(|_| check_remote(&cached, root));
+    check_changes(&cached.clone().revalidating(true), root, &|path, content| writer.put(path, content));
+    let before = store.traffic().unwrap().requests;
+    for (name, content) in REMOTE_OBJECTS {
+        let object = cached.read(&root.join(name), Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
+        assert_eq!(object.bytes, *content);
+    }
+    assert_eq!(store.traffic().unwrap().requests, before);
+    let stats = cache.stats();
+    assert!(stats.corrupt == 0 && stats.passes == 0 && stats.stale > 0, "{stats:?}");
 }
 
 fn anybody_may_read(server: &Server) {

@@ -1,10 +1,11 @@
 //! The directory of a cache: whether it is one, and what is done when its disk fails.
 
+use std::collections::HashSet;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use forebay_core::{Error, Result};
 use super::entry::VERSION;
 use super::flights::Flights;
 use super::folder::Folder;
+use super::key::Name;
 use super::lock::Waited;
 use super::usage::{Gate, peek};
 use crate::hint::hint;
@@ -81,6 +83,8 @@ struct Trouble {
     /// A limit that the disk has room for, and until when it holds.
     shrunk: Option<(u64, Instant)>,
     notice: Option<String>,
+    /// Entries that should have been removed, and could not be.
+    doubted: HashSet<Name>,
 }
 
 /// A directory that keeps objects, for all processes of a machine. Give it to [`super::Cached`].
@@ -95,6 +99,7 @@ pub struct Cache {
     pause: Duration,
     process: u32,
     trouble: Mutex<Trouble>,
+    has_doubted: AtomicBool,
     pub(super) flights: Flights,
     pub(super) meters: Meters,
 }
@@ -134,6 +139,7 @@ impl Cache {
             pause: options.pause,
             process: std::process::id(),
             trouble: Mutex::new(trouble),
+            has_doubted: AtomicBool::new(false),
             flights: Flights::default(),
             meters: Meters::default(),
             path,
@@ -229,6 +235,18 @@ impl Cache {
             trouble.shrunk = Some((limit, Instant::now() + self.pause));
             trouble.notice.get_or_insert_with(|| said(&self.path, error));
         }
+    }
+
+    /// An entry that cannot be removed is not to be used by this process any more.
+    pub(super) fn doubt(&self, name: Name) {
+        if let Some(mut trouble) = self.trouble() {
+            trouble.doubted.insert(name);
+            self.has_doubted.store(true, Relaxed);
+        }
+    }
+
+    pub(super) fn is_doubted(&self, name: &Name) -> bool {
+        self.has_doubted.load(Relaxed) && self.trouble().is_some_and(|trouble| trouble.doubted.contains(name))
     }
 
     /// Something could not be kept. What says nothing about the disk (too many open files, a directory in an entry's
