@@ -127,7 +127,8 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         "",
         f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; "
         f"{arguments.rounds} rounds, each step a process of its own; medians, and the range in brackets. Opening is "
-        f"counted from the call, without imports; the first batch is {BATCH} random samples of the whole.",
+        f"counted from the call, without imports; the first batch is {BATCH} random samples of the whole. "
+        f"The load of the machine was {arguments.load:.1f} before and {os.getloadavg()[0]:.1f} after.",
         "",
         "| what | seconds | until the first batch |",
         "|---|---|---|",
@@ -164,6 +165,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(once(arguments.one, str(arguments.data))))
         return
+    arguments.load = os.getloadavg()[0]
     arguments.data.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="manifest-", dir=arguments.data))
     try:

@@ -1,6 +1,6 @@
 //! `forebay scan`: what it prints, what it writes, how it ends.
 
-#![allow(clippy::disallowed_methods, reason = "a real folder")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test, on a real folder")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
