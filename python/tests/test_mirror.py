@@ -157,7 +157,7 @@ def test_killed_again_and_again_it_asks_for_every_byte_once(
     origin = write(tmp_path / "origin", sizes)
     store.put_folder(origin, "kills")
     arguments = ("s3://bucket/kills", tmp_path / "target", *options(store, port=proxy.port))
-    # What is under way when it is killed is lost: few files at a time, and slowly, or it would be much of so little data.
+    # What is under way when it is killed is lost: few files at a time, and slowly, for so little data.
     arguments += ("--threads", "4", "--bandwidth", "3MB/s")
     chance = random.Random(time.time_ns())
     for _ in range(kills):
