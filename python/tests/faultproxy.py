@@ -57,10 +57,12 @@ class FaultProxy:
 
     async def _shut(self) -> None:
         self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # Connections that were waiting to be accepted begin only now.
+        while tasks := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0.01)
         for _ in range(3):
             await asyncio.sleep(0)  # transports close in a later round
 

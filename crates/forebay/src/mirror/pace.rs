@@ -18,9 +18,10 @@ impl Pace {
         Self { bytes_per_second: bytes_per_second.max(1) as f64, next: Mutex::new(Instant::now()) }
     }
 
-    /// How much is read at a time, so that the line is used evenly: an eighth of a second's, of 16 KiB to 8 MiB.
+    /// How much is read at a time, so that the line is used evenly, and as much as a request of 60 ms can bring: what comes
+    /// in a sixteenth of a second, 16 KiB to 8 MiB.
     pub(super) fn piece_bytes(&self) -> u64 {
-        ((self.bytes_per_second / 8.0) as u64).clamp(16 << 10, 8 << 20)
+        ((self.bytes_per_second / 16.0) as u64).clamp(16 << 10, 8 << 20)
     }
 
     /// How long to wait for these bytes.
@@ -46,6 +47,6 @@ mod tests {
         assert_eq!(pace.reserve(500_000, later), Duration::from_millis(400), "a moment is made up for");
         let much_later = start + Duration::from_secs(60);
         assert_eq!(pace.reserve(1_000_000, much_later), Duration::from_millis(500), "a minute is not");
-        assert_eq!((Pace::new(8_000).piece_bytes(), Pace::new(8_000_000).piece_bytes()), (16 << 10, 1_000_000));
+        assert_eq!((Pace::new(8_000).piece_bytes(), Pace::new(8_000_000).piece_bytes()), (16 << 10, 500_000));
     }
 }
