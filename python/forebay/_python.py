@@ -162,7 +162,7 @@ class PythonLoader:
         kind = self.kind(loader)
         stays = kind != "inline" and loader.persistent_workers
         is_renewed = stays and self._staying is not None and resumed is None
-        _torch_data.begin_pipe(loader.dataset, loader.generator, is_here=count == 0)
+        pipe_seed = _torch_data.begin_pipe(loader.dataset, loader.generator, is_here=count == 0)
         if promised is not None:
             base_seed = promised["base_seed"]
         elif is_renewed and self._staying is not None:
@@ -174,7 +174,7 @@ class PythonLoader:
             order.restore(resumed["order"])
         elif promised is not None and promised["order"] is not None:
             order.restore(promised["order"])
-        elif count > 0:
+        elif count > 0 and not is_renewed:
             order.begin()  # torch does, twice: samplers that draw random numbers then draw them twice
             _torch_data.pass_over_seed(loader.dataset, loader.generator)
         shard_count = count if resumed is None or not self._is_iterable else resumed["shard_count"]
@@ -192,6 +192,7 @@ class PythonLoader:
             on_error=policy.on_error,
             max_attempts=policy.retries + 1,
             output=policy.output,
+            pipe_seed=pipe_seed,
         )
         shards = list(range(max(1, shard_count)))
         states = self._states(loader, resumed, finished, shards, kind)
@@ -249,7 +250,8 @@ class PythonLoader:
         if stays and self._staying is not None:
             crew, _, before = self._staying
             if before == shards:
-                crew.renew({}, states)  # their random numbers go on, too
+                # Their random numbers go on, too.
+                crew.renew({} if job.pipe_seed is None else {"pipe_seed": job.pipe_seed}, states)
                 return crew, _nothing
             self._end_staying()
         if kind == "processes" and not self._is_looked_at:

@@ -214,24 +214,29 @@ def is_pipe(dataset: Any) -> bool:
     return torch is not None and isinstance(dataset, (torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe))
 
 
-def begin_pipe(dataset: Any, generator: Any, is_here: bool) -> None:
-    """Gives torch's data pipes what its own loader gives them for a pass: a seed that all ranks share, and, where they
-    run in this process, their part of the data.
+def begin_pipe(dataset: Any, generator: Any, is_here: bool) -> int | None:
+    """Gives torch's data pipes their part of the data where they run in this process, as its own loader does, and draws
+    the seed of a pass, which all ranks share.
     """
     if not is_pipe(dataset):
-        return
+        return None
     torch, settings = load(), importlib.import_module("torch.utils.data.graph_settings")
     rank, world_size = distributed() or (0, 1)
+    drawn = None
     if isinstance(dataset, torch.utils.data.IterDataPipe):
         seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
         if world_size > 1:
             group = torch.distributed.new_group(backend="gloo")
             torch.distributed.broadcast(seed, src=0, group=group)
-        shared = torch.Generator()
-        shared.manual_seed(int(seed.item()))
-        settings.apply_random_seed(dataset, shared)
+        drawn = int(seed.item())
     if is_here:
         settings.apply_sharding(dataset, world_size, rank)
+    return drawn
+
+
+def seed_pipe(dataset: Any, seed: int) -> None:
+    """Seeds everything that is random in a data pipe, before its iterator is made."""
+    importlib.import_module("torch.utils.data.graph_settings").apply_random_seed(dataset, generator(seed))
 
 
 def pass_over_seed(dataset: Any, generator: Any) -> None:

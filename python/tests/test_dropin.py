@@ -87,6 +87,7 @@ IN_WORKERS: list[Callable[[], dict[str, Any]]] = [
     lambda: {"batch_size": 4, "num_workers": 2, "shuffle": True, "generator": generator(), "prefetch_factor": 1},
     lambda: {"batch_size": 5, "num_workers": 2, "shuffle": True, "persistent_workers": True, "drop_last": True},
     lambda: {"batch_size": None, "num_workers": 2, "sampler": datasets.Drawing(23)},
+    lambda: {"batch_size": None, "num_workers": 2, "sampler": datasets.Drawing(23), "persistent_workers": True},
     lambda: {"batch_sampler": [[1, 2], [3], [4, 5, 6]], "num_workers": 2},
     lambda: {"batch_size": 2, "num_workers": 1, "worker_init_fn": torch.manual_seed},
 ]
@@ -293,9 +294,10 @@ def test_local_classes_and_lambdas_reach_the_workers() -> None:
     assert list(loader) == [[1, 2, 3], [4, 5, 6]]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_data_pipes_are_shuffled_and_divided_as_by_torch(num_workers: int) -> None:
+@pytest.mark.parametrize(("num_workers", "stay"), [(0, False), (2, False), (2, True)])
+def test_data_pipes_are_shuffled_and_divided_as_by_torch(num_workers: int, stay: bool) -> None:
     def pipe() -> Any:
         return data.datapipes.iter.IterableWrapper(range(20)).shuffle().sharding_filter()
 
-    same_batches(pipe, lambda: {"batch_size": 4, "num_workers": num_workers, "shuffle": True})
+    more = {"num_workers": num_workers, "persistent_workers": stay}
+    same_batches(pipe, lambda: {"batch_size": 4, "shuffle": True, **more})

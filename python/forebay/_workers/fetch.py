@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from forebay import _torch_data
 from forebay._workers import blame, collate, seeds
 from forebay._workers.job import END, Incident, Job, Raised, Result, Task
 
@@ -79,6 +80,8 @@ class Fetcher:
         self._dataset = job.dataset
         self._collate = collate.chosen(job)
         self._stream: _Stream | None = None
+        if job.pipe_seed is not None:
+            _torch_data.seed_pipe(self._dataset, job.pipe_seed)
         if state is not None and state["dataset"] is not None:
             self._dataset.load_state_dict(state["dataset"])
         if job.is_iterable:

@@ -34,6 +34,8 @@ class Job:
     max_attempts: int
     # "torch" or "numpy".
     output: str
+    # For torch's data pipes: what their shuffling is seeded with, another one in each epoch.
+    pipe_seed: int | None = None
 
 
 class Substitutes(Protocol):
