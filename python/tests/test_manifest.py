@@ -392,3 +392,25 @@ def test_a_hundred_thousand_samples_open_at_once(tmp_path: Path) -> None:
     assert next(iter(loader))[0].shape == (8, 3, 16, 16)
     loader.close()
     shutil.rmtree(root)
+
+
+def test_of_a_manifest_and_a_cache_the_newer_one_is_believed(
+    folder: Path, manifest: Path, tmp_path: Path, digests: Callable[[Any], list[str]]
+) -> None:
+    def load(**given: Any) -> fb.DataLoader:
+        dataset = fb.ImageFolder(transform=PLAIN, manifest=manifest, **given)
+        return fb.DataLoader(dataset, batch_size=4, on_error="raise")
+
+    cached = functools.partial(load, cache=tmp_path / "cache")
+    first = digests(cached())
+    assert first == digests(load())
+    changed = sorted(folder.rglob("*.jpg"))[3]
+    folders.picture(99).save(changed)
+    scan(folder, manifest)
+    loader = cached()
+    second = digests(loader)
+    assert second == digests(load()) != first
+    storage = loader.stats()["storage"]
+    assert (storage["cache_hits"], storage["cache_misses"]) == (len(loader.dataset), 1)
+    twin = pickle.loads(pickle.dumps(loader.dataset))
+    assert digests(fb.DataLoader(twin, batch_size=4)) == second

@@ -121,9 +121,12 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
 
 /// What is to be copied, and how. Settings for a store where there is none are refused.
 fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
-    let options = |place: &Path, given: &[StorageOption], name: &str| match given.is_empty() || forebay::is_url(place) {
-        true => storage::options(name, given),
-        false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?}")).at_path(place)),
+    let options = |place: &Path, given: &[StorageOption], name: &str| {
+        let options = storage::options(name, given)?;
+        match given.is_empty() || forebay::is_url(place) {
+            true => Ok(options),
+            false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?}")).at_path(place)),
+        }
     };
     Ok(Mirror {
         source_options: options(&arguments.source, &arguments.storage_option, "--storage-option")?,
