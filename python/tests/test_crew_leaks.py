@@ -130,16 +130,18 @@ class Swelling:
 def test_a_worker_that_grows_within_a_batch_is_exchanged_within_it() -> None:
     job, calm = (crews.job(Swelling(lost), output="numpy", shard_count=1) for lost in (16 << 20, 0))
     with crews.crew(calm) as crew:
-        expected = crews.values(crews.results(crew, crews.tasks(calm, 96, 16)))
-    with crews.crew(job, max_worker_memory=400 << 20) as crew, warnings.catch_warnings():
+        expected = crews.values(crews.results(crew, crews.tasks(calm, 64, 16)))
+    # What a fresh worker has depends on what this process has imported.
+    base = max(crews.flat(batch[2] for batch in expected))
+    with crews.crew(job, max_worker_memory=base + 300 << 20) as crew, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = crews.values(crews.results(crew, crews.tasks(job, 96, 16)))
+        made = crews.values(crews.results(crew, crews.tasks(job, 64, 16)))
         stats = crew.stats()
-    assert crews.flat(batch[0] for batch in made) == list(range(96))
+    assert crews.flat(batch[0] for batch in made) == list(range(64))
     assert crews.flat(batch[1] for batch in made) == crews.flat(batch[1] for batch in expected)
-    assert stats["recycled"] >= 5 and stats["restarts"] == 0
-    # Two whole batches would be 512 MiB and more.
-    assert max(crews.flat(batch[2] for batch in made)) < 470
+    assert stats["recycled"] >= 3 and stats["restarts"] == 0
+    # Two whole batches would be 512 MiB more.
+    assert max(crews.flat(batch[2] for batch in made)) < base + 400
 
 
 def test_a_limit_below_what_a_fresh_worker_needs_is_no_endless_loop() -> None:
