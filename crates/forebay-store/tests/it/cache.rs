@@ -120,8 +120,8 @@ fn a_cache_conforms_as_the_store_behind_it_does() {
     }
     let stats = cache.stats();
     assert_eq!((stats.misses, stats.corrupt, stats.passes), (2 * 4, 0, 0), "{stats:?}");
-    // Those that are refused their memory count nowhere.
-    assert_eq!(stats.hits, 2 * 4 * 4 - 2 * 4, "{stats:?}");
+    // Whole objects only; reads of parts are hits as well, and those that are refused their memory count nowhere.
+    assert!(stats.hits >= 2 * 4 * 4 - 2 * 4, "{stats:?}");
     let cached = Cached::new(Arc::new(Local), Arc::clone(&cache)).revalidating(true);
     conformance::check_changes(&cached, data.path(), &crate::rewrite);
     assert!(cache.stats().stale > 0);
