@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_core::{Entry, Error, Kind};
+use forebay_core::{Entry, Error, Expected, Kind, stamp_ns};
 
 use crate::sink::{Age, Entry as Lying, Held, Sink};
 use crate::store::{Stat, Store};
@@ -37,6 +37,7 @@ pub fn check(store: &dyn Store, root: &Path) {
 pub fn check_remote(store: &dyn Store, root: &Path) {
     check_objects(store, root, REMOTE_OBJECTS);
     lists_entries_and_knows_directories(store, root);
+    listings_tell_what_an_examination_tells(store, root);
     directories_are_not_objects(store, root);
 }
 
@@ -97,6 +98,21 @@ fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path)
         assert_eq!(error.kind(), Kind::NotFound, "{error}");
         assert!(!error.is_transient());
         assert!(error.path().is_some_and(|path| path.starts_with(root)), "{error}");
+    }
+}
+
+/// What a manifest is made of: an object that is listed and read later is the same one.
+fn listings_tell_what_an_examination_tells(store: &dyn Store, root: &Path) {
+    for directory in ["cat", "dog"].map(|name| root.join(name)) {
+        let listing = store.list(&directory).unwrap();
+        for (position, entry) in listing.iter().enumerate().filter(|(_, entry)| !entry.is_directory) {
+            let version = listing.version(position).expect("a store tells size and time with the name");
+            let stamp_ns = version.mtime_ns.map(|mtime_ns| stamp_ns(mtime_ns, version.etag.as_deref()));
+            let expected = Expected { size_bytes: version.size_bytes, stamp_ns, by_etag: version.etag.is_some() };
+            assert!(expected.size_bytes.is_some() && expected.stamp_ns.is_some(), "{entry:?}");
+            let stat = store.stat(&directory.join(entry.name)).unwrap();
+            assert_eq!(expected.differs(stat.size_bytes, stat.mtime_ns), None, "{entry:?}: {version:?}");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use forebay_core::{Epoch, Kind, Listing};
@@ -201,4 +201,42 @@ fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     load(&source, 0).unwrap();
     fs::write(copy.join("class0/00000.bmp"), [picture(1), vec![0]].concat()).unwrap();
     assert_eq!(load(&source, 0).unwrap_err().kind(), Kind::Stale);
+}
+
+/// Local files that are examined only when two are asked for at a time.
+#[derive(Debug, Default)]
+struct Paired {
+    asked: Mutex<usize>,
+    pair: Condvar,
+}
+
+impl Store for Paired {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        Local.read(path, within, allot)
+    }
+
+    fn stat(&self, path: &Path) -> Result<Stat> {
+        let mut asked = self.asked.lock().unwrap();
+        *asked += 1;
+        self.pair.notify_all();
+        let waited = self.pair.wait_timeout_while(asked, Duration::from_secs(20), |asked| *asked < 2).unwrap();
+        assert!(!waited.1.timed_out(), "one directory is examined by one thread");
+        drop(waited);
+        Local.stat(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Listing> {
+        Local.list(directory)
+    }
+}
+
+#[test]
+fn the_files_of_one_directory_are_examined_by_several_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let class = folder.path().join("all");
+    fs::create_dir(&class).unwrap();
+    (0..400).for_each(|number| fs::write(class.join(format!("{number}.bmp")), picture(1)).unwrap());
+    let store: Arc<dyn Store> = Arc::new(Paired::default());
+    let scanned = scanned(&store, folder.path(), false, None);
+    assert!(scanned.facts.iter().all(|facts| facts.version.size_bytes == Some(58)));
 }
