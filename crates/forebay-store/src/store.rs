@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Error, Kind, Listing, Result};
+use forebay_core::{Error, Kind, Listing, Result, Version, stamp_ns};
 use tokio::sync::watch;
 
 use crate::remote::{Sum, Traffic};
@@ -21,6 +21,14 @@ pub struct Stat {
     pub size_bytes: u64,
     /// When it was last changed, in nanoseconds since 1970.
     pub mtime_ns: i64,
+}
+
+impl Stat {
+    /// What a listing itself says of an entry; `None` where it says nothing.
+    pub fn listed(listing: &Listing, position: usize) -> Option<Self> {
+        let Version { size_bytes, mtime_ns, etag } = listing.version(position)?;
+        Some(Self { size_bytes: (*size_bytes)?, mtime_ns: stamp_ns((*mtime_ns)?, etag.as_deref()) })
+    }
 }
 
 /// A whole object.
@@ -91,13 +99,6 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
     fn list(&self, directory: &Path) -> Result<Listing>;
-    /// The same, with what the listing itself says of each entry, in the same order: `None` where it says nothing.
-    fn list_stats(&self, directory: &Path) -> Result<(Listing, Vec<Option<Stat>>)> {
-        self.list(directory).map(|listing| {
-            let unknown = vec![None; listing.len()];
-            (listing, unknown)
-        })
-    }
     /// A part of an object that is still what it was: another one by then is `Kind::Changed`.
     fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
         let object = self.read(path, within, &mut |size| Ok(Vec::with_capacity(size as usize)))?;

@@ -25,8 +25,6 @@ use crate::store::{Allot, Object, Stat, Stop, still};
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) listing: Listing,
-    /// What it says of each entry.
-    pub(super) stats: Vec<Option<Stat>>,
     pub(super) token: Option<String>,
     /// There is an object that stands for the directory itself.
     pub(super) is_marked: bool,
@@ -298,15 +296,11 @@ impl Call {
             for directory in &page.result.common_prefixes {
                 if let Some(name) = self.name(directory) {
                     partial.listing.push(OsStr::new(name), true);
-                    partial.stats.push(None);
                 }
             }
             for object in &page.result.objects {
                 match self.name(&object.location) {
-                    Some(name) => {
-                        partial.listing.push_object(OsStr::new(name), version_of(object));
-                        partial.stats.push(Some(stat_of(object)));
-                    }
+                    Some(name) => partial.listing.push_object(OsStr::new(name), version_of(object)),
                     // An object that stands for the directory itself.
                     None => partial.is_marked = true,
                 }

@@ -143,28 +143,19 @@ impl Store for Remote {
     }
 
     fn list(&self, directory: &Path) -> Result<Listing> {
-        self.list_stats(directory).map(|(listing, _)| listing)
-    }
-
-    fn list_stats(&self, directory: &Path) -> Result<(Listing, Vec<Option<Stat>>)> {
         let partials = || self.partial.lock().unwrap_or_else(PoisonError::into_inner);
         let list = || {
             // Of a directory each page has the time of a call.
             let call = self.call(directory, Duration::MAX)?;
             let words: Vec<_> = call.key.bytes().map(u64::from).collect();
-            let begin = || Partial {
-                listing: Listing::new((0, hash_words(&words))),
-                stats: Vec::new(),
-                token: None,
-                is_marked: false,
-            };
+            let begin = || Partial { listing: Listing::new((0, hash_words(&words))), token: None, is_marked: false };
             let mut partial = partials().remove(directory).unwrap_or_else(begin);
             match call.list(&mut partial) {
                 Ok(()) if partial.listing.is_empty() && !partial.is_marked && !call.key.is_empty() => {
                     Err(Error::new(Kind::NotFound, "could not be listed: there is no object below it")
                         .with_hint("check the name of the bucket, the path in it, and the endpoint"))
                 }
-                Ok(()) => Ok((partial.listing, partial.stats)),
+                Ok(()) => Ok(partial.listing),
                 Err(error) => {
                     // The next attempt asks for the page that failed. One that cannot be had begins anew.
                     if error.is_transient() {

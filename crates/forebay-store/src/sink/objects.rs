@@ -1,6 +1,5 @@
 //! Copies as objects of a store.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,17 +63,17 @@ fn verify(store: &Remote, path: &Path, size: u64, expected: u64) -> Result<()> {
 
 impl Sink for ObjectSink {
     fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
-        let (listing, stats) = match self.store.list_stats(&self.path(directory)?) {
+        let listing = match self.store.list(&self.path(directory)?) {
             Err(error) if error.kind() == Kind::NotFound && directory.as_os_str().is_empty() => return Ok(Vec::new()),
             other => other?,
         };
-        let entry = |(name, is_directory, stat): (&OsStr, bool, Option<Stat>)| match stat {
-            Some(stat) if !is_directory => {
-                Entry::File(name.to_owned(), Held { size_bytes: stat.size_bytes, age: Age::Unknown })
+        let entry = |(position, entry): (usize, forebay_core::Entry<'_>)| match Stat::listed(&listing, position) {
+            Some(stat) if !entry.is_directory => {
+                Entry::File(entry.name.to_owned(), Held { size_bytes: stat.size_bytes, age: Age::Unknown })
             }
-            _ => Entry::Directory(name.to_owned()),
+            _ => Entry::Directory(entry.name.to_owned()),
         };
-        Ok(listing.iter().zip(stats).map(|(listed, stat)| entry((listed.name, listed.is_directory, stat))).collect())
+        Ok(listing.iter().enumerate().map(entry).collect())
     }
 
     fn held(&self, name: &Path) -> Result<Option<Held>> {

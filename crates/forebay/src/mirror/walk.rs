@@ -82,7 +82,7 @@ pub(super) fn source(
 /// Lists a directory of the source: its files; the directories in it become jobs.
 fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Result<Vec<Found>> {
     let path = if visit.name.as_os_str().is_empty() { trip.root.clone() } else { trip.root.join(&visit.name) };
-    let (listing, stats) = trip.persist(End::Source, |_| trip.source.list_stats(&path))?;
+    let listing = trip.persist(End::Source, |_| trip.source.list(&path))?;
     if Chain::has(&visit.above, listing.identity()) {
         return Err(Error::new(Kind::NotFound, "is a symbolic link that leads back to a directory it lies in")
             .at_path(&path)
@@ -91,7 +91,7 @@ fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Res
     }
     let above = Some(Arc::new(Chain { identity: listing.identity(), above: visit.above.clone() }));
     let mut files = Vec::new();
-    for (entry, stat) in listing.iter().zip(stats) {
+    for (position, entry) in listing.iter().enumerate() {
         let name = visit.name.join(entry.name);
         if entry.is_directory && filter.enters(&name) {
             match check_name(&name) {
@@ -99,7 +99,7 @@ fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Res
                 Err(error) => trip.fail(error),
             }
         } else if !entry.is_directory && filter.takes(&name) && !is_part(entry.name) {
-            let stat = || match stat {
+            let stat = || match Stat::listed(&listing, position) {
                 Some(stat) => Ok(stat),
                 None => trip.persist(End::Source, |_| trip.source.stat(&trip.root.join(&name))),
             };
