@@ -47,7 +47,7 @@ develop: native python
 	@env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --quiet
 
 test-python: develop ## the Python tests only
-	@$(BIN)/python -m pytest python/tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile python/tests
 
 test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs a nightly toolchain)
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
