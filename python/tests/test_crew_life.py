@@ -19,6 +19,7 @@ from forebay.errors import StoppedError
 HERE = str(Path(__file__).parent)
 BEGIN = f"""
     import os, signal, sys, time
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
     sys.path.insert(0, {HERE!r})
     import crews
     from test_crew_life import Slow
