@@ -43,7 +43,8 @@ fn a_second_read_beside_a_slow_one_does_not_wait_for_it() {
     let loader = Loader::new(source(cached(place.path(), store.clone()), crop()), config).unwrap();
     assert_eq!(epoch(&loader).len(), 8);
     let stats = loader.stats();
-    assert_eq!((stats.hedges_won, stats.written_off), (1, 0));
+    // On a busy machine other reads may take as long.
+    assert!(stats.hedges_won >= 1 && stats.written_off == 0, "{stats:?}");
     assert!(loader.failures().is_empty());
     store.release();
 }
@@ -52,7 +53,8 @@ fn a_second_read_beside_a_slow_one_does_not_wait_for_it() {
 fn a_copy_that_does_not_decode_is_read_from_its_source_before_it_is_believed() {
     let (place, store) = (tempfile::tempdir().unwrap(), Arc::new(Scripted::new(pictures(8, false))));
     store.script(path_of(3), vec![Fault::Garbage(b"<html>please log in</html>".to_vec())]);
-    let config = Config { batch_size: 4, ..Config::default() };
+    // Of the next epoch nothing is read before this one has its end.
+    let config = Config { batch_size: 4, prefetch_batches: 1, ..Config::default() };
     let loader = Loader::new(source(cached(place.path(), store.clone()), crop()), config).unwrap();
     assert_eq!(epoch(&loader).len(), 8);
     assert_eq!(loader.failures().iter().map(|failure| failure.outcome).collect::<Vec<_>>(), [Outcome::Recovered]);
