@@ -1,6 +1,7 @@
 """Image folders for the tests: small, seeded, and damaged on purpose."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,3 +49,8 @@ def empty(path: Path) -> None:
 
 def text(path: Path) -> None:
     path.write_text("<html>404 not found</html>")
+
+
+def named(parameter: Any) -> str:
+    """A parameter as part of a test's name: without addresses, which are others in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(parameter))

@@ -252,7 +252,9 @@ class Bad(Holder):
 
 
 @pytest.mark.parametrize(
-    "held", [random.Random(1), numpy.random.default_rng(1), numpy.random.RandomState(1), torch.Generator()], ids=repr
+    "held",
+    [random.Random(1), numpy.random.default_rng(1), numpy.random.RandomState(1), torch.Generator()],
+    ids=lambda held: type(held).__name__,
 )
 def test_a_random_generator_is_no_handle(held: Any) -> None:
     with warnings.catch_warnings():

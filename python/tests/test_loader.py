@@ -469,7 +469,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "named"), WRONG, ids=str)
+@pytest.mark.parametrize(("arguments", "named"), WRONG, ids=folders.named)
 def test_wrong_settings_are_named_before_any_thread_starts(
     dataset: fb.ImageFolder, arguments: dict[str, Any], named: str
 ) -> None:

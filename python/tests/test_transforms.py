@@ -225,7 +225,9 @@ def largest_gap(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return float(numpy.abs(below[0] - below[1]).max())
 
 
-@pytest.mark.parametrize(("name", "arguments", "start", "statistic"), DISTRIBUTIONS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("name", "arguments", "start", "statistic"), DISTRIBUTIONS, ids=lambda value: folders.named(value)[:30]
+)
 def test_random_parameters_are_distributed_as_torchvisions(
     name: str, arguments: dict[str, Any], start: Any, statistic: Statistic
 ) -> None:
