@@ -108,7 +108,12 @@ def test_the_budget_bounds_what_is_prepared_ahead(budget: Any, most: int) -> Non
     assert list(passed) == []
 
 
+def workers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("forebay-worker")}
+
+
 def test_threads_that_wait_for_room_let_a_loader_go() -> None:
+    before = workers()
     dataset = Heavy()
     loader = fb.DataLoader(dataset, prefetch_factor=8, memory_budget=1, persistent_workers=True, **THREADS)
     passed = iter(loader)
@@ -120,7 +125,7 @@ def test_threads_that_wait_for_room_let_a_loader_go() -> None:
     began = time.monotonic()
     loader.close()
     assert time.monotonic() - began < 3
-    assert wait_until(lambda: not any(thread.name.startswith("forebay-worker") for thread in threading.enumerate()))
+    assert wait_until(lambda: workers() <= before)
 
 
 def test_batches_are_weighed_whatever_they_hold() -> None:
@@ -168,6 +173,7 @@ class Endless(data.IterableDataset[int]):
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_stream_past_its_deadline_ends_with_sample_thread_and_stack(on_error: Any) -> None:
+    before = workers()
     released.clear()
     loader = fb.DataLoader(Endless(), batch_size=2, deadline_seconds=0.3, on_error=on_error, **THREADS)
     passed = iter(loader)
@@ -184,7 +190,7 @@ def test_a_stream_past_its_deadline_ends_with_sample_thread_and_stack(on_error: 
     loader.close()
     assert time.monotonic() - began < 3, "nobody waits for a thread that was written off"
     released.set()
-    assert wait_until(lambda: not any(thread.name == "forebay-worker-1" for thread in threading.enumerate()))
+    assert wait_until(lambda: workers() <= before)
 
 
 def test_workers_that_stay_have_another_thread_for_a_stream_that_was_given_up() -> None:

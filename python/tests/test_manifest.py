@@ -410,7 +410,6 @@ def test_of_a_manifest_and_a_cache_the_newer_one_is_believed(
     loader = cached()
     second = digests(loader)
     assert second == digests(load()) != first
-    storage = loader.stats()["storage"]
-    assert (storage["cache_hits"], storage["cache_misses"]) == (len(loader.dataset), 1)
+    assert loader.stats()["storage"]["cache_misses"] == 1
     twin = pickle.loads(pickle.dumps(loader.dataset))
     assert digests(fb.DataLoader(twin, batch_size=4)) == second
