@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,14 +33,14 @@ NAMES = {
 }
 
 
-def make(folder: Path, files: int, each: int) -> None:
-    """The tree: names as in ImageNet. Hard links of one empty file per class, so that it takes few inodes."""
+def make(folder: Path, files: int, each: int, draw: Callable[[Path], None] = Path.touch) -> None:
+    """The tree: names as in ImageNet. Hard links of one file per class, an empty one if not drawn: few inodes."""
     print(f"making {files} files below {folder}", flush=True)
     for number in range(-(-files // each)):
         directory = folder / f"n{number:08}"
         directory.mkdir(parents=True)
         first = directory / f"n{number:08}_0.JPEG"
-        first.touch()
+        draw(first)
         for other in range(1, min(each, files - number * each)):
             # Not in the order of their names: no file system gives them sorted.
             os.link(first, directory / f"n{number:08}_{other * 7919 % 100_003}.JPEG")

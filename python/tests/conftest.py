@@ -9,6 +9,7 @@ import pytest
 
 import faultfs
 import folders
+import objectstore
 from forebay import _notice
 from forebay import transforms as T
 from forebay._workers import nursery
@@ -43,6 +44,16 @@ def fault_fs(folder: Path) -> Iterator[faultfs.FaultFs]:
     mounted = faultfs.FaultFs(folder)
     yield mounted
     mounted.close()
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[objectstore.ObjectStore]:
+    """A server of objects, one for all tests of a file."""
+    if why_not := objectstore.why_not():
+        pytest.skip(why_not)
+    started = objectstore.ObjectStore()
+    yield started
+    started.close()
 
 
 @pytest.fixture

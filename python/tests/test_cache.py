@@ -8,7 +8,7 @@ import pickle
 import re
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,6 @@ from forebay import transforms as T
 
 COUNT = 24
 Digests = Callable[[Any], list[str]]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[objectstore.ObjectStore]:
-    if why_not := objectstore.why_not():
-        pytest.skip(why_not)
-    started = objectstore.ObjectStore()
-    yield started
-    started.close()
 
 
 def storage(loader: fb.DataLoader) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils import data
 
+import crews
 import forebay as fb
 from forebay._python import is_free_threaded
 from forebay._workers.weight import weigh
@@ -21,15 +22,6 @@ pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.filterwarnings("ignore:.*worker creation.*:UserWarning", "ignore:no batch for:RuntimeWarning"),
 ]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 needs_generators = pytest.mark.skipif(
@@ -97,13 +89,13 @@ def test_the_budget_bounds_what_is_prepared_ahead(budget: Any, most: int) -> Non
     dataset = Heavy()
     loader = fb.DataLoader(dataset, prefetch_factor=8, memory_budget=budget, **THREADS)
     passed = iter(loader)
-    assert wait_until(lambda: dataset.made >= most)
+    assert crews.wait_until(lambda: dataset.made >= most)
     time.sleep(0.2)  # for those that should not come
     assert dataset.made == most
     for count in range(1, 33):
         next(passed)
         if count + most < 32:
-            assert wait_until(lambda: dataset.made >= count + most)
+            assert crews.wait_until(lambda: dataset.made >= count + most)
         assert dataset.made <= count + most, f"{dataset.made} made when {count} were delivered"
     assert list(passed) == []
 
@@ -117,7 +109,7 @@ def test_threads_that_wait_for_room_let_a_loader_go() -> None:
     dataset = Heavy()
     loader = fb.DataLoader(dataset, prefetch_factor=8, memory_budget=1, persistent_workers=True, **THREADS)
     passed = iter(loader)
-    assert wait_until(lambda: dataset.made == 2)
+    assert crews.wait_until(lambda: dataset.made == 2)
     assert len(list(iter(loader))) == 32, "what was prepared for another pass takes no room"
     del passed
     last = iter(loader)
@@ -125,7 +117,7 @@ def test_threads_that_wait_for_room_let_a_loader_go() -> None:
     began = time.monotonic()
     loader.close()
     assert time.monotonic() - began < 3
-    assert wait_until(lambda: workers() <= before)
+    assert crews.wait_until(lambda: workers() <= before)
 
 
 def test_batches_are_weighed_whatever_they_hold() -> None:
@@ -190,7 +182,7 @@ def test_a_stream_past_its_deadline_ends_with_sample_thread_and_stack(on_error: 
     loader.close()
     assert time.monotonic() - began < 3, "nobody waits for a thread that was written off"
     released.set()
-    assert wait_until(lambda: workers() <= before)
+    assert crews.wait_until(lambda: workers() <= before)
 
 
 def test_workers_that_stay_have_another_thread_for_a_stream_that_was_given_up() -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,6 @@ def manifest(folder: Path, tmp_path: Path) -> Path:
     path = tmp_path / "train.parquet"
     scan(folder, path)
     return path
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[objectstore.ObjectStore]:
-    if why_not := objectstore.why_not():
-        pytest.skip(why_not)
-    started = objectstore.ObjectStore()
-    yield started
-    started.close()
 
 
 def test_it_is_the_folder(

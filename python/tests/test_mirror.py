@@ -18,15 +18,6 @@ import forebay as fb
 import objectstore
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[objectstore.ObjectStore]:
-    if why_not := objectstore.why_not():
-        pytest.skip(why_not)
-    started = objectstore.ObjectStore()
-    yield started
-    started.close()
-
-
 @pytest.fixture
 def proxy(store: objectstore.ObjectStore) -> Iterator[faultproxy.FaultProxy]:
     started = faultproxy.FaultProxy(store.port)

@@ -30,15 +30,6 @@ TRAIN = T.Compose([T.Resize((16, 16)), T.ToTensor()])
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[objectstore.ObjectStore]:
-    if why_not := objectstore.why_not():
-        pytest.skip(why_not)
-    started = objectstore.ObjectStore()
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
 def many(store: objectstore.ObjectStore) -> str:
     """A prefix with COUNT pictures of 20 classes."""
     pictures = []
