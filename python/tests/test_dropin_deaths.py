@@ -1,6 +1,7 @@
 """Workers of the public loader that die in every way there is: each sample comes once, in its order, or is named."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,12 @@ PROGRAM = """
 """
 
 
+# Each takes half a minute.
+SEEDS = range(1, 1 + int(os.environ.get("FOREBAY_DEATH_SEEDS", "2")))
+
+
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_sample_comes_once_or_is_named(seed: int, tmp_path: Path) -> None:
     with cgroups.limited(1 << 30) as group:
         done = children.run(PROGRAM, seed, tmp_path, prefix=group.prefix, seconds=140)
