@@ -1,6 +1,7 @@
 """What workers make of a dataset that is one large Python object: threads share it, processes do not grow."""
 
 import json
+import os
 
 import pytest
 
@@ -65,10 +66,14 @@ PROGRAM = """
 """
 
 
-@pytest.mark.timeout(120)
+# FOREBAY_ENTRIES=1000000 for the long run.
+ENTRIES = int(os.environ.get("FOREBAY_ENTRIES", "100000"))
+
+
+@pytest.mark.timeout(120 + ENTRIES // 2000)
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_a_large_list_stays_what_it_is(kind: str) -> None:
-    done = children.run(PROGRAM, kind, 100_000, seconds=110)
+    done = children.run(PROGRAM, kind, ENTRIES, seconds=110 + ENTRIES // 2000)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     if kind == "threads":
