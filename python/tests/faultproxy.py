@@ -1,7 +1,6 @@
 """A proxy that breaks answers on purpose, between a client and a real server. Bytes of requests pass unchanged, so that
 signatures stay valid."""
 
-import asyncio
 import random
 import socket
 import struct
@@ -9,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import ExitStack, suppress
+from typing import IO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 
@@ -28,7 +28,8 @@ Rule = Callable[[str, int, random.Random], str | None]
 
 
 class FaultProxy:
-    """Listens on loopback in a thread of its own. Rules are for GETs of objects; in a storm all requests get 503."""
+    """Listens on loopback, a thread for each connection. Rules are for GETs of objects; in a storm all requests get
+    503."""
 
     def __init__(self, upstream: int, rule: Rule | None = None, seed: int = 0) -> None:
         self.rule, self.storm_until, self.latency = rule, 0.0, (0.0, 0.0)
@@ -36,35 +37,35 @@ class FaultProxy:
         self.waiting, self.max_waiting = 0, 0
         self.body_bytes = 0  # of objects, as they were sent on
         self._upstream, self._random, self._asked = upstream, random.Random(seed), Counter[str]()
-        self._loop = asyncio.new_event_loop()
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="faultproxy", daemon=True)
-        self._thread.start()
-        assert self._started.wait(10)
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        self._sockets: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port = self._listener.getsockname()[1]
+        self._accepting = threading.Thread(target=self._accept, name="faultproxy", daemon=True)
+        self._accepting.start()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20))
-        self.port = self._server.sockets[0].getsockname()[1]
-        self._started.set()
-        self._loop.run_forever()
-        self._loop.close()
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # shut down
+            thread = threading.Thread(target=self._serve, args=(client,), name="faultproxy-connection", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    async def _shut(self) -> None:
-        self._server.close()
-        # Connections that were waiting to be accepted begin only now.
-        while tasks := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0.01)
-        for _ in range(3):
-            await asyncio.sleep(0)  # transports close in a later round
+        self._closed.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(10)
+        self._listener.close()
+        with self._lock:
+            for end in self._sockets:
+                _shut(end)
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a connection does not end"
 
     def faults(self) -> Counter[str]:
         return Counter(seen.fault for seen in self.seen if seen.fault)
@@ -72,32 +73,49 @@ class FaultProxy:
     def reads(self) -> list[Seen]:
         return [seen for seen in self.seen if seen.method == "GET" and seen.key.endswith(".jpg")]
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.waiting += 1
-                self.max_waiting = max(self.max_waiting, self.waiting)
-                try:
-                    fault = self._judge(head)
-                    await asyncio.sleep(self._random.uniform(*self.latency))
-                    if fault in REFUSALS:
-                        writer.write(REFUSALS[fault])
-                        await writer.drain()
-                        continue
-                    upstream = upstream or await asyncio.open_connection("127.0.0.1", self._upstream, limit=1 << 20)
-                    upstream[1].write(head)
-                    if not await self._answer(upstream[0], writer, head, fault):
-                        return
-                finally:
-                    self.waiting -= 1
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, OSError):
-            pass  # either end has gone, or the proxy is closed: so does the other
-        finally:
-            for end in (writer, upstream[1] if upstream else None):
-                if end is not None:
-                    await _close(end)
+    def _owned(self, end: socket.socket, stack: ExitStack) -> IO[bytes]:
+        """The socket's stream; `close` ends its waits."""
+        stack.enter_context(end)
+        with self._lock:
+            self._sockets.add(end)
+            if self._closed.is_set():
+                _shut(end)
+        stack.callback(self._disown, end)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return stack.enter_context(end.makefile("rb"))
+
+    def _disown(self, end: socket.socket) -> None:
+        with self._lock:
+            self._sockets.discard(end)
+
+    def _serve(self, client: socket.socket) -> None:
+        with ExitStack() as stack:
+            requests = self._owned(client, stack)
+            upstream: tuple[socket.socket, IO[bytes]] | None = None
+            try:
+                while True:
+                    head = _head(requests)
+                    with self._lock:
+                        self.waiting += 1
+                        self.max_waiting = max(self.max_waiting, self.waiting)
+                        fault = self._judge(head)
+                        latency = self._random.uniform(*self.latency)
+                    try:
+                        self._closed.wait(latency)
+                        if fault in REFUSALS:
+                            client.sendall(REFUSALS[fault])
+                            continue
+                        if upstream is None:
+                            server = socket.create_connection(("127.0.0.1", self._upstream))
+                            upstream = server, self._owned(server, stack)
+                        upstream[0].sendall(head)
+                        if not self._answer(upstream[1], client, head, fault):
+                            return
+                    finally:
+                        with self._lock:
+                            self.waiting -= 1
+            except OSError:
+                pass  # either end has gone, or the proxy is closed: so does the other
 
     def _judge(self, head: bytes) -> str | None:
         method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
@@ -112,56 +130,70 @@ class FaultProxy:
         self.seen.append(Seen(time.monotonic(), method, key, fault, has_range))
         return fault
 
-    async def _answer(self, upstream: Any, writer: asyncio.StreamWriter, request: bytes, fault: str | None) -> bool:
+    def _answer(self, upstream: IO[bytes], client: socket.socket, request: bytes, fault: str | None) -> bool:
         """Passes an answer on, broken as told. False when the connection is to be closed."""
-        head = await upstream.readuntil(b"\r\n\r\n")
-        lines = head[:-4].split(b"\r\n")
+        lines = _head(upstream)[:-4].split(b"\r\n")
         fields = {line.split(b":", 1)[0].lower(): line.split(b":", 1)[1].strip() for line in lines[1:]}
         if b"chunked" in fields.get(b"transfer-encoding", b""):
-            body = await _chunked(upstream)
+            body = _chunked(upstream)
             lines = [line for line in lines if not line.lower().startswith(b"transfer-encoding")]
             lines.append(b"Content-Length: %d" % len(body))
         elif request.startswith(b"HEAD"):
             body = b""
         else:
-            body = await upstream.readexactly(int(fields.get(b"content-length", b"0")))
+            body = _exactly(upstream, int(fields.get(b"content-length", b"0")))
+        with self._lock:
+            cut = self._random.randrange(1, max(2, len(body)))
+            tag = self._random.getrandbits(128)
         if fault in ("empty", "short"):
-            body = b"" if fault == "empty" else body[: self._random.randrange(1, max(2, len(body)))]
+            body = b"" if fault == "empty" else body[:cut]
             lines = [line for line in lines if not line.lower().startswith(b"content-length")]
             lines.append(b"Content-Length: %d" % len(body))
         elif fault == "etag":
             lines = [line for line in lines if not line.lower().startswith(b"etag")]
-            lines.append(b'ETag: "%032x"' % self._random.getrandbits(128))
+            lines.append(b'ETag: "%032x"' % tag)
         if fault in ("reset", "truncate", "stall"):
-            body = body[: self._random.randrange(1, max(2, len(body)))]
+            body = body[:cut]
         if b"list-type=2" not in request.split(b"\r\n", 1)[0]:
-            self.body_bytes += len(body)
-        writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
-        await writer.drain()
+            with self._lock:
+                self.body_bytes += len(body)
+        client.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + body)
         if fault == "stall":
-            await asyncio.sleep(600)
+            self._closed.wait(600)
         if fault == "reset":
-            await asyncio.sleep(0.02)  # what was sent arrives before the reset does
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
+            self._closed.wait(0.02)  # what was sent arrives before the reset does
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return fault not in ("reset", "truncate")
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
-    """What is written still goes out, unless nobody takes it."""
-    writer.close()
-    try:
-        await asyncio.wait_for(writer.wait_closed(), 1)
-    except (TimeoutError, OSError, asyncio.CancelledError):
-        writer.transport.abort()
+def _shut(end: socket.socket) -> None:
+    with suppress(OSError):  # the other end was quicker
+        end.shutdown(socket.SHUT_RDWR)
 
 
-async def _chunked(reader: asyncio.StreamReader) -> bytes:
+def _head(stream: IO[bytes]) -> bytes:
+    """A request or an answer up to its empty line."""
+    lines = []
+    while (line := stream.readline()) != b"\r\n":
+        if not line:
+            raise ConnectionResetError("the other end has closed")
+        lines.append(line)
+    return b"".join(lines) + line
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    body = stream.read(size)
+    if len(body) < size:
+        raise ConnectionResetError("ended within a body")
+    return body
+
+
+def _chunked(stream: IO[bytes]) -> bytes:
     body = b""
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        body += await reader.readexactly(size)
-        await reader.readexactly(2)
-    await reader.readuntil(b"\r\n")
+    while size := int(stream.readline() or b"0", 16):
+        body += _exactly(stream, size)
+        _exactly(stream, 2)
+    stream.readline()
     return body
 
 

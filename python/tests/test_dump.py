@@ -52,6 +52,11 @@ class Child:
     def ask(self) -> None:
         self.process.send_signal(signal.SIGUSR1)
 
+    def wake(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def end(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -201,7 +206,8 @@ try:
     fb.dump_on_signal()
 except fb.errors.ConfigError as error:
     say(str(error))
-sys.stdin.read()
+for line in sys.stdin:
+    say("awake")
 """
 
 
@@ -214,6 +220,8 @@ def test_it_gets_on_with_faulthandler(started: list[Child], folder: Path) -> Non
         child.ask()
         child.err.wait_for("loaders at work: 0", times)
         child.err.wait_for("most recent call first", times)
+        child.wake()
+        child.out.wait_for("awake", times)  # while it calls the other one, faulthandler itself is not installed
     assert child.end() == 0
     assert sum("most recent call first" in line for line in child.err.all) == 3
 
