@@ -16,19 +16,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from forebay import _notice, _torch
-from forebay._workers import autopsy, blocks, limits, nursery, parcel, slate, wire, worker
+from forebay import _torch
+from forebay._workers import autopsy, blocks, deaths, figures, limits, nursery, parcel, slate, wire, worker
 from forebay._workers.autopsy import Death
-from forebay._workers.growth import growth_over, growth_sentence
+from forebay._workers.growth import growth_over
 from forebay._workers.house import Hired, House, Seat
-from forebay._workers.inline import index_at
-from forebay._workers.job import Incident, Job, Raised, Result, Task
+from forebay._workers.job import Job, Raised, Result, Task
 from forebay.errors import StoppedError, WorkerDiedError
 
-# A sample in hand at that many deaths is given up.
-_MAX_DEATHS = 2
-# Deaths without a batch in between and without a sample to blame, before a shard is given up.
-_MAX_FRUITLESS = 5
+# Deaths of the nursery without a batch in between, before the crew is given up.
+_MAX_NURSERY_DEATHS = 5
 # Between the dump of a stack and the end of its worker: the dump is written within microseconds, a look that was
 # taken after the machine had slept is corrected.
 _DUMP_SECONDS = 0.1
@@ -37,13 +34,6 @@ _KILL_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 # Of a control group's memory, what workers and loader share if nobody says otherwise.
 _WORKERS_SHARE = 0.9
-_STAGES = {
-    slate.STARTING: "start",
-    slate.IDLE: "idle",
-    slate.SENDING: "deliver",
-    slate.WAITING: "deliver",
-    slate.LEAVING: "idle",
-}
 
 
 class ProcessCrew:
@@ -72,8 +62,7 @@ class ProcessCrew:
         self._poll = select.poll()
         self._nursery_deaths = 0
         self._counts = {"restarts": 0, "recycled": 0, "nursery_restarts": 0}
-        self._growth: dict[int, dict[str, Any]] = {}
-        self._is_growth_said = False
+        self._growth = figures.Growths()
         self._is_many = False
         self._house = House()
         self._closer = weakref.finalize(self, self._house.close)
@@ -259,7 +248,7 @@ class ProcessCrew:
     def _send_tasks(self, seat: Seat) -> None:
         while seat.worker is not None and seat.sent < len(seat.tasks):
             task = seat.tasks[seat.sent]
-            suspicion = sum(len(deaths) for (number, _), deaths in seat.deaths.items() if number == task.number)
+            suspicion = sum(len(died) for (number, _), died in seat.deaths.items() if number == task.number)
             fields = (self._generation, suspicion, tuple(vars(task).values()))
             try:
                 told = pickle.dumps(fields, 5)
@@ -337,8 +326,7 @@ class ProcessCrew:
         kind, content, fds = message
         if kind == worker.RECYCLE:
             source.recycling, samples, grown_bytes, grown_fds, files = parcel.loads(content)
-            memory, descriptors = growth_over(samples, grown_bytes, grown_fds)
-            self._note_growth(source, memory, descriptors, files)
+            self._growth.note(source, *growth_over(samples, grown_bytes, grown_fds), files)
         elif kind == worker.RESULT:
             self._take(source, content, fds)
 
@@ -370,27 +358,14 @@ class ProcessCrew:
         except Exception as error:
             error.add_note(f"forebay: batch {task.number} came from its worker, but cannot be unpickled here")
             result = Result(task.number, task.shard, Raised(error, ""))
-        self._explain(seat, task, result)
+        deaths.explain(self._job, seat, task, result)
         self._results.append(result)
         if source.board.hand()[0] == slate.WAITING:
             self._tell(source, worker.BACK)
         now = time.monotonic()
         if now - source.looked > _LOOK_SECONDS:
             source.looked = now
-            self._look(source)
-
-    def _explain(self, seat: Seat, task: Task, result: Result) -> None:
-        """Says of samples that were given up how their workers died, and forgets what is settled."""
-        if not seat.deaths and not seat.given_up:
-            return
-        for place, incident in enumerate(result.incidents):
-            deaths = seat.given_up.get((task.number, incident.position))
-            if deaths and incident.code == "worker_died":
-                said = self._incident(task, incident.position, deaths, incident.outcome)
-                result.incidents[place] = replace(said, substitute=incident.substitute)
-        for kept in (seat.deaths, seat.given_up):
-            for key in [key for key in kept if key[0] == task.number]:
-                del kept[key]
+            self._growth.look(source)
 
     # ── deaths ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -423,11 +398,6 @@ class ProcessCrew:
         self._drain(gone)
         seat = self._seats.get(gone.shard)
         hand = gone.board.hand()
-        self._forget_at_last(gone, seat, hand, pid, exit_code, tail)
-
-    def _forget_at_last(
-        self, gone: Hired, seat: Seat | None, hand: tuple[int, ...], pid: int, exit_code: int | None, tail: bytes
-    ) -> None:
         if seat is None or seat.worker is not gone:
             self._forget(gone)
             return
@@ -440,7 +410,9 @@ class ProcessCrew:
             self._counts["recycled"] += 1
         else:
             self._counts["restarts"] += 1
-            self._blame(seat, hand, death)
+            said = deaths.blame(seat, hand, death, self._job, self._generation, self._is_many)
+            if said is not None:
+                self._results.append(said)
         if seat.refusal is None:
             self._hire(seat)
         else:
@@ -450,75 +422,6 @@ class ProcessCrew:
         seconds = max(0.0, time.monotonic() - hand[4] / 1e9) if hand[4] else 0.0
         how = autopsy.ending(exit_code) + autopsy.hint(exit_code)
         return Death(gone.shard, pid, how, seconds, stack=autopsy.stack_of(_contents(gone.dump)))
-
-    def _blame(self, seat: Seat, hand: tuple[int, ...], death: Death) -> None:
-        """Finds what the worker had in hand, and gives it up if it was in hand before."""
-        stage, generation, number, position = hand[:4]
-        is_at_work = stage in (slate.WORKING, slate.SENDING, slate.WAITING) and generation == self._generation
-        task = seat.tasks[0] if seat.tasks else None
-        if not is_at_work or task is None or task.number != number or self._job is None:
-            seat.fruitless += 1
-            if seat.fruitless >= _MAX_FRUITLESS:
-                doing = "while it started" if stage == slate.STARTING else "between two batches"
-                error = WorkerDiedError(
-                    f"worker {seat.shard} {death.how}, {doing}, {seat.fruitless} times in a row",
-                    attempts=seat.fruitless,
-                    detail=death.detail(),
-                )
-                seat.refusal = error, death.detail() or ""
-            return
-        is_many = self._is_many and not task.excluded and position >= 0
-        key = number, -3 if is_many else position
-        deaths = seat.deaths.setdefault(key, [])
-        deaths.append(death)
-        if len(deaths) < _MAX_DEATHS:
-            return
-        if is_many:
-            # Which of them it is shows when each is asked for by itself.
-            seat.tasks[0] = replace(task, excluded=frozenset((-1,)))
-            return
-        may_do_without = self._job.on_error != "raise" and position >= 0 and not self._job.is_iterable
-        if may_do_without and position not in task.excluded:
-            seat.tasks[0] = replace(task, excluded=task.excluded | {position})
-            seat.given_up[key] = list(deaths)
-            deaths.clear()
-            return
-        said = self._incident(task, position, deaths, "raised")
-        error = WorkerDiedError(
-            said.message,
-            path=said.path,
-            index=said.index if isinstance(said.index, int) else None,
-            stage=said.stage,
-            attempts=said.attempts,
-            elapsed_seconds=said.elapsed_seconds,
-            detail=said.detail,
-        )
-        seat.tasks.popleft()
-        text = said.detail or ""
-        result = Result(number, seat.shard, Raised(error, text, said.index, position), [said])
-        self._results.append(result)
-        del seat.deaths[key]
-        if self._job.is_iterable:
-            seat.refusal = error, text  # what comes after it cannot be reached
-
-    def _incident(self, task: Task, position: int, deaths: list[Death], outcome: str) -> Incident:
-        last = deaths[-1]
-        index = None if self._job is None else index_at(self._job, task, position)
-        if position < 0:
-            what = f"making a batch of the samples of batch {task.number}"
-        elif index is None:
-            what = f"sample {position} of batch {task.number} of shard {task.shard}"
-        else:
-            what = f"sample {index!r}"
-        ends = " and ".join(dict.fromkeys(death.how for death in deaths))
-        message = f"{what} took down {len(deaths)} workers: worker {last.shard} (pid {last.pid}) {ends}"
-        stage = "assemble" if position < 0 else "transform"
-        detail = max((death.detail() or "" for death in reversed(deaths)), key=lambda text: "stack" in text) or None
-        path = next((death.path for death in reversed(deaths) if death.path), None)
-        seconds = sum(death.seconds for death in deaths)
-        return Incident(
-            position, index, "worker_died", stage, message, detail, len(deaths), seconds, None, path, outcome
-        )
 
     def _refuse(self, seat: Seat) -> None:
         """Answers every task of a shard that cannot be worked on."""
@@ -546,7 +449,7 @@ class ProcessCrew:
                 seat.streams = seat.worker.board.kept(*seat.last) or seat.streams
                 self._forget(seat.worker)
                 seat.worker = None
-        if self._nursery_deaths >= _MAX_FRUITLESS:
+        if self._nursery_deaths >= _MAX_NURSERY_DEATHS:
             raise WorkerDiedError(
                 f"the process that workers are forked from {autopsy.ending(exit_code)}, "
                 f"{self._nursery_deaths} times in a row",
@@ -609,73 +512,14 @@ class ProcessCrew:
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _look(self, source: Hired) -> None:
-        """Notes what a worker uses."""
-        memory_bytes, fds, _, samples = source.board.used()
-        source.growth.add(samples, memory_bytes, fds)
-        memory, descriptors = source.growth.memory_per_1000(), source.growth.fds_per_1000()
-        files = worker.open_files(source.board.pid()) if descriptors is not None else []
-        self._note_growth(source, memory, descriptors, files)
-
-    def _note_growth(
-        self, source: Hired, memory: float | None, descriptors: float | None, files: list[tuple[str, int]]
-    ) -> None:
-        """Keeps what a worker grows by, and says so, once."""
-        if memory is None and descriptors is None:
-            return
-        found = {
-            "shard": source.shard,
-            "bytes_per_1000_samples": memory,
-            "files_per_1000_samples": descriptors,
-            "files": files if descriptors is not None else None,
-        }
-        self._growth[source.shard] = found
-        if not self._is_growth_said:
-            self._is_growth_said = True
-            _notice.growing(growth_sentence(found, source.recycling))
-
     def in_flight(self) -> list[dict[str, Any]]:
         """What each worker has in hand: shard, pid, number, index, since_seconds, stage."""
-        found = []
-        now = time.monotonic()
-        for seat in self._seats.values():
-            if seat.worker is None:
-                continue
-            stage, generation, number, position, since = seat.worker.board.hand()
-            task = next((task for task in seat.tasks if task.number == number), None)
-            is_known = task is not None and generation == self._generation and self._job is not None
-            if stage in (slate.IDLE, slate.LEAVING) or (stage != slate.STARTING and not is_known):
-                continue
-            found.append(
-                {
-                    "shard": seat.shard,
-                    "pid": seat.worker.board.pid(),
-                    "number": number if is_known else None,
-                    "index": index_at(self._job, task, position) if is_known and self._job and task else None,
-                    "since_seconds": now - since / 1e9 if since else 0.0,
-                    "stage": _STAGES.get(stage, "transform" if position >= 0 else "assemble"),
-                }
-            )
-        return found
+        return figures.in_flight(self._seats.values(), self._job, self._generation)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start: restarts, recycled, and what is known of each worker."""
-        workers = []
-        for seat in self._seats.values():
-            if seat.worker is not None:
-                memory_bytes, fds, threads, samples = seat.worker.board.used()
-                workers.append(
-                    {
-                        "shard": seat.shard,
-                        "pid": seat.worker.board.pid(),
-                        "rss_bytes": memory_bytes,
-                        "fds": fds,
-                        "threads": threads,
-                        "samples": samples,
-                        "batches_held": seat.worker.tenancy.lease_count(),
-                    }
-                )
-        return {"kind": "processes", **self._counts, "workers": workers, "growth": list(self._growth.values())}
+        workers = figures.of_workers(self._seats.values())
+        return {"kind": "processes", **self._counts, "workers": workers, "growth": self._growth.found()}
 
 
 def _contents(fd: int) -> bytes:
