@@ -14,6 +14,8 @@ export VENV
 
 # An extension module is linked by the interpreter that loads it; it is tested through Python.
 RUST := --workspace --exclude forebay-python
+# The same build for all tests; see Cargo.toml.
+CHECKED := --profile checked
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,18 +38,19 @@ test-rust: native python ## the Rust tests only
 	@set -x
 	export PATH=$(abspath $(BIN)):$$PATH
 	if cargo nextest --version >/dev/null 2>&1; then
-	    cargo nextest run $(RUST) --config-file scripts/nextest.toml
+	    cargo nextest run $(RUST) --cargo-profile checked --config-file scripts/nextest.toml
 	else
-	    cargo test $(RUST) --lib --bins --tests
+	    cargo test $(RUST) $(CHECKED) --lib --bins --tests
 	fi
-	cargo test $(RUST) --doc
+	cargo test $(RUST) $(CHECKED) --doc
 
-# The release profile: the parity and lifecycle tests decode thousands of pictures.
+MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet
 develop: native python
-	@env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --quiet
+	@$(MATURIN) --release
 
-test-python: develop ## the Python tests only
-	@$(BIN)/python -m pytest -n 2 --dist loadfile python/tests
+test-python: native python ## the Python tests only
+	@$(MATURIN) $(CHECKED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile python/tests
 
 test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs a nightly toolchain)
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
