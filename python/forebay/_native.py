@@ -98,6 +98,7 @@ class NativeLoader:
             "cpu_threads": cpu_threads,
             "io_threads": None if given.io_threads is None else whole("io_threads", given.io_threads, least=1),
             "prefetch_batches": self._ahead,
+            "prefetch_shrinks": given.prefetch_factor is None and not _storage.is_url(self._folder.root),
             "memory_budget": _settings.memory_budget(given.memory_budget),
             "on_error": _settings.choice("on_error", given.on_error, "raise", "replace", "skip"),
             "max_failures": _settings.max_failures(given.max_failures),

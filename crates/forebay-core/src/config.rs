@@ -45,6 +45,8 @@ pub struct Config {
     pub max_io_threads: usize,
     /// Batches prepared ahead of the consumer.
     pub prefetch_batches: usize,
+    /// Only one, where that is seen to be enough.
+    pub prefetch_shrinks: bool,
     /// Bytes that compressed, decoded and batched data may take together.
     pub memory_budget: u64,
     /// What becomes of a sample that cannot be had.
@@ -76,6 +78,7 @@ impl Default for Config {
             io_threads: 4,
             max_io_threads: 4,
             prefetch_batches: 4,
+            prefetch_shrinks: false,
             memory_budget: 1 << 30,
             on_error: OnError::Raise,
             max_failures: None,

@@ -97,6 +97,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
         io_threads: io_threads.unwrap_or(defaults.io_threads),
         max_io_threads: io_threads.unwrap_or(defaults.max_io_threads),
         prefetch_batches: get(given, "prefetch_batches")?,
+        prefetch_shrinks: get(given, "prefetch_shrinks")?,
         memory_budget: get::<Option<u64>>(given, "memory_budget")?
             .unwrap_or_else(|| machine::available_memory_bytes() / 4),
         on_error: on_error.parse().map_err(|error| to_python(given.py(), &error))?,

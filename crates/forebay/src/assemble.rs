@@ -80,6 +80,8 @@ struct Idle {
     own: Vec<Block>,
     /// Blocks of the pool's own that are in a batch, wherever that is.
     own_in_use: usize,
+    /// Blocks of its own beyond which one that comes back is not kept; `None`: as many as `max_idle` allows.
+    most_own: Option<usize>,
     lent: Vec<Block>,
     /// Lent blocks, idle or in a batch that was not handed over.
     lent_count: usize,
@@ -143,6 +145,11 @@ impl BufferPool {
         self.idle().lent_count
     }
 
+    /// Keeps no more blocks of its own than this, in use or idle, as they come back.
+    pub(crate) fn keep(&self, most: Option<usize>) {
+        self.idle().most_own = most;
+    }
+
     fn give_back(&self, block: Block) {
         let mut idle = self.idle();
         if block.lender.is_some() {
@@ -151,7 +158,9 @@ impl BufferPool {
         idle.own_in_use -= 1;
         idle.own.push(block);
         // The oldest may be of a size no longer wanted.
-        let surplus = (idle.own.len() > self.max_idle).then(|| idle.own.remove(0));
+        let is_too_much =
+            idle.own.len() > self.max_idle || idle.most_own.is_some_and(|most| idle.own.len() + idle.own_in_use > most);
+        let surplus = is_too_much.then(|| idle.own.remove(0));
         // To give memory back takes the kernel milliseconds, and others wait for the pool.
         drop(idle);
         drop(surplus);
@@ -358,6 +367,20 @@ mod tests {
         assert_eq!(told.load(Relaxed), 3);
         let _two = [(); 2].map(|()| pool.take(64).unwrap());
         assert!(!pool.is_used_up(2) && pool.is_used_up(1));
+    }
+
+    #[test]
+    fn what_is_too_much_goes_as_it_comes_back() {
+        let pool = Arc::new(BufferPool::new(4));
+        let [first, second, third] = [(); 3].map(|()| pool.take(64).unwrap());
+        pool.keep(Some(2));
+        drop(first);
+        assert_eq!(pool.idle().own.len(), 0, "two are in use");
+        drop(second);
+        assert_eq!(pool.idle().own.len(), 1);
+        pool.keep(None);
+        drop(third);
+        assert_eq!(pool.idle().own.len(), 2);
     }
 
     #[test]

@@ -125,6 +125,8 @@ pub(crate) struct Assembly {
     pub(crate) buffer: Option<Arc<Buffer>>,
     pub(crate) charged: u64,
     pub(crate) opened: Duration,
+    /// From then until the last slot that has its end.
+    pub(crate) made_in: Duration,
     /// Slots that somebody works on, or has worked on.
     pub(crate) issued: usize,
     /// Slots that have no end yet.

@@ -24,9 +24,11 @@ use crate::stats::Meters;
 use crate::stream::{Feed, Worker};
 
 mod bell;
+mod lead;
 mod reads;
 
 use bell::Bell;
+use lead::Lead;
 pub(crate) use reads::Seen;
 
 /// A batch that the others have waited behind for this long is held up by something slow.
@@ -113,6 +115,7 @@ struct Desk {
     limit: Limit,
     /// How long a read takes before it gets a second one beside it, and when that was last worked out.
     patience: Option<(Duration, Duration)>,
+    lead: Lead,
     /// Bytes of the batch taken last.
     last_batch_bytes: u64,
     /// Compressed buffers for reuse.
@@ -156,6 +159,7 @@ impl Shared {
             decoding: 0,
             limit: Limit::new(config.io_threads, config.max_io_threads),
             patience: None,
+            lead: Lead::default(),
             last_batch_bytes: 0,
             spare: Vec::new(),
         };
@@ -239,7 +243,7 @@ impl Shared {
         let fits = desk.batches.is_empty() || desk.used + expected <= self.config.memory_budget;
         let is_held_up = desk.held_up_at().is_some_and(|at| at <= now)
             && desk.batches.front().is_some_and(|batch| desk.feed.is_in(batch.plan.epoch));
-        let window = self.config.prefetch_batches * if is_held_up { STRETCH } else { 1 };
+        let window = self.window(desk) * if is_held_up { STRETCH } else { 1 };
         if desk.batches.len() >= window || !fits || (layout.is_some() && self.waits_for_buffer(desk)) {
             return None;
         }
@@ -269,6 +273,7 @@ impl Shared {
             buffer,
             charged,
             opened,
+            made_in: Duration::ZERO,
             issued,
             remaining,
             has_failed: failed,
@@ -280,10 +285,21 @@ impl Shared {
         Some(())
     }
 
+    /// Batches ahead of the loop.
+    fn window(&self, desk: &Desk) -> usize {
+        if self.is_one_enough(desk) { 1 } else { self.config.prefetch_batches }
+    }
+
+    fn is_one_enough(&self, desk: &Desk) -> bool {
+        self.config.prefetch_shrinks && desk.lead.is_ample()
+    }
+
     /// Whether a batch is better opened a moment later. While the loop asks for the next batch it still has the one before
-    /// it, and lets go of that right away: its memory will do. Only where batches wait for the loop, and not it for them.
+    /// it, and lets go of that right away: its memory will do. Only where batches wait for the loop, and not it for them:
+    /// one that keeps its batches is heard when it asks for the next.
     fn waits_for_buffer(&self, desk: &Desk) -> bool {
-        desk.batches.front().is_some_and(Assembly::is_decided) && self.pool.is_used_up(self.config.prefetch_batches)
+        let is_there = desk.batches.front().is_some_and(Assembly::is_decided);
+        (is_there || self.is_one_enough(desk)) && self.pool.is_used_up(self.window(desk))
     }
 
     /// A batch's memory is back.
@@ -359,7 +375,7 @@ impl Shared {
         desk.decoding -= 1;
         desk.used -= decode_bytes;
         self.release(&mut desk, Some(charged), buffer);
-        let done = filled.and_then(|(item, filled)| Self::fill_slot(&mut desk, item, filled));
+        let done = filled.and_then(|(item, filled)| Self::fill_slot(&mut desk, item, filled, now));
         let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
         drop(desk);
         self.memory.ring_all();
@@ -369,7 +385,7 @@ impl Shared {
         if more {
             self.decode_work.ring_one();
         }
-        self.after_filling(done, now);
+        self.after_filling(done);
     }
 
     /// Reads an item again, now or after a pause.
@@ -388,12 +404,12 @@ impl Shared {
     /// A slot has its end.
     pub(crate) fn fill(&self, item: Item, filled: Filled) {
         let now = self.clock.now();
-        let done = Self::fill_slot(&mut self.desk(), item, filled);
-        self.after_filling(done, now);
+        let done = Self::fill_slot(&mut self.desk(), item, filled, now);
+        self.after_filling(done);
     }
 
-    /// When its batch was opened, if that is decided now.
-    fn fill_slot(desk: &mut Desk, item: Item, filled: Filled) -> Option<Duration> {
+    /// How long its batch took, if that is decided now.
+    fn fill_slot(desk: &mut Desk, item: Item, filled: Filled, now: Duration) -> Option<Duration> {
         // Its batch may be gone, with an error that ended the iteration.
         let at = item.key.batch.checked_sub(desk.first_batch)?;
         let held = match &filled {
@@ -408,19 +424,21 @@ impl Shared {
         slot.filled = filled;
         slot.item = (item.given_up.is_some() || item.trouble.is_some()).then_some(item);
         batch.remaining -= 1;
-        batch.is_decided().then_some(batch.opened)
+        batch.made_in = now.saturating_sub(batch.opened);
+        batch.is_decided().then_some(batch.made_in)
     }
 
-    fn after_filling(&self, done: Option<Duration>, now: Duration) {
-        if let Some(opened) = done {
-            self.meters.assemble.record(now.saturating_sub(opened));
+    fn after_filling(&self, made_in: Option<Duration>) {
+        if let Some(made_in) = made_in {
+            self.meters.assemble.record(made_in);
             self.batch_done.ring_all();
         }
     }
 
     /// The next batch in order, if it is complete within `wait`, or known to end the iteration.
     pub(crate) fn take_batch(&self, wait: Duration) -> Taken {
-        let desk = self.desk();
+        let mut desk = self.desk();
+        self.look_ahead(&mut desk);
         let is_waiting = |desk: &mut Desk| {
             !desk.stopped
                 && desk.broken.is_none()
@@ -438,7 +456,9 @@ impl Shared {
             Some(batch) if batch.is_decided() => {
                 let batch = desk.batches.pop_front().expect("it was there a line ago");
                 desk.first_batch += 1;
-                desk.first_since = self.clock.now();
+                let now = self.clock.now();
+                desk.first_since = now;
+                desk.lead.gave(now);
                 desk.used -= batch.charged;
                 desk.last_batch_bytes = batch.charged;
                 let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
@@ -453,6 +473,19 @@ impl Shared {
                 Taken::Batch(Box::new(batch))
             }
             _ => Taken::Pending,
+        }
+    }
+
+    /// The loop asks for its next batch: how many it needs ahead.
+    fn look_ahead(&self, desk: &mut Desk) {
+        let made_in = desk.batches.front().filter(|batch| batch.is_decided()).map(|batch| batch.made_in);
+        let was_enough = self.is_one_enough(desk);
+        desk.lead.asked(self.clock.now(), made_in);
+        let is_enough = self.is_one_enough(desk);
+        // The loop has one, and the next is made in the memory of the one before.
+        self.pool.keep(is_enough.then_some(2));
+        if was_enough && !is_enough {
+            self.fetch_work.ring_all();
         }
     }
 

@@ -101,3 +101,35 @@ fn a_loop_that_is_slower_than_its_loader_gets_the_memory_of_the_batch_it_let_go(
     }
     assert!(places.len() <= ahead + 1, "{} pieces of memory", places.len());
 }
+
+#[test]
+fn a_loop_that_takes_its_time_has_one_batch_waiting_and_all_that_it_keeps() {
+    let (batches, ahead) = (400, 3);
+    let config = Config { batch_size: 2, prefetch_batches: ahead, prefetch_shrinks: true, ..Config::default() };
+    let loader = loader(2 * batches, false, config);
+    let mut run = loader.epoch().unwrap().enumerate();
+    let mut take = || {
+        let (number, batch) = run.next().expect("fewer batches than that are needed to see it");
+        let Payload::Dense { buffer, .. } = batch.unwrap().payload else { panic!("a dense batch is expected") };
+        (number as u64, buffer)
+    };
+    let made = || loader.stats().assemble.items;
+    let mut held = None;
+    let mut steps_with_one = 0;
+    while steps_with_one < 5 {
+        let (number, buffer) = take();
+        drop(held.replace(buffer));
+        let begun = Instant::now();
+        while made() < number + 2 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "after batch {number}: {:?}", loader.stats().assemble);
+            std::thread::yield_now();
+        }
+        // Several times as long as a batch takes.
+        std::thread::sleep(begun.elapsed() * 4 + Duration::from_millis(2));
+        steps_with_one = if made() == number + 2 { steps_with_one + 1 } else { 0 };
+    }
+    // None comes back any more, and the next batch does not wait for it.
+    let kept: Vec<_> = (0..20).map(|_| take().1).collect();
+    let places: HashSet<_> = kept.iter().map(|buffer| buffer.as_ptr() as usize).collect();
+    assert_eq!(places.len(), 20);
+}
