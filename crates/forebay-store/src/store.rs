@@ -142,6 +142,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
     /// What was last read of an object may not be what it is: the next read is not one of a copy.
     fn doubt(&self, _path: &Path) {}
+    /// The same of a part: the next read of this part is not one of a copy.
+    fn doubt_range(&self, _path: &Path, _range: Range<u64>) {}
     /// What its cache did; `None` where there is none.
     fn cache(&self) -> Option<CacheStats> {
         None

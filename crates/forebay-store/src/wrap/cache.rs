@@ -1,9 +1,10 @@
-//! Objects of any store, kept in a directory that all processes of a machine share.
+//! Objects of any store, and ranges of them, kept in a directory that all processes of a machine share.
 //!
 //! What is kept is checked by a checksum on every read, got once however many threads and processes ask for it, bounded in
 //! bytes, and removed only by its own name. Whatever befalls the directory or its disk, a read is at worst one of the store
 //! behind it. What is in which file: `cache/key.rs`, `entry.rs`, `usage.rs`; decisions/0022 says why.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,6 +27,7 @@ mod inspect;
 mod key;
 mod lock;
 mod usage;
+mod want;
 
 use claim::{Claim, Claimed, enter};
 use evict::{remove_known, remove_uncounted};
@@ -35,11 +37,14 @@ pub use home::{Cache, CacheOptions, CacheStats};
 pub use inspect::{CacheInfo, Cleared, Damaged, Verified};
 use key::Key;
 use lock::Waited;
+use want::Want;
 
 /// A store whose objects are kept in a [`Cache`].
 ///
 /// An entry is taken to be the object for as long as it is there, unless the store is asked each time
 /// ([`Cached::revalidating`]) or what was read is doubted ([`Store::doubt`]). `stat` and `list` always ask the store.
+///
+/// A range is kept as it was asked for, and is served from the whole object where that is there.
 ///
 /// Reads of the same object, in whatever thread or process, wait for the first one: half of their time, and no more than
 /// half a minute. Then they read by themselves, and keep nothing.
@@ -58,6 +63,8 @@ enum Look {
     Nothing,
     /// It is not what is wanted, and could not be removed.
     Bad((u64, u64)),
+    /// By the word of whoever asks it is of another version. Who is right is for the store to say.
+    Other((u64, u64)),
 }
 
 /// Memory for one read, asked for once even where the read begins anew.
@@ -93,8 +100,9 @@ impl Cached {
         counter(&self.cache.meters).fetch_add(1, Relaxed);
     }
 
-    /// Looks for an entry. One that is damaged, or of another version than `expected`, is removed.
-    fn look(&self, folder: &Folder, key: &Key, expected: Option<Stat>, memory: &mut Memory<'_, '_>) -> Result<Look> {
+    /// Looks for an entry. One that is damaged, or of another version than the store's, is removed.
+    fn look(&self, folder: &Folder, want: &Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Look> {
+        let key = &want.key;
         let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Look::Nothing) };
         let (file, known) = match shard.read(&key.name.entry) {
             Ok(found) => found,
@@ -102,12 +110,15 @@ impl Cached {
             Err(_) => return Ok(Look::Nothing),
         };
         let head = match entry::head(&file, known.length) {
-            Ok(Some(head)) if head.key == key.text && head.content_bytes == head.stat.size_bytes => head,
+            Ok(Some(head)) if head.key == key.text && head.content_bytes == want.content_bytes(head.stat) => head,
             // What cannot be read is as good as damaged.
             Ok(_) | Err(_) => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt)),
         };
-        if expected.is_some_and(|expected| expected != head.stat) {
-            return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale));
+        if want.expected.is_some_and(|expected| expected != head.stat) {
+            return Ok(match want.range {
+                Some(_) => Look::Other(known.identity),
+                None => self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale),
+            });
         }
         let mut buffer = memory.take(head.content_bytes)?;
         resize(&mut buffer, head.content_bytes)?;
@@ -150,17 +161,9 @@ impl Cached {
         }
     }
 
-    /// Reads from the store, in what is left of the time.
-    fn fetch(&self, path: &Path, within: Duration, started: Instant, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        let left = within.saturating_sub(started.elapsed());
-        // The store's own words about being late come before those of whoever waits for this.
-        let left = left - (left / 20).min(Duration::from_secs(1));
-        self.inner.read(path, left, &mut |size| memory.take(size))
-    }
-
     /// Reads from the store and keeps nothing.
-    fn pass(&self, path: &Path, within: Duration, started: Instant, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        let object = self.fetch(path, within, started, memory)?;
+    fn pass(&self, want: &Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
+        let object = want.fetch(&*self.inner, memory)?;
         self.count(|meters| &meters.passes);
         Ok(object)
     }
@@ -208,28 +211,30 @@ impl Cached {
         }
     }
 
-    fn get(&self, path: &Path, within: Duration, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        /// How long another one's read is waited for.
-        const MAX_PATIENCE: Duration = Duration::from_secs(30);
+    fn get(&self, mut want: Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
         /// Each time, an entry was there for a moment and gone again, or damaged.
         const MAX_ROUNDS: u32 = 4;
-        let started = Instant::now();
-        let until = started + (within / 2).min(MAX_PATIENCE);
+        let until = want.patience();
         let stopped = || Error::new(Kind::Stopped, "the loader was closed during a read");
         let folder = self.cache.folder().or_else(|| self.cache.writable());
-        let Some(folder) = folder else { return self.pass(path, within, started, memory) };
-        let expected = if self.revalidates { Some(self.inner.stat(path)?) } else { None };
-        let key = Key::whole(&self.identity, path);
-        if self.cache.is_doubted(&key.name) {
-            return self.pass(path, within, started, memory);
+        let Some(folder) = folder else { return self.pass(&want, memory) };
+        if self.revalidates {
+            want.is_now(self.inner.stat(want.path)?)?;
+        }
+        if self.cache.is_doubted(&want.key.name) {
+            return self.pass(&want, memory);
         }
         for _ in 0..MAX_ROUNDS {
-            let bad = match self.look(&folder, &key, expected, memory)? {
+            let (bad, other) = match self.look(&folder, &want, memory)? {
                 Look::Hit(object) => return Ok(object),
-                Look::Nothing => None,
-                Look::Bad(identity) => Some(identity),
+                Look::Nothing => (None, None),
+                Look::Bad(identity) => (Some(identity), None),
+                Look::Other(identity) => (Some(identity), Some(identity)),
             };
-            let mut lead: Option<Lead<'_>> = match self.join(&key, until) {
+            if let Some(object) = self.look_in_whole(&folder, &want)? {
+                return Ok(object);
+            }
+            let mut lead: Option<Lead<'_>> = match self.join(&want.key, until) {
                 Waited::Done(Some(Joined::Lead(lead))) => Some(lead),
                 Waited::Done(None) => None,
                 Waited::Done(Some(Joined::Landed(Outcome::Kept | Outcome::Failed))) => continue,
@@ -237,7 +242,7 @@ impl Cached {
                 Waited::Stopped => return Err(stopped()),
             };
             let Some(folder) = self.cache.writable() else { break };
-            let claim = match Claim::take(&folder, &key.name, bad, until, self.stop.as_ref()) {
+            let claim = match Claim::take(&folder, &want.key.name, bad, until, self.stop.as_ref()) {
                 Ok(Waited::Done(Claimed::Mine(claim))) => claim,
                 Ok(Waited::Done(Claimed::Landed)) => {
                     lead.iter_mut().for_each(|lead| lead.outcome = Outcome::Kept);
@@ -250,14 +255,29 @@ impl Cached {
                     break;
                 }
             };
-            let object = self.fetch(path, within, started, memory)?;
-            let is_kept = self.keep(claim, &key, &object);
+            let object = want.fetch(&*self.inner, memory)?;
+            if let Some(identity) = other {
+                self.drop_stale(&folder, &want.key, identity);
+            }
+            let is_kept = self.keep(claim, &want.key, &object);
             let outcome = if is_kept { Outcome::Kept } else { Outcome::Passed };
             lead.iter_mut().for_each(|lead| lead.outcome = outcome);
             self.count(|meters| if is_kept { &meters.misses } else { &meters.passes });
             return Ok(object);
         }
-        self.pass(path, within, started, memory)
+        self.pass(&want, memory)
+    }
+
+    /// Removes what was kept of something, and what cannot be removed is not used any more.
+    fn forget(&self, key: Key) {
+        let Some(folder) = self.cache.folder() else { return };
+        let Ok(shard) = folder.folder(&key.name.shard) else { return };
+        let Ok(known) = shard.stat(&key.name.entry) else { return };
+        if let Err(error) = self.remove(&folder, &shard, &key, known.identity) {
+            // From a cache that can only be read nothing can be removed.
+            self.cache.doubt(key.name);
+            self.cache.failed(error);
+        }
     }
 }
 
@@ -273,7 +293,18 @@ fn is_due(mtime_ns: i64) -> bool {
 impl Store for Cached {
     fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         let mut memory = Memory { allot, held: None };
-        self.get(path, within, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+        let want = Want::whole(&self.identity, path, within);
+        self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
+        if range.is_empty() || range.end > expected.size_bytes {
+            return self.inner.read_range(path, range, expected, within);
+        }
+        let mut memory = Memory { allot: &mut |_| Ok(Vec::new()), held: None };
+        let want = Want::range(&self.identity, path, range, expected, within);
+        let object = self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
+        Ok(object.bytes.into_buffer())
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -319,15 +350,13 @@ impl Store for Cached {
     }
 
     fn doubt(&self, path: &Path) {
-        let key = Key::whole(&self.identity, path);
-        let Some(folder) = self.cache.folder() else { return };
-        let Ok(shard) = folder.folder(&key.name.shard) else { return };
-        let Ok(known) = shard.stat(&key.name.entry) else { return };
-        if let Err(error) = self.remove(&folder, &shard, &key, known.identity) {
-            // From a cache that can only be read nothing can be removed.
-            self.cache.doubt(key.name);
-            self.cache.failed(error);
-        }
+        self.forget(Key::whole(&self.identity, path));
+    }
+
+    fn doubt_range(&self, path: &Path, range: Range<u64>) {
+        self.forget(Key::range(&self.identity, path, &range));
+        // It may have come from there.
+        self.forget(Key::whole(&self.identity, path));
     }
 
     fn cache(&self) -> Option<CacheStats> {
