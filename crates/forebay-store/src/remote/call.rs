@@ -19,7 +19,7 @@ use super::Meters;
 use super::client::{Client, Pool};
 use super::verify::Algorithm;
 use super::wire::{Cause, NOTE, Note, SharedNote};
-use crate::store::{Allot, Object, Stat, Stop, still};
+use crate::store::{Allot, Ends, Object, Stat, still};
 
 /// A listing that a failed page interrupted.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Call {
     pub(super) client: Arc<Client>,
     pub(super) key: String,
     pub(super) until: Instant,
-    pub(super) stop: Option<Stop>,
+    pub(super) ends: Ends,
     pub(super) meters: Arc<Meters>,
 }
 
@@ -76,7 +76,7 @@ impl Call {
         // Made in the runtime: a timer needs one.
         let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
         // The task keeps the time; the caller waits a little longer, in case the runtime itself is stuck.
-        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), self.stop.as_ref(), task);
+        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.ends, task);
         let note = note.lock().clone();
         self.meters.requests.fetch_add(note.requests, Relaxed);
         match done? {
@@ -141,7 +141,7 @@ impl Call {
             }
             Filled { buffer, broke }
         };
-        let filled = self.pool.run(Instant::now() + left, self.stop.as_ref(), task)?;
+        let filled = self.pool.run(Instant::now() + left, &self.ends, task)?;
         filled.ok_or_else(|| self.client.server().silent(left))
     }
 

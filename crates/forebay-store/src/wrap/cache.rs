@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_core::{Error, Kind, Listing, Result, Stage};
+use forebay_core::{Listing, Result, Stage};
 
 use crate::local::resize;
 use crate::remote::Traffic;
-use crate::store::{Allot, Object, Stat, Stop, Store};
+use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
 mod claim;
@@ -200,11 +200,11 @@ impl Cached {
     }
 
     /// Who gets an object: this thread, or another one of this process that is at it.
-    fn join(&self, key: &Key, until: Instant) -> Waited<Option<Joined<'_>>> {
+    fn join(&self, key: &Key, until: Instant, ends: &Ends) -> Waited<Option<Joined<'_>>> {
         if self.cache.is_forked() {
             return Waited::Done(None);
         }
-        match self.cache.flights.join(&key.name, until, self.stop.as_ref()) {
+        match self.cache.flights.join(&key.name, until, Some(ends)) {
             Waited::Done(joined) => Waited::Done(Some(joined)),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
@@ -215,7 +215,6 @@ impl Cached {
         /// Each time, an entry was there for a moment and gone again, or damaged.
         const MAX_ROUNDS: u32 = 4;
         let until = want.patience();
-        let stopped = || Error::new(Kind::Stopped, "the loader was closed during a read");
         let folder = self.cache.folder().or_else(|| self.cache.writable());
         let Some(folder) = folder else { return self.pass(&want, memory) };
         if self.revalidates {
@@ -234,22 +233,22 @@ impl Cached {
             if let Some(object) = self.look_in_whole(&folder, &want)? {
                 return Ok(object);
             }
-            let mut lead: Option<Lead<'_>> = match self.join(&want.key, until) {
+            let mut lead: Option<Lead<'_>> = match self.join(&want.key, until, &want.ends) {
                 Waited::Done(Some(Joined::Lead(lead))) => Some(lead),
                 Waited::Done(None) => None,
                 Waited::Done(Some(Joined::Landed(Outcome::Kept | Outcome::Failed))) => continue,
                 Waited::Done(Some(Joined::Landed(Outcome::Passed))) | Waited::Late => break,
-                Waited::Stopped => return Err(stopped()),
+                Waited::Stopped => return Err(Ends::error()),
             };
             let Some(folder) = self.cache.writable() else { break };
-            let claim = match Claim::take(&folder, &want.key.name, bad, until, self.stop.as_ref()) {
+            let claim = match Claim::take(&folder, &want.key.name, bad, until, Some(&want.ends)) {
                 Ok(Waited::Done(Claimed::Mine(claim))) => claim,
                 Ok(Waited::Done(Claimed::Landed)) => {
                     lead.iter_mut().for_each(|lead| lead.outcome = Outcome::Kept);
                     continue;
                 }
                 Ok(Waited::Late) => break,
-                Ok(Waited::Stopped) => return Err(stopped()),
+                Ok(Waited::Stopped) => return Err(Ends::error()),
                 Err(error) => {
                     self.cache.failed(error);
                     break;
@@ -266,6 +265,22 @@ impl Cached {
             return Ok(object);
         }
         self.pass(&want, memory)
+    }
+
+    fn ends(&self, cancel: Option<Cancel>) -> Ends {
+        Ends { stop: self.stop.clone(), cancel }
+    }
+
+    fn read_with(
+        &self,
+        path: &Path,
+        within: Duration,
+        cancel: Option<Cancel>,
+        allot: &mut Allot<'_>,
+    ) -> Result<Object> {
+        let mut memory = Memory { allot, held: None };
+        let want = Want::whole(&self.identity, path, within, self.ends(cancel));
+        self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
     /// Removes what was kept of something, and what cannot be removed is not used any more.
@@ -292,9 +307,11 @@ fn is_due(mtime_ns: i64) -> bool {
 
 impl Store for Cached {
     fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        let mut memory = Memory { allot, held: None };
-        let want = Want::whole(&self.identity, path, within);
-        self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+        self.read_with(path, within, None, allot)
+    }
+
+    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
+        self.read_with(path, within, Some(cancel.clone()), allot)
     }
 
     fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
@@ -302,7 +319,7 @@ impl Store for Cached {
             return self.inner.read_range(path, range, expected, within);
         }
         let mut memory = Memory { allot: &mut |_| Ok(Vec::new()), held: None };
-        let want = Want::range(&self.identity, path, range, expected, within);
+        let want = Want::range(&self.identity, path, range, expected, within, self.ends(None));
         let object = self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
         Ok(object.bytes.into_buffer())
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind};
-use forebay_store::{Object, Remote, StorageOptions, Store};
+use forebay_store::{Cancel, Object, Remote, StorageOptions, Store};
 
 use crate::remote::{options, s3};
 
@@ -323,6 +323,53 @@ fn silence_ends_with_the_deadline_and_a_stop_ends_it_at_once() {
         Kind::Stopped
     );
     raiser.join().unwrap();
+}
+
+#[test]
+fn a_read_that_is_cancelled_ends_at_once_wherever_it_is_and_others_go_on() {
+    // In its answer, or in its body; the server sees that the client has gone.
+    for sent in [0, 1_000] {
+        let (gone, has_gone) = std::sync::mpsc::channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, gone) = (stream.unwrap(), gone.clone());
+                std::thread::spawn(move || {
+                    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                    let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                    let request = Request { line: head[0].clone(), headers: head[1..].to_vec() };
+                    let answer = whole(&request, &content(), "\"1\"");
+                    if !request.line.contains("stalls") {
+                        stream.write_all(&answer).unwrap();
+                        return;
+                    }
+                    gone.send(false).unwrap();
+                    stream.write_all(&answer[..sent]).unwrap();
+                    let ended = std::io::Read::read(&mut stream, &mut [0]);
+                    gone.send(matches!(ended, Ok(0) | Err(_))).unwrap();
+                });
+            }
+        });
+        let (store, path) = open(&url, &[("read_timeout", "300")]);
+        let (stalls, cancel) = (path.with_file_name("stalls.jpg"), Cancel::default());
+        let within = Duration::from_secs(300);
+        std::thread::scope(|scope| {
+            let stalled = scope.spawn(|| store.read_unless(&stalls, within, &cancel, &mut |_| Ok(Vec::new())));
+            let until = Instant::now() + Duration::from_secs(20);
+            assert_eq!(has_gone.recv_timeout(Duration::from_secs(20)), Ok(false), "it has come");
+            while store.traffic().unwrap().requests == 0 && sent > 0 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            let other = store.read_unless(&path, within, &Cancel::default(), &mut |_| Ok(Vec::new()));
+            assert_eq!(other.unwrap().bytes, content());
+            let started = Instant::now();
+            cancel.raise();
+            assert_eq!(stalled.join().unwrap().unwrap_err().kind(), Kind::Stopped);
+            assert_eq!(has_gone.recv_timeout(Duration::from_secs(20)), Ok(true));
+            assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        });
+    }
 }
 
 #[test]

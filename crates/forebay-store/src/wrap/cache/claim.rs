@@ -14,7 +14,7 @@ use super::home::{GATE_PATIENCE, held_too_long};
 use super::key::Name;
 use super::lock::{Lock, Waited, wait};
 use super::usage::{Gate, disk_bytes};
-use crate::store::Stop;
+use crate::store::Ends;
 
 /// What became of asking for an object.
 #[derive(Debug)]
@@ -43,12 +43,12 @@ impl Claim {
         name: &Name,
         bad: Option<(u64, u64)>,
         until: Instant,
-        stop: Option<&Stop>,
+        ends: Option<&Ends>,
     ) -> io::Result<Waited<Claimed>> {
         let shard = folder.make_folder(&name.shard)?;
         let part = name.part();
         let is_there = || shard.stat(&name.entry).is_ok_and(|known| known.is_file && Some(known.identity) != bad);
-        let locked = wait(until, stop, || {
+        let locked = wait(until, ends, || {
             if is_there() {
                 return Ok(Some(None));
             }

@@ -10,7 +10,7 @@ use super::folder::{Folder, touch};
 use super::key::Key;
 use super::{Cached, Look, Memory, entry, is_due};
 use crate::local::resize;
-use crate::store::{Object, Stat, Store, still};
+use crate::store::{Allot, Ends, Object, Stat, Store, still};
 
 /// One read.
 pub(super) struct Want<'a> {
@@ -22,17 +22,25 @@ pub(super) struct Want<'a> {
     pub(super) expected: Option<Stat>,
     within: Duration,
     started: Instant,
+    pub(super) ends: Ends,
 }
 
 impl<'a> Want<'a> {
-    pub(super) fn whole(identity: &str, path: &'a Path, within: Duration) -> Self {
+    pub(super) fn whole(identity: &str, path: &'a Path, within: Duration, ends: Ends) -> Self {
         let key = Key::whole(identity, path);
-        Self { path, key, range: None, expected: None, within, started: Instant::now() }
+        Self { path, key, range: None, expected: None, within, started: Instant::now(), ends }
     }
 
-    pub(super) fn range(identity: &str, path: &'a Path, range: Range<u64>, expected: Stat, within: Duration) -> Self {
+    pub(super) fn range(
+        identity: &str,
+        path: &'a Path,
+        range: Range<u64>,
+        expected: Stat,
+        within: Duration,
+        ends: Ends,
+    ) -> Self {
         let (key, whole) = (Key::range(identity, path, &range), Key::whole(identity, path));
-        Self { path, key, range: Some((whole, range)), expected: Some(expected), within, started: Instant::now() }
+        Self { path, key, range: Some((whole, range)), expected: Some(expected), within, started: Instant::now(), ends }
     }
 
     /// What an entry has to hold if it was made of this version.
@@ -66,7 +74,13 @@ impl<'a> Want<'a> {
                 }
                 Ok(Object { bytes: bytes.into(), stat })
             }
-            _ => store.read(self.path, left, &mut |size| memory.take(size)),
+            _ => {
+                let allot: &mut Allot<'_> = &mut |size| memory.take(size);
+                match &self.ends.cancel {
+                    Some(cancel) => store.read_unless(self.path, left, cancel, allot),
+                    None => store.read(self.path, left, allot),
+                }
+            }
         }
     }
 }
