@@ -7,6 +7,7 @@ mod call;
 mod client;
 mod failure;
 mod location;
+mod odd;
 mod options;
 mod profile;
 mod verify;
@@ -173,7 +174,7 @@ impl Store for Remote {
             let begin = || Partial { listing: Listing::new((0, hash_words(&words))), token: None, is_marked: false };
             let mut partial = partials().remove(directory).unwrap_or_else(begin);
             match call.list(&mut partial) {
-                Ok(()) if partial.listing.is_empty() && !partial.is_marked && !call.key.is_empty() => {
+                Ok(()) if partial.is_empty() && !call.key.is_empty() => {
                     Err(Error::new(Kind::NotFound, "could not be listed: there is no object below it")
                         .with_hint("check the name of the bucket, the path in it, and the endpoint"))
                 }
