@@ -29,7 +29,7 @@ mod lock;
 mod usage;
 mod want;
 
-use claim::{Claim, Claimed, enter};
+use claim::{Claim, Claimed, enter, make_room};
 use evict::{remove_known, remove_uncounted};
 use flights::{Joined, Lead, Outcome};
 use folder::{Folder, touch};
@@ -106,8 +106,7 @@ impl Cached {
         let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Look::Nothing) };
         let (file, known) = match shard.read(&key.name.entry) {
             Ok(found) => found,
-            // Not there, or not ours, or no descriptor left.
-            Err(_) => return Ok(Look::Nothing),
+            Err(error) => return Ok(self.not_opened(folder, &shard, key, &error)),
         };
         let head = match entry::head(&file, known.length) {
             Ok(Some(head)) if head.key == key.text && head.content_bytes == want.content_bytes(head.stat) => head,
@@ -132,6 +131,16 @@ impl Cached {
         }
         self.count(|meters| &meters.hits);
         Ok(Look::Hit(Object { bytes: buffer.into(), stat: head.stat }))
+    }
+
+    /// An entry could not be opened: mostly because there is none, or it is not ours, or no descriptor is left. On a disk
+    /// that cannot read it, it is as good as damaged.
+    fn not_opened(&self, folder: &Folder, shard: &Folder, key: &Key, error: &std::io::Error) -> Look {
+        let is_unreadable = matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG));
+        match is_unreadable.then(|| shard.stat(&key.name.entry)) {
+            Some(Ok(known)) => self.drop_bad(folder, shard, key, known.identity, |meters| &meters.corrupt),
+            _ => Look::Nothing,
+        }
     }
 
     fn drop_bad(
@@ -188,15 +197,27 @@ impl Cached {
             None => return Ok(false),
         };
         if let Err(error) = claim.write(&object.bytes, &tail) {
-            if !matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+            if !is_full(&error) {
                 return Err(error);
             }
-            let (left, count) = claim.make_room()?;
-            evicted(count);
-            self.cache.shrink(left, error);
+            self.make_room(&claim.folder, claim.reserved, error)?;
             claim.write(&object.bytes, &tail)?;
         }
         claim.commit()
+    }
+
+    /// The disk is full before the cache is: what was not used for longest goes, and the limit is what is left. Where
+    /// there is nothing to give, the disk's own error stands.
+    fn make_room(&self, folder: &Folder, wanted: u64, error: std::io::Error) -> std::io::Result<()> {
+        // Before there is room again, which would be said of it.
+        self.cache.tell(&error);
+        let (left, count) = make_room(folder, wanted)?;
+        if count == 0 {
+            return Err(error);
+        }
+        self.cache.meters.evictions.fetch_add(count, Relaxed);
+        self.cache.shrink(left);
+        Ok(())
     }
 
     /// Who gets an object: this thread, or another one of this process that is at it.
@@ -223,6 +244,7 @@ impl Cached {
         if self.cache.is_doubted(&want.key.name) {
             return self.pass(&want, memory);
         }
+        let mut has_made_room = false;
         for _ in 0..MAX_ROUNDS {
             let (bad, other) = match self.look(&folder, &want, memory)? {
                 Look::Hit(object) => return Ok(object),
@@ -249,6 +271,15 @@ impl Cached {
                 }
                 Ok(Waited::Late) => break,
                 Ok(Waited::Stopped) => return Err(Ends::error()),
+                // Files and directories need room as well.
+                Err(error) if is_full(&error) && !has_made_room => {
+                    has_made_room = true;
+                    match self.make_room(&folder, 0, error) {
+                        Ok(()) => continue,
+                        Err(error) => self.cache.failed(error),
+                    }
+                    break;
+                }
                 Err(error) => {
                     self.cache.failed(error);
                     break;
@@ -294,6 +325,11 @@ impl Cached {
             self.cache.failed(error);
         }
     }
+}
+
+/// Whether a disk has no room, or gives none to this user.
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Whether an entry was not marked as used for a while. More often would be a write for each read.

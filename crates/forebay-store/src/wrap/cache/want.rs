@@ -92,7 +92,13 @@ impl Cached {
             return Ok(None);
         };
         let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(None) };
-        let Ok((file, known)) = shard.read(&key.name.entry) else { return Ok(None) };
+        let (file, known) = match shard.read(&key.name.entry) {
+            Ok(found) => found,
+            Err(error) => {
+                self.not_opened(folder, &shard, key, &error);
+                return Ok(None);
+            }
+        };
         let damaged = || self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt);
         let head = match entry::head(&file, known.length) {
             Ok(Some(head)) if head.key == key.text && head.content_bytes == head.stat.size_bytes => head,
