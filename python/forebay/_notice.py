@@ -46,13 +46,14 @@ class FirstFailure:
         self._failures = failures
         self._ledger_error = ledger_error
         self._cache_notice = cache_notice
-        self._is_said = self._is_ledger_said = self._is_cache_said = False
+        self._is_said = self._is_ledger_said = False
+        self._said_of_cache: str | None = None
         self._expected_step = 0
 
     def look(self, batch: Batch | None) -> None:
         """Looks at a batch, or at the end: a batch of which nothing is left does not come at all."""
-        if not self._is_cache_said and (trouble := self._cache_notice()) is not None:
-            self._is_cache_said = True
+        if (trouble := self._cache_notice()) != self._said_of_cache and trouble is not None:
+            self._said_of_cache = trouble  # where it lies, and then perhaps the first trouble with its disk
             _LOG.warning("%s", trouble, stacklevel=users_level())
             warnings.warn(trouble, RuntimeWarning, stacklevel=users_level())
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step

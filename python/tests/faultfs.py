@@ -47,14 +47,14 @@ def program() -> str:
 class FaultFs:
     """A mounted folder. What is written to `source` shows at `root`; rules are about paths below it."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, *, writable: bool = False) -> None:
         self.source = source
         # Not pytest's folder: the name of a socket may have 107 bytes.
         self._place = Path(tempfile.mkdtemp(prefix="faultfs-"))
         self.root = self._place / "mount"
         self.root.mkdir()
         control = self._place / "control"
-        command = [program(), str(source), str(self.root), str(control)]
+        command = [program(), str(source), str(self.root), str(control)] + ["writable"] * writable
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -96,7 +96,8 @@ class FaultFs:
     ) -> None:
         """Makes calls on matching paths go wrong, from now on, `times` times for each path.
 
-        `operation` is open, read, lookup, getattr, stat (both of these) or readdir. `delay` is in seconds, `size` is
+        `operation` is open, read, lookup, getattr, stat (both of these) or readdir; of a mount that can be written to
+        write, create (files and directories), change (whatever else) or modify (all three). `delay` is in seconds, `size` is
         what stat claims. With `mtime_moves` each getattr shows the file written a second later than the last one, with
         `grows` so many bytes larger, `times` times: it changes while it is read. The others are false content, which
         holds from an open to its close, and `times` counts opens: the file ends at byte `short`, is inverted from byte

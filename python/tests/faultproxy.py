@@ -35,6 +35,7 @@ class FaultProxy:
         self.rule, self.storm_until, self.latency = rule, 0.0, (0.0, 0.0)
         self.seen: list[Seen] = []
         self.waiting, self.max_waiting = 0, 0
+        self.stalling = 0  # requests whose client still waits for the rest
         self.body_bytes = 0  # of objects, as they were sent on
         self._upstream, self._random, self._asked = upstream, random.Random(seed), Counter[str]()
         self._lock, self._closed = threading.Lock(), threading.Event()
@@ -159,11 +160,21 @@ class FaultProxy:
                 self.body_bytes += len(body)
         client.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + body)
         if fault == "stall":
-            self._closed.wait(600)
+            self._stall(client)
         if fault == "reset":
             self._closed.wait(0.02)  # what was sent arrives before the reset does
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        return fault not in ("reset", "truncate")
+        return fault not in ("reset", "truncate", "stall")
+
+    def _stall(self, client: socket.socket) -> None:
+        """Says nothing more for as long as the client waits."""
+        with self._lock:
+            self.stalling += 1
+        try:
+            client.recv(1)  # it sends nothing before it has an answer: this is its end, or that of the proxy
+        finally:
+            with self._lock:
+                self.stalling -= 1
 
 
 def _shut(end: socket.socket) -> None:

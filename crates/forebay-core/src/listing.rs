@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::Version;
 
@@ -25,6 +26,8 @@ pub struct Listing {
     ends: Vec<u64>,
     /// What the store told of each entry along with its name; empty if it told nothing.
     versions: Vec<Version>,
+    /// Names below the directory that no path can hold.
+    refused: Vec<String>,
 }
 
 impl Listing {
@@ -53,6 +56,25 @@ impl Listing {
         self.push(name, false);
         self.versions.resize(self.ends.len() - 1, Version::default());
         self.versions.push(version);
+    }
+
+    /// Adds a name that no path can hold: it is not an entry, and is told by name.
+    pub fn push_refused(&mut self, name: String) {
+        self.refused.push(name);
+    }
+
+    /// Names that are there, and that no path can hold: `..`, or `/` for what has no name before its slash. One that ends
+    /// in a slash stands for all that begins with it.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// What a refused name of a directory is called. It is text for people: as a path it would lead elsewhere.
+    pub fn refused_path(directory: &Path, name: &str) -> PathBuf {
+        let mut text = directory.as_os_str().to_owned();
+        text.push("/");
+        text.push(name);
+        text.into()
     }
 
     /// What the store told of an entry, by its place in the order they were added; `None` if it told nothing of any.
@@ -95,6 +117,15 @@ mod tests {
         assert_eq!(entries, [(names[0], false), (names[1], true), (names[2], true), (names[3], false)]);
         assert_eq!((listing.len(), listing.identity()), (4, (1, 2)));
         assert_eq!(listing.version(0), None);
+    }
+
+    #[test]
+    fn what_no_path_can_hold_is_no_entry_and_keeps_its_name() {
+        let mut listing = Listing::new((1, 2));
+        ["../x.jpg", "/abs.jpg", "a//"].iter().for_each(|name| listing.push_refused((*name).to_owned()));
+        assert!(listing.is_empty() && listing.refused().len() == 3);
+        let path = |name| Listing::refused_path(Path::new("s3://b/train"), name).into_os_string();
+        assert_eq!([path("../x.jpg"), path("/abs.jpg")], ["s3://b/train/../x.jpg", "s3://b/train//abs.jpg"]);
     }
 
     #[test]

@@ -178,6 +178,23 @@ mod tests {
     }
 
     #[test]
+    fn names_that_no_path_can_hold_are_noted_wherever_they_are() {
+        let list = lister(TREE);
+        let list = |directory: &Path| {
+            let mut listing = list(directory)?;
+            if directory.ends_with("cat") {
+                ["..", "/x.jpg"].iter().for_each(|name| listing.push_refused((*name).to_owned()));
+            }
+            Ok(listing)
+        };
+        let index = scan(Path::new("r"), &ScanOptions::images(), &list, None).unwrap();
+        assert_eq!(index.len(), 6, "the others are all there");
+        let noted: Vec<_> = index.notes().iter().map(|note| note.path.as_os_str()).collect();
+        assert_eq!(noted, ["r/cat/..", "r/cat//x.jpg"]);
+        assert!(index.notes()[0].message.starts_with("is left out: no path can have such a name"));
+    }
+
+    #[test]
     fn empty_classes_are_named_unless_allowed() {
         let tree = &["r/cat/1.jpg", "r/dog/readme.txt", "r/eel/readme.txt"];
         let error = scan(Path::new("r"), &ScanOptions::images(), &lister(tree), None).unwrap_err();

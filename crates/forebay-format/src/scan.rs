@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{Error, Result, Version};
+use forebay_core::{Error, Listing, Result, Version};
 
 use crate::folder::{Accept, ScanOptions, no_samples};
 use crate::index::{FolderIndex, Note};
@@ -115,6 +115,13 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
     }
 
+    /// Notes names of the root that no path can hold.
+    pub fn refusing(mut self, names: &[String]) -> Self {
+        let root = self.index.root().to_owned();
+        names.iter().for_each(|name| self.index.push_note(refused(&root, name)));
+        self
+    }
+
     /// Keeps what listings tell of each sample.
     pub fn keeping_versions(mut self) -> Self {
         self.versions = Some(Vec::new());
@@ -166,6 +173,8 @@ impl<'a, 'b> Scan<'a, 'b> {
         let Errand { place, path, above } = errand;
         let class = &mut self.classes[place.class - self.first];
         class.missing -= 1;
+        let notes = sifted.refused.iter().map(|name| (place.directory.clone(), refused(&path, name)));
+        class.notes.extend(notes);
         if leads_back(above.as_deref(), sifted.identity) {
             let message = "is a link to a directory above it; not followed".to_owned();
             class.notes.push((place.directory, Note { path, message }));
@@ -206,7 +215,7 @@ impl<'a, 'b> Scan<'a, 'b> {
     fn add(&mut self, number: usize, mut class: Class) -> Result<()> {
         let before = self.index.len();
         let class_index = self.index.class_indices()[number];
-        class.notes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        class.notes.sort_unstable_by(|a, b| (&a.0, a.1.path.as_os_str()).cmp(&(&b.0, b.1.path.as_os_str())));
         class.notes.into_iter().for_each(|(_, note)| self.index.push_note(note));
         class.found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         for (directory, mut sifted) in class.found {
@@ -251,6 +260,11 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.index.finish();
         Ok((self.index, self.versions.unwrap_or_default()))
     }
+}
+
+fn refused(directory: &Path, name: &str) -> Note {
+    let message = "is left out: no path can have such a name (an empty part, \".\", \"..\" or control characters)";
+    Note { path: Listing::refused_path(directory, name), message: message.to_owned() }
 }
 
 fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {

@@ -25,6 +25,8 @@ pub struct Sifted {
     pub(crate) directories: Vec<OsString>,
     /// What the listing told of each sample; empty if it told nothing, or nobody asked.
     pub(crate) versions: Vec<Version>,
+    /// Names that no path can hold.
+    pub(crate) refused: Vec<String>,
 }
 
 impl Sifted {
@@ -60,7 +62,8 @@ impl Sieve {
 
     /// Chooses and sorts.
     pub fn sift(&self, listing: &Listing) -> Sifted {
-        let mut sifted = Sifted { identity: listing.identity(), ..Sifted::default() };
+        let refused = listing.refused().to_vec();
+        let mut sifted = Sifted { identity: listing.identity(), refused, ..Sifted::default() };
         let keeps_versions = self.keeps_versions && listing.version(0).is_some();
         let mut names = Vec::with_capacity(listing.len());
         let mut versions = Vec::new();

@@ -28,6 +28,6 @@ pub use mount_state::{MountState, Requests};
 pub use remote::{Remote, StorageOptions, Sum, Traffic, file_path, is_url, split_url};
 pub use replace::Replacement;
 pub use sink::{Age, DirectorySink, Entry, Held, ObjectSink, Sink, Writing, check_name, is_part, real_path};
-pub use store::{Allot, Bytes, Object, Stat, Stop, Store};
+pub use store::{Allot, Bytes, Cancel, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Readers, Verified};

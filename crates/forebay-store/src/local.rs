@@ -65,6 +65,9 @@ fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
 fn read_range(path: &Path, range: Range<u64>, expected: Stat) -> Result<Vec<u8>> {
     let (file, stat) = open(path)?;
     still(expected, stat)?;
+    if range.end > stat.size_bytes {
+        return Err(Error::internal(format!("was asked for its bytes {range:?}")));
+    }
     let (mut bytes, size) = (Vec::new(), range.end - range.start);
     resize(&mut bytes, size)?;
     let have = fill(path, &file, &mut bytes, range.start)? as u64;

@@ -5,10 +5,12 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Version, stamp_ns};
+use futures_util::future::select;
 use tokio::sync::watch;
 
 use crate::remote::{Sum, Traffic};
@@ -95,6 +97,10 @@ pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Reads a whole object, `within` this time where the store keeps deadlines.
     fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object>;
+    /// The same, for a read that may become needless: a store that can gives it up as soon as `cancel` is raised.
+    fn read_unless(&self, path: &Path, within: Duration, _cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
+        self.read(path, within, allot)
+    }
     /// What is known of an object without reading it.
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
@@ -142,6 +148,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
     /// What was last read of an object may not be what it is: the next read is not one of a copy.
     fn doubt(&self, _path: &Path) {}
+    /// The same of a part: the next read of this part is not one of a copy.
+    fn doubt_range(&self, _path: &Path, _range: Range<u64>) {}
     /// What its cache did; `None` where there is none.
     fn cache(&self) -> Option<CacheStats> {
         None
@@ -164,13 +172,79 @@ pub(crate) fn still(expected: Stat, now: Stat) -> Result<()> {
     Err(Error::new(Kind::Changed, format!("changed while it was read ({what})")))
 }
 
+/// Ends one call to a store that can be ended: once raised, the call fails with `Kind::Stopped`.
+#[derive(Clone, Debug)]
+pub struct Cancel(Arc<watch::Sender<bool>>);
+
+impl Default for Cancel {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl Cancel {
+    /// Ends it. It cannot be taken back.
+    pub fn raise(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Whether it was.
+    pub fn is_raised(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is raised.
+    fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut raised = self.0.subscribe();
+        let own = Arc::clone(&self.0);
+        async move {
+            // It fails only when nobody can raise it any more, which `own` prevents.
+            let _raised = raised.wait_for(|raised| *raised).await;
+            drop(own);
+        }
+    }
+}
+
+/// What ends a call early: what ends all calls to its store, and what ends this one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) stop: Option<Stop>,
+    pub(crate) cancel: Option<Cancel>,
+}
+
+impl Ends {
+    pub(crate) fn is_raised(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.raised.is_raised())
+            || self.cancel.as_ref().is_some_and(Cancel::is_raised)
+    }
+
+    /// Waits until either is raised: for ever, where there is none.
+    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
+        let stop = self.stop.as_ref().map(|stop| stop.raised.wait());
+        let cancel = self.cancel.as_ref().map(Cancel::wait);
+        async move {
+            match (stop, cancel) {
+                (Some(stop), Some(cancel)) => drop(select(pin!(stop), pin!(cancel)).await),
+                (Some(stop), None) => stop.await,
+                (None, Some(cancel)) => cancel.await,
+                (None, None) => std::future::pending().await,
+            }
+        }
+    }
+
+    /// What a call that was ended fails with.
+    pub(crate) fn error() -> Error {
+        Error::new(Kind::Stopped, "the loader was closed during a read, or went on without it")
+    }
+}
+
 /// Ends calls to a store: once raised, those in progress and those to come fail with `Kind::Stopped`.
 #[derive(Clone, Debug)]
 pub struct Stop {
     /// For those that wait in poll(2).
     descriptor: Arc<File>,
     /// For those that wait in a runtime.
-    raised: Arc<watch::Sender<bool>>,
+    raised: Cancel,
 }
 
 impl Stop {
@@ -180,7 +254,7 @@ impl Stop {
             fd @ 0.. => Ok(Self {
                 // SAFETY: it was just made, and nobody else has it.
                 descriptor: Arc::new(unsafe { File::from_raw_fd(fd) }),
-                raised: Arc::new(watch::Sender::new(false)),
+                raised: Cancel::default(),
             }),
             _ => Err(io::Error::last_os_error()),
         }
@@ -190,23 +264,7 @@ impl Stop {
     pub fn raise(&self) {
         // It fails only when the count is full, and then it is raised.
         let _raised = (&*self.descriptor).write_all(&1_u64.to_ne_bytes());
-        self.raised.send_replace(true);
-    }
-
-    /// Whether it was.
-    pub(crate) fn is_raised(&self) -> bool {
-        *self.raised.borrow()
-    }
-
-    /// Waits until it is raised.
-    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut raised = self.raised.subscribe();
-        let own = Arc::clone(&self.raised);
-        async move {
-            // It fails only when nobody can raise it any more, which `own` prevents.
-            let _raised = raised.wait_for(|raised| *raised).await;
-            drop(own);
-        }
+        self.raised.raise();
     }
 }
 

@@ -38,7 +38,7 @@ fn fetch(shared: &Shared, seat: usize, scratch: &mut Scratch, path: &mut PathBuf
         if let Some((error, stat)) = shared.quarantine.check(path, &*shared.source.store) {
             return Err((error, Some(stat)));
         }
-        read(shared, seat, path, job, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
+        read(shared, seat, path, &job, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
     };
     let result: Result<Read, Trouble> =
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err((panicked(panic.as_ref()), None)));
@@ -55,7 +55,7 @@ fn fetch(shared: &Shared, seat: usize, scratch: &mut Scratch, path: &mut PathBuf
     }
 }
 
-fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scratch) -> Result<Read> {
+fn read(shared: &Shared, seat: usize, path: &Path, job: &Job, scratch: &mut Scratch) -> Result<Read> {
     let mut allot = |size| shared.allot(seat, size);
     if shared.source.open.is_some() {
         // The user's own way opens the path itself; a CPU thread will call it.
@@ -66,11 +66,11 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: Job, scratch: &mut Scrat
     // The second of two reads does not wait for the first one, as it would in front of a cache.
     let store = if job.is_hedge { store.origin().unwrap_or(store) } else { store };
     let dataset = &*shared.source.dataset;
-    let mut object = store.read(path, job.within, &mut allot)?;
+    let mut object = store.read_unless(path, job.within, &job.cancel, &mut allot)?;
     if store.origin().is_some() && check(dataset, job.sample, object.stat).is_err() {
         // A copy of what it once was, perhaps: the manifest may be the newer one.
         store.doubt(path);
-        object = store.read(path, job.within, &mut allot)?;
+        object = store.read_unless(path, job.within, &job.cancel, &mut allot)?;
     }
     check(dataset, job.sample, object.stat)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.

@@ -7,17 +7,20 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use forebay_core::{Error, SampleId};
+use forebay_store::Cancel;
 
 use crate::item::Item;
 
 /// What a thread is to read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) sample: SampleId,
     /// How long it may take.
     pub(crate) within: Duration,
     /// Another thread has been reading it for too long already.
     pub(crate) is_hedge: bool,
+    /// Raised when another thread has brought it, or it was written off: this one need not come back with it.
+    pub(crate) cancel: Cancel,
 }
 
 /// A sample being read: by one thread, or by two when it was hedged.
@@ -26,6 +29,8 @@ struct Flight {
     item: Item,
     threads: u32,
     is_hedged: bool,
+    /// Ends whoever reads it still.
+    cancel: Cancel,
 }
 
 /// What one thread has in hand.
@@ -131,7 +136,8 @@ impl Flights {
     pub(crate) fn depart(&mut self, seat: usize, item: Item, now: Duration, within: Duration) -> Job {
         self.last_ticket += 1;
         let (ticket, sample, attempt) = (self.last_ticket, item.sample, item.attempts + 1);
-        self.flights.insert(ticket, Flight { item, threads: 1, is_hedged: false });
+        let cancel = Cancel::default();
+        self.flights.insert(ticket, Flight { item, threads: 1, is_hedged: false, cancel: cancel.clone() });
         let until = now.saturating_add(within);
         self.begin(
             seat,
@@ -146,13 +152,14 @@ impl Flights {
                 waiting: None,
                 waited: Duration::ZERO,
             },
+            cancel,
         )
     }
 
-    fn begin(&mut self, seat: usize, reading: Reading) -> Job {
+    fn begin(&mut self, seat: usize, reading: Reading, cancel: Cancel) -> Job {
         self.reading += 1;
         let within = reading.until.saturating_sub(reading.since);
-        let job = Job { sample: reading.sample, within, is_hedge: reading.is_hedge };
+        let job = Job { sample: reading.sample, within, is_hedge: reading.is_hedge, cancel };
         self.seats[seat] = Seat::Reading(reading);
         job
     }
@@ -186,7 +193,8 @@ impl Flights {
         let twin = Reading { since: now, is_hedge: true, charged: None, waited: Duration::ZERO, ..*slowest };
         let flight = self.flights.get_mut(&twin.ticket)?;
         (flight.threads, flight.is_hedged) = (2, true);
-        Some(self.begin(seat, twin))
+        let cancel = flight.cancel.clone();
+        Some(self.begin(seat, twin, cancel))
     }
 
     fn reading_of(&mut self, seat: usize) -> Option<&mut Reading> {
@@ -196,12 +204,15 @@ impl Flights {
         }
     }
 
-    /// Memory was charged for a thread's read; false when it was written off meanwhile.
+    /// Memory was charged for a thread's read; false when it was written off meanwhile, or another one has brought it.
     pub(crate) fn charge(&mut self, seat: usize, bytes: u64) -> bool {
-        self.reading_of(seat).is_some_and(|reading| {
-            reading.charged = Some(bytes);
-            true
-        })
+        match &mut self.seats[seat] {
+            Seat::Reading(reading) if self.flights.contains_key(&reading.ticket) => {
+                reading.charged = Some(bytes);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// What was charged for a thread's read so far, to be given back: it begins anew with another size.
@@ -259,9 +270,12 @@ impl Flights {
         }
     }
 
-    /// The item of a flight that one of its threads has brought home.
+    /// The item of a flight that one of its threads has brought home, or the last of them has given up. What another one
+    /// still does for it is in vain.
     fn take(&mut self, reading: &Reading) -> Option<Item> {
-        self.flights.remove(&reading.ticket).map(|flight| Item { attempts: reading.attempt, ..flight.item })
+        let flight = self.flights.remove(&reading.ticket)?;
+        flight.cancel.raise();
+        Some(Item { attempts: reading.attempt, ..flight.item })
     }
 
     /// The item of a flight, if this was its last thread.
@@ -358,8 +372,11 @@ mod tests {
         let job = flights.hedge(1, SECOND, SECOND).unwrap();
         assert_eq!((job.sample, job.within, job.is_hedge), (SampleId(7), 8 * SECOND, true));
         assert!(flights.hedge(2, 2 * SECOND, SECOND).is_none(), "two are enough");
+        assert!(!job.cancel.is_raised());
         let second = flights.land(1, true, 2 * SECOND);
         assert!(second.item.is_some() && second.is_hedge);
+        assert!(job.cancel.is_raised(), "the first one is told");
+        assert!(!flights.charge(0, 100), "and takes no memory any more");
         let first = flights.land(0, true, 3 * SECOND);
         assert!(first.item.is_none() && !first.was_lost);
         assert_eq!((flights.reading(), flights.working()), (0, 3));

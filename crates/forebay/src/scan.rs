@@ -3,6 +3,7 @@
 //! A directory is listed again after a pause where that may help: one hiccup must not end a scan of a million files.
 //! One that does not answer within its deadline ends the scan with its name; the thread that lists it is left alone.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,11 +50,18 @@ pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 
 /// The classes of a folder: the directories below it, sorted.
 pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<Vec<String>> {
-    classes_of(store, root, Retry::default())
+    classes_of(store, root, Retry::default()).map(|(classes, _)| classes)
 }
 
-fn classes_of(store: &Arc<dyn Store>, root: &Path, retry: Retry) -> Result<Vec<String>> {
-    forebay_format::find_classes(root, &|directory| list(store, directory, retry))
+/// The classes, and the names beside them that no path can hold.
+fn classes_of(store: &Arc<dyn Store>, root: &Path, retry: Retry) -> Result<(Vec<String>, Vec<String>)> {
+    let refused = RefCell::new(Vec::new());
+    let classes = forebay_format::find_classes(root, &|directory| {
+        let listing = list(store, directory, retry)?;
+        refused.borrow_mut().extend_from_slice(listing.refused());
+        Ok(listing)
+    })?;
+    Ok((classes, refused.into_inner()))
 }
 
 /// Scans a folder through a store.
@@ -74,8 +82,8 @@ pub(crate) fn scan_with_versions(
     watch: &mut WatchScan<'_>,
 ) -> Result<(FolderIndex, Vec<Version>)> {
     let retry = Retry::default();
-    let classes = classes_to_scan(store, root, options, retry)?;
-    let scan = Scan::new(root, &classes, options, None).keeping_versions();
+    let (classes, refused) = classes_to_scan(store, root, options, retry)?;
+    let scan = Scan::new(root, &classes, options, None).refusing(&refused).keeping_versions();
     drive(store, scan, max_threads(&**store), retry, watch)?.finish_with_versions()
 }
 
@@ -97,10 +105,13 @@ fn classes_to_scan(
     root: &Path,
     options: &ScanOptions,
     retry: Retry,
-) -> Result<Vec<(String, u32)>> {
+) -> Result<(Vec<(String, u32)>, Vec<String>)> {
     match &options.classes {
-        Some(classes) => Ok(classes.clone()),
-        None => Ok(classes_of(store, root, retry)?.into_iter().zip(0..).collect()),
+        Some(classes) => Ok((classes.clone(), Vec::new())),
+        None => {
+            let (classes, refused) = classes_of(store, root, retry)?;
+            Ok((classes.into_iter().zip(0..).collect(), refused))
+        }
     }
 }
 
@@ -112,8 +123,8 @@ fn scan_with(
     max_threads: usize,
     retry: Retry,
 ) -> Result<FolderIndex> {
-    let classes = classes_to_scan(store, root, options, retry)?;
-    let scan = Scan::new(root, &classes, options, accept);
+    let (classes, refused) = classes_to_scan(store, root, options, retry)?;
+    let scan = Scan::new(root, &classes, options, accept).refusing(&refused);
     drive(store, scan, max_threads, retry, &mut |_| {})?.finish()
 }
 

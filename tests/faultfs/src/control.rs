@@ -13,7 +13,8 @@
 //! | `hanging` | how many requests hang |
 //! | `counts` | `operation path count`, joined by tabs, for every path asked for, then an empty line |
 //!
-//! Operations: `open`, `read`, `lookup`, `getattr`, `stat` (both of them), `readdir`.
+//! Operations: `open`, `read`, `lookup`, `getattr`, `stat` (both of them), `readdir`; of a mount that can be written to
+//! `write`, `create`, `change` (whatever else changes something) and `modify` (all three).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

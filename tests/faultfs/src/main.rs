@@ -1,5 +1,6 @@
 //! A file system that fails as told: `faultfs SOURCE MOUNTPOINT CONTROL` shows SOURCE at MOUNTPOINT, and listens at the
-//! socket CONTROL for rules that make calls fail, wait, hang or lie (`control` has the words of it).
+//! socket CONTROL for rules that make calls fail, wait, hang or lie (`control` has the words of it). With the word
+//! `writable` behind it, what is written to MOUNTPOINT is written to SOURCE; without it, it can only be read.
 //!
 //! It says `ready` on standard output when it is mounted, and unmounts when its standard input closes, on SIGTERM and
 //! SIGINT, and when its parent ends. Whatever hangs then gets an error: no reader outlives the mount.
@@ -9,6 +10,7 @@
 mod control;
 mod passthrough;
 mod rules;
+mod writing;
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -30,8 +32,14 @@ const THREADS: usize = 2;
 fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let result = match &arguments[..] {
-        [source, mountpoint, control] => serve(source, mountpoint, control),
-        _ => Err(io::Error::other(format!("expected SOURCE MOUNTPOINT CONTROL, got {} arguments", arguments.len()))),
+        [source, mountpoint, control] => serve(source, mountpoint, control, false),
+        [source, mountpoint, control, word] if word == Path::new("writable") => {
+            serve(source, mountpoint, control, true)
+        }
+        _ => {
+            let expected = "SOURCE MOUNTPOINT CONTROL [writable]";
+            Err(io::Error::other(format!("expected {expected}, got {} arguments", arguments.len())))
+        }
     };
     if let Err(error) = result {
         let _ = writeln!(io::stderr(), "faultfs: {error}");
@@ -40,14 +48,15 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve(source: &Path, mountpoint: &Path, control: &Path) -> io::Result<()> {
+fn serve(source: &Path, mountpoint: &Path, control: &Path, is_writable: bool) -> io::Result<()> {
     let signals = hold_signals()?;
     let mountpoint = mountpoint.canonicalize()?;
     let rules = Arc::new(Rules::default());
     let listener = UnixListener::bind(control)?;
 
     let mut config = Config::default();
-    config.mount_options = vec![MountOption::RO, MountOption::FSName("faultfs".into()), MountOption::NoAtime];
+    let access = if is_writable { MountOption::RW } else { MountOption::RO };
+    config.mount_options = vec![access, MountOption::FSName("faultfs".into()), MountOption::NoAtime];
     config.n_threads = Some(THREADS);
     let session = fuser::spawn_mount(Passthrough::new(source, Arc::clone(&rules)), &mountpoint, &config)?;
 

@@ -1,20 +1,21 @@
-//! The file system itself: shows a folder, read-only, and asks the rules before each answer.
+//! The file system itself: shows a folder, and asks the rules before each answer. What changes the folder: `writing`.
 //!
 //! Nothing is cached by the kernel (`direct_io`, timeouts of zero), so that every call comes here and rules act at once.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
-    ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::rules::{Content, Operation, Rules, Verdict};
@@ -28,23 +29,25 @@ pub(crate) struct Passthrough {
 }
 
 #[derive(Debug)]
-struct Shown {
-    source: PathBuf,
+pub(crate) struct Shown {
+    pub(crate) source: PathBuf,
     nodes: Mutex<Nodes>,
     files: Mutex<HashMap<u64, Arc<Opened>>>,
     last_handle: AtomicU64,
 }
 
-/// Numbers of paths, for ever: a test's folder is small.
+/// Numbers of files, for ever: a test's folder is small. A file that is renamed keeps its number, and one that takes a
+/// name over has one of its own.
 #[derive(Debug)]
-struct Nodes {
-    paths: Vec<PathBuf>,
-    numbers: HashMap<PathBuf, u64>,
+pub(crate) struct Nodes {
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) numbers: HashMap<PathBuf, u64>,
 }
 
 #[derive(Debug)]
-struct Opened {
-    file: File,
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    pub(crate) node: u64,
     content: Content,
 }
 
@@ -82,16 +85,16 @@ impl Passthrough {
 }
 
 /// What a rule wants instead of the truth.
-fn obey(verdict: Verdict) -> io::Result<()> {
+pub(crate) fn obey(verdict: Verdict) -> io::Result<()> {
     verdict.errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
 impl Shown {
-    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+    pub(crate) fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<Opened>>> {
+    pub(crate) fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<Opened>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +102,7 @@ impl Shown {
         self.nodes().paths[node.0 as usize - 1].clone()
     }
 
-    fn node(&self, path: &Path) -> u64 {
+    pub(crate) fn node(&self, path: &Path) -> u64 {
         let mut nodes = self.nodes();
         if let Some(number) = nodes.numbers.get(path) {
             return *number;
@@ -110,20 +113,43 @@ impl Shown {
         number
     }
 
-    fn attributes(&self, path: &Path, verdict: Verdict) -> io::Result<FileAttr> {
+    /// A file of this number that is open, whatever has its name by now.
+    pub(crate) fn open_file(&self, node: u64) -> Option<Arc<Opened>> {
+        self.files().values().find(|opened| opened.node == node).map(Arc::clone)
+    }
+
+    /// Whether the file of this number still has its name.
+    pub(crate) fn is_named(&self, node: u64, path: &Path) -> bool {
+        self.nodes().numbers.get(path) == Some(&node)
+    }
+
+    pub(crate) fn attributes(&self, path: &Path, verdict: Verdict) -> io::Result<FileAttr> {
+        self.attributes_of(self.node(path), path, verdict)
+    }
+
+    pub(crate) fn attributes_of(&self, node: u64, path: &Path, verdict: Verdict) -> io::Result<FileAttr> {
         obey(verdict)?;
-        let mut attributes = attributes(self.node(path), &fs::symlink_metadata(self.source.join(path))?)?;
+        let metadata = match self.open_file(node).filter(|_| !self.is_named(node, path)) {
+            Some(opened) => opened.file.metadata()?,
+            None => fs::symlink_metadata(self.source.join(path))?,
+        };
+        let mut attributes = attributes(node, &metadata)?;
         attributes.size = verdict.size_bytes.unwrap_or(attributes.size) + verdict.changed.bytes;
         attributes.mtime += Duration::from_secs(verdict.changed.seconds);
         Ok(attributes)
     }
 
-    fn open(&self, path: &Path, rules: &Rules, verdict: Verdict) -> io::Result<u64> {
+    fn open(&self, path: &Path, writes: bool, rules: &Rules, verdict: Verdict) -> io::Result<u64> {
         obey(verdict)?;
-        let file = File::open(self.source.join(path))?;
-        let handle = self.last_handle.fetch_add(1, Relaxed) + 1;
-        self.files().insert(handle, Arc::new(Opened { file, content: rules.content(path) }));
-        Ok(handle)
+        let file = OpenOptions::new().read(true).write(writes).open(self.source.join(path))?;
+        Ok(self.opened(file, path, rules))
+    }
+
+    /// A handle for a file.
+    pub(crate) fn opened(&self, file: File, path: &Path, rules: &Rules) -> u64 {
+        let (handle, node) = (self.last_handle.fetch_add(1, Relaxed) + 1, self.node(path));
+        self.files().insert(handle, Arc::new(Opened { file, node, content: rules.content(path) }));
+        handle
     }
 
     fn entries(&self, path: &Path) -> io::Result<Vec<(u64, FileType, std::ffi::OsString)>> {
@@ -183,6 +209,13 @@ fn attributes(node: u64, metadata: &Metadata) -> io::Result<FileAttr> {
     })
 }
 
+fn done(done: io::Result<()>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error.into()),
+    }
+}
+
 impl Filesystem for Passthrough {
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let path = self.shown.path(parent).join(name);
@@ -193,8 +226,8 @@ impl Filesystem for Passthrough {
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.answer(Operation::Getattr, self.shown.path(node), |shown, path, _, verdict| {
-            match shown.attributes(path, verdict) {
+        self.answer(Operation::Getattr, self.shown.path(node), move |shown, path, _, verdict| {
+            match shown.attributes_of(node.0, path, verdict) {
                 Ok(attributes) => reply.attr(&Duration::ZERO, &attributes),
                 Err(error) => reply.error(error.into()),
             }
@@ -208,9 +241,11 @@ impl Filesystem for Passthrough {
         }
     }
 
-    fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.answer(Operation::Open, self.shown.path(node), |shown, path, rules, verdict| {
-            match shown.open(path, rules, verdict) {
+    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let operation = if writes { Operation::Change } else { Operation::Open };
+        self.answer(operation, self.shown.path(node), move |shown, path, rules, verdict| {
+            match shown.open(path, writes, rules, verdict) {
                 Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
                 Err(error) => reply.error(error.into()),
             }
@@ -249,6 +284,122 @@ impl Filesystem for Passthrough {
     ) {
         self.shown.files().remove(&handle.0);
         reply.ok();
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(opened) = self.shown.files().get(&handle.0).map(Arc::clone) else { return reply.error(Errno::EBADF) };
+        let data = data.to_vec();
+        self.answer(Operation::Write, self.shown.path(node), move |_, _, _, verdict| {
+            match obey(verdict).and_then(|()| opened.file.write_all_at(&data, offset)) {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let path = self.shown.path(parent).join(name);
+        self.answer(Operation::Create, path, move |shown, path, rules, verdict| {
+            let made = shown.create(path, mode & !umask, flags, rules, verdict);
+            match made.and_then(|handle| Ok((handle, shown.attributes(path, Verdict::default())?))) {
+                Ok((handle, attributes)) => {
+                    let (handle, flags) = (FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+                    reply.created(&Duration::ZERO, &attributes, Generation(0), handle, flags);
+                }
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+
+    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let path = self.shown.path(parent).join(name);
+        self.answer(Operation::Create, path, move |shown, path, _, verdict| {
+            let made = shown.make_directory(path, mode & !umask, verdict);
+            match made.and_then(|()| shown.attributes(path, Verdict::default())) {
+                Ok(attributes) => reply.entry(&Duration::ZERO, &attributes, Generation(0)),
+                Err(error) => reply.error(error.into()),
+            }
+        });
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let path = self.shown.path(parent).join(name);
+        self.answer(Operation::Change, path, |shown, path, _, verdict| {
+            done(shown.remove(path, verdict, |path| fs::remove_file(path)), reply);
+        });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let path = self.shown.path(parent).join(name);
+        self.answer(Operation::Change, path, |shown, path, _, verdict| {
+            done(shown.remove(path, verdict, |path| fs::remove_dir(path)), reply);
+        });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        _flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (path, to) = (self.shown.path(parent).join(name), self.shown.path(new_parent).join(new_name));
+        self.answer(Operation::Change, path, move |shown, path, _, verdict| {
+            done(shown.rename(path, &to, verdict), reply);
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        if mode.is_some() || user.is_some() || group.is_some() {
+            return reply.error(Errno::ENOTSUP);
+        }
+        self.answer(Operation::Change, self.shown.path(node), move |shown, path, _, verdict| {
+            let set = shown.set(node.0, path, size, mtime, verdict);
+            match set.and_then(|()| shown.attributes_of(node.0, path, Verdict::default())) {
+                Ok(attributes) => reply.attr(&Duration::ZERO, &attributes),
+                Err(error) => reply.error(error.into()),
+            }
+        });
     }
 
     fn readdir(&self, _request: &Request, node: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {

@@ -15,6 +15,13 @@ pub(crate) enum Operation {
     Lookup,
     Getattr,
     Readdir,
+    /// Of bytes.
+    Write,
+    /// A file or a directory.
+    Create,
+    /// Whatever else a file system that can only be read refuses: opening for writing, removing, renaming, other sizes and
+    /// times.
+    Change,
 }
 
 impl Operation {
@@ -26,7 +33,14 @@ impl Operation {
             "getattr" => vec![Self::Getattr],
             "stat" => vec![Self::Lookup, Self::Getattr],
             "readdir" => vec![Self::Readdir],
-            _ => return Err(format!("operation: expected open, read, lookup, getattr, stat or readdir, got {name:?}")),
+            "write" => vec![Self::Write],
+            "create" => vec![Self::Create],
+            "change" => vec![Self::Change],
+            "modify" => vec![Self::Write, Self::Create, Self::Change],
+            _ => {
+                let known = "open, read, lookup, getattr, stat, readdir, write, create, change or modify";
+                return Err(format!("operation: expected {known}, got {name:?}"));
+            }
         })
     }
 
@@ -37,6 +51,9 @@ impl Operation {
             Self::Lookup => "lookup",
             Self::Getattr => "getattr",
             Self::Readdir => "readdir",
+            Self::Write => "write",
+            Self::Create => "create",
+            Self::Change => "change",
         }
     }
 }

@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use super::Meters;
 use super::client::{Client, Pool};
 use super::verify::Algorithm;
-use super::wire::{Cause, NOTE, Note, SharedNote};
-use crate::store::{Allot, Object, Stat, Stop, still};
+use super::wire::{Cause, NOTE, Note, SharedNote, note};
+use crate::store::{Allot, Ends, Object, Stat, still};
 
 /// A listing that a failed page interrupted.
 #[derive(Debug)]
@@ -30,13 +30,20 @@ pub(super) struct Partial {
     pub(super) is_marked: bool,
 }
 
+impl Partial {
+    /// Whether nothing says that there is such a directory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.listing.is_empty() && self.listing.refused().is_empty() && !self.is_marked
+    }
+}
+
 /// A call in progress.
 pub(super) struct Call {
     pub(super) pool: &'static Pool,
     pub(super) client: Arc<Client>,
     pub(super) key: String,
     pub(super) until: Instant,
-    pub(super) stop: Option<Stop>,
+    pub(super) ends: Ends,
     pub(super) meters: Arc<Meters>,
 }
 
@@ -76,7 +83,7 @@ impl Call {
         // Made in the runtime: a timer needs one.
         let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
         // The task keeps the time; the caller waits a little longer, in case the runtime itself is stuck.
-        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), self.stop.as_ref(), task);
+        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.ends, task);
         let note = note.lock().clone();
         self.meters.requests.fetch_add(note.requests, Relaxed);
         match done? {
@@ -141,7 +148,7 @@ impl Call {
             }
             Filled { buffer, broke }
         };
-        let filled = self.pool.run(Instant::now() + left, self.stop.as_ref(), task)?;
+        let filled = self.pool.run(Instant::now() + left, &self.ends, task)?;
         filled.ok_or_else(|| self.client.server().silent(left))
     }
 
@@ -251,8 +258,8 @@ impl Call {
         Err(Error::new(Kind::Unavailable, message).transient().with_hint(hint))
     }
 
-    /// One page of a directory.
-    fn page(&self, token: Option<String>, max_keys: Option<usize>) -> Result<PaginatedListResult> {
+    /// One page of a directory, and the names that had to be taken out of it.
+    fn page(&self, token: Option<String>, max_keys: Option<usize>) -> Result<(PaginatedListResult, Vec<String>)> {
         let Some(lister) = self.client.lister.clone() else {
             return Err(Error::config("cannot be listed, because HTTP has no listing")
                 .with_hint("give the names in a manifest: ImageFolder(manifest=…)"));
@@ -266,21 +273,28 @@ impl Call {
         };
         let request = async move {
             let prefix = (!prefix.is_empty()).then_some(prefix.as_str());
-            lister.list_paginated(prefix, options).await
+            match lister.list_paginated(prefix, options.clone()).await {
+                Err(object_store::Error::InvalidPath { .. }) => {
+                    // Once more, without the names that no path can hold.
+                    note(|note| note.sifts = true);
+                    lister.list_paginated(prefix, options).await
+                }
+                done => done,
+            }
         };
-        self.ask("listed", request).map(|(page, _)| page)
+        self.ask("listed", request).map(|(page, note)| (page, note.odd))
     }
 
     /// Whether there are objects below the name, as below that of a directory.
     pub(super) fn is_directory(&self) -> bool {
-        let is_empty =
-            |page: PaginatedListResult| page.result.objects.is_empty() && page.result.common_prefixes.is_empty();
+        let is_empty = |(page, odd): (PaginatedListResult, Vec<String>)| {
+            page.result.objects.is_empty() && page.result.common_prefixes.is_empty() && odd.is_empty()
+        };
         self.client.lister.is_some() && self.page(None, Some(1)).is_ok_and(|page| !is_empty(page))
     }
 
     /// The last part of a name, if it lies directly in this directory.
-    fn name<'a>(&self, key: &'a Key) -> Option<&'a str> {
-        let key = key.as_ref();
+    fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         let name = if self.key.is_empty() { key } else { key.strip_prefix(&self.key)?.strip_prefix('/')? };
         (!name.is_empty()).then_some(name)
     }
@@ -288,22 +302,27 @@ impl Call {
     pub(super) fn list(&self, partial: &mut Partial) -> Result<()> {
         let mut has_progressed = false;
         loop {
-            let page = match self.page(partial.token.clone(), None) {
+            let (page, odd) = match self.page(partial.token.clone(), None) {
                 Ok(page) => page,
                 Err(error) if has_progressed => return Err(error.progressed()),
                 Err(error) => return Err(error),
             };
             for directory in &page.result.common_prefixes {
-                if let Some(name) = self.name(directory) {
-                    partial.listing.push(OsStr::new(name), true);
+                match self.name(directory.as_ref()) {
+                    Some(name) => partial.listing.push(OsStr::new(name), true),
+                    // The client takes a slash at the beginning away, and with it the whole name.
+                    None => partial.listing.push_refused("/".to_owned()),
                 }
             }
             for object in &page.result.objects {
-                match self.name(&object.location) {
+                match self.name(object.location.as_ref()) {
                     Some(name) => partial.listing.push_object(OsStr::new(name), version_of(object)),
                     // An object that stands for the directory itself.
                     None => partial.is_marked = true,
                 }
+            }
+            for key in &odd {
+                partial.listing.push_refused(self.name(key).unwrap_or(key).to_owned());
             }
             let count = page.result.common_prefixes.len() + page.result.objects.len();
             self.meters.listed.fetch_add(count as u64, Relaxed);

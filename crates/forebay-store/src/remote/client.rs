@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_core::{Error, Kind, Result};
+use forebay_core::{Error, Result};
 use futures_util::future::{Either, select};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -28,7 +28,7 @@ use super::profile;
 use super::verify::basic;
 use super::wire::Connector;
 use crate::machine;
-use crate::store::Stop;
+use crate::store::Ends;
 
 /// A connection that nothing comes through for so long is taken to be dead. Not measured.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -143,30 +143,26 @@ impl Pool {
         Ok(client)
     }
 
-    /// Runs a task and waits for it, until `until` or until `stop` is raised. What is not waited for any more is ended.
+    /// Runs a task and waits for it, until `until` or until what ends it is raised. What is not waited for any more is ended.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         until: Instant,
-        stop: Option<&Stop>,
+        ends: &Ends,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Result<Option<T>> {
         let (give, take) = sync_channel(1);
-        let stopped = stop.map(Stop::wait);
+        let ended = ends.wait();
         let task = self.runtime.spawn(async move {
-            let task = std::pin::pin!(task);
-            let done = match stopped {
-                None => Some(task.await),
-                Some(stopped) => match select(task, std::pin::pin!(stopped)).await {
-                    Either::Left((done, _)) => Some(done),
-                    Either::Right(_) => None,
-                },
+            let done = match select(std::pin::pin!(task), std::pin::pin!(ended)).await {
+                Either::Left((done, _)) => Some(done),
+                Either::Right(_) => None,
             };
             // Whoever asked may have given up.
             let _given = give.send(done);
         });
         match take.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Some(done)) => Ok(Some(done)),
-            Ok(None) => Err(Error::new(Kind::Stopped, "the loader was closed during a read")),
+            Ok(None) => Err(Ends::error()),
             Err(RecvTimeoutError::Timeout) => {
                 task.abort();
                 Ok(None)

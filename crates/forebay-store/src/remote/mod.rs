@@ -7,6 +7,7 @@ mod call;
 mod client;
 mod failure;
 mod location;
+mod odd;
 mod options;
 mod profile;
 mod verify;
@@ -26,7 +27,7 @@ use call::{Call, Partial, stat_of};
 use client::{Place, Pool};
 use location::{Location, Protocol};
 
-use crate::store::{Allot, Object, Stat, Stop, Store};
+use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
 pub use location::{file_path, is_url};
 pub use options::StorageOptions;
 pub use verify::Sum;
@@ -106,13 +107,25 @@ impl Remote {
         let key = self.place.location.key(path)?.to_owned();
         let within = within.min(client.timeout.unwrap_or(Duration::MAX));
         let until = Instant::now().checked_add(within).unwrap_or_else(|| Instant::now() + 1_000_000 * DEADLINE);
-        Ok(Call { pool, client, key, until, stop: self.stop.clone(), meters: Arc::clone(&self.meters) })
+        Ok(Call {
+            pool,
+            client,
+            key,
+            until,
+            ends: Ends { stop: self.stop.clone(), cancel: None },
+            meters: Arc::clone(&self.meters),
+        })
     }
-}
 
-impl Store for Remote {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+    fn read_with(
+        &self,
+        path: &Path,
+        within: Duration,
+        cancel: Option<&Cancel>,
+        allot: &mut Allot<'_>,
+    ) -> Result<Object> {
         let read = self.call(path, within).and_then(|mut call| {
+            call.ends.cancel = cancel.cloned();
             call.read(allot).map_err(|error| match error.kind() {
                 Kind::NotFound if call.is_directory() => {
                     Error::new(Kind::Undecodable, "is a directory, not a regular object")
@@ -121,6 +134,16 @@ impl Store for Remote {
             })
         });
         read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+}
+
+impl Store for Remote {
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        self.read_with(path, within, None, allot)
+    }
+
+    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
+        self.read_with(path, within, Some(cancel), allot)
     }
 
     fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
@@ -151,7 +174,7 @@ impl Store for Remote {
             let begin = || Partial { listing: Listing::new((0, hash_words(&words))), token: None, is_marked: false };
             let mut partial = partials().remove(directory).unwrap_or_else(begin);
             match call.list(&mut partial) {
-                Ok(()) if partial.listing.is_empty() && !partial.is_marked && !call.key.is_empty() => {
+                Ok(()) if partial.is_empty() && !call.key.is_empty() => {
                     Err(Error::new(Kind::NotFound, "could not be listed: there is no object below it")
                         .with_hint("check the name of the bucket, the path in it, and the endpoint"))
                 }

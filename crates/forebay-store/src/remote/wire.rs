@@ -13,6 +13,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
 };
 
+use super::odd::sift;
 use super::verify::Checksum;
 
 tokio::task_local! {
@@ -47,6 +48,9 @@ pub(crate) struct Note {
     pub(crate) checksum: Option<Checksum>,
     /// Why there was no answer.
     pub(crate) cause: Option<Cause>,
+    /// Answers are pages of which names that no path can hold are taken out, and these are they.
+    pub(crate) sifts: bool,
+    pub(crate) odd: Vec<String>,
 }
 
 /// Why there was no answer, or no end of one.
@@ -128,25 +132,31 @@ impl HttpService for Wire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let is_whole = [Method::GET, Method::HEAD, Method::PUT].contains(request.method());
-        note(|note| *note = Note { requests: note.requests + 1, host, ..Note::default() });
+        note(|note| *note = Note { requests: note.requests + 1, host, sifts: note.sifts, ..Note::default() });
         let response = self.0.execute(request).await.inspect_err(|error| {
             note(|note| note.cause = Some(Cause::of(error)));
         })?;
         let status = response.status();
         note(|note| note.head(status, response.headers(), is_whole));
-        if status.is_success() {
+        let sifts = NOTE.try_with(|note| note.lock().sifts).unwrap_or(false);
+        if status.is_success() && !sifts {
             return Ok(response);
         }
         let (parts, body) = response.into_parts();
-        let body = body.bytes().await?;
-        note(|note| note.body(&body));
+        let mut body = body.bytes().await?;
+        if !status.is_success() {
+            note(|note| note.body(&body));
+        } else if let Some((page, odd)) = sift(&body) {
+            body = page.into();
+            note(|note| note.odd = odd);
+        }
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)))
     }
 }
 
 /// Writes to the note of the current call. Requests that belong to none, like those for credentials in the background,
 /// have none.
-fn note(write: impl FnOnce(&mut Note)) {
+pub(crate) fn note(write: impl FnOnce(&mut Note)) {
     let _noted = NOTE.try_with(|note| write(&mut note.lock()));
 }
 

@@ -44,7 +44,7 @@ pub fn check_remote(store: &dyn Store, root: &Path) {
 /// What of the suite holds without directories too: reading, and what is missing.
 pub fn check_objects(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
     reads_all_bytes_and_asks_for_exactly_that_memory(store, root, objects);
-    reads_parts(store, root, objects);
+    check_parts(store, root, objects);
     missing_paths_are_not_found_and_not_transient(store, root);
 }
 
@@ -67,8 +67,9 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
     }
 }
 
-/// Parts of an object, and of one that is another by now.
-fn reads_parts(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
+/// Parts of an object, and of one that is another by now. Part of [`check_objects`]; alone where nothing may have been
+/// read as a whole before.
+pub fn check_parts(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
     for (name, content) in objects.iter().filter(|(_, content)| content.len() > 2) {
         let (path, size) = (root.join(name), content.len() as u64);
         let stat = store.stat(&path).unwrap();
@@ -76,6 +77,8 @@ fn reads_parts(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
             let part = store.read_range(&path, range.clone(), stat, Duration::MAX).unwrap();
             assert_eq!(part, content[range.start as usize..range.end as usize], "{name} {range:?}");
         }
+        let beyond = store.read_range(&path, size - 1..size + 1, stat, Duration::MAX);
+        assert_eq!(beyond.unwrap_err().path(), Some(&*path), "{name}: there are no bytes behind its last");
         for other in [Stat { size_bytes: size + 1, ..stat }, Stat { mtime_ns: stat.mtime_ns + 1, ..stat }] {
             let error = store.read_range(&path, 0..1, other, Duration::MAX).unwrap_err();
             assert_eq!((error.kind(), error.path()), (Kind::Changed, Some(&*path)), "{error}");

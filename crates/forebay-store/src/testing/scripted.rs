@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
-use crate::store::{Allot, Object, Stat, Store};
+use crate::store::{Allot, Cancel, Ends, Object, Stat, Store};
 
 /// What one read of a path meets.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub enum Fault {
     Wait,
     /// The same, with its memory in hand.
     WaitFilled,
+    /// The read waits until [`Scripted::release`], or until it is cancelled.
+    WaitCancel,
 }
 
 /// Another store, with a script of faults by path. Each read takes the next fault; after the last it reads well.
@@ -75,6 +77,20 @@ impl<S: Store> Scripted<S> {
         drop(released);
     }
 
+    /// Waits for a release, and fails if the read is cancelled first.
+    fn wait_unless(&self, cancel: &Cancel) -> Result<()> {
+        /// A cancel rings no bell here.
+        const LOOK: Duration = Duration::from_millis(5);
+        let mut state = self.state();
+        while !state.is_released {
+            if cancel.is_raised() {
+                return Err(Ends::error());
+            }
+            state = self.released.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
     /// Lets all waiting reads go on.
     pub fn release(&self) {
         self.state().is_released = true;
@@ -84,6 +100,10 @@ impl<S: Store> Scripted<S> {
 
 impl<S: Store> Store for Scripted<S> {
     fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        self.read_unless(path, within, &Cancel::default(), allot)
+    }
+
+    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
         let fault = {
             let mut state = self.state();
             *state.reads.entry(path.to_owned()).or_default() += 1;
@@ -99,6 +119,10 @@ impl<S: Store> Store for Scripted<S> {
             Fault::Panic => panic!("scripted panic"),
             Fault::Wait => {
                 self.wait();
+                return self.inner.read(path, within, allot);
+            }
+            Fault::WaitCancel => {
+                self.wait_unless(cancel)?;
                 return self.inner.read(path, within, allot);
             }
             Fault::WaitFilled => {

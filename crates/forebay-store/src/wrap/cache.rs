@@ -1,19 +1,20 @@
-//! Objects of any store, kept in a directory that all processes of a machine share.
+//! Objects of any store, and ranges of them, kept in a directory that all processes of a machine share.
 //!
 //! What is kept is checked by a checksum on every read, got once however many threads and processes ask for it, bounded in
 //! bytes, and removed only by its own name. Whatever befalls the directory or its disk, a read is at worst one of the store
 //! behind it. What is in which file: `cache/key.rs`, `entry.rs`, `usage.rs`; decisions/0022 says why.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_core::{Error, Kind, Listing, Result, Stage};
+use forebay_core::{Listing, Result, Stage};
 
 use crate::local::resize;
 use crate::remote::Traffic;
-use crate::store::{Allot, Object, Stat, Stop, Store};
+use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
 mod claim;
@@ -26,8 +27,9 @@ mod inspect;
 mod key;
 mod lock;
 mod usage;
+mod want;
 
-use claim::{Claim, Claimed, enter};
+use claim::{Claim, Claimed, enter, make_room};
 use evict::{remove_known, remove_uncounted};
 use flights::{Joined, Lead, Outcome};
 use folder::{Folder, touch};
@@ -35,11 +37,14 @@ pub use home::{Cache, CacheOptions, CacheStats};
 pub use inspect::{CacheInfo, Cleared, Damaged, Verified};
 use key::Key;
 use lock::Waited;
+use want::Want;
 
 /// A store whose objects are kept in a [`Cache`].
 ///
 /// An entry is taken to be the object for as long as it is there, unless the store is asked each time
 /// ([`Cached::revalidating`]) or what was read is doubted ([`Store::doubt`]). `stat` and `list` always ask the store.
+///
+/// A range is kept as it was asked for, and is served from the whole object where that is there.
 ///
 /// Reads of the same object, in whatever thread or process, wait for the first one: half of their time, and no more than
 /// half a minute. Then they read by themselves, and keep nothing.
@@ -58,6 +63,8 @@ enum Look {
     Nothing,
     /// It is not what is wanted, and could not be removed.
     Bad((u64, u64)),
+    /// By the word of whoever asks it is of another version. Who is right is for the store to say.
+    Other((u64, u64)),
 }
 
 /// Memory for one read, asked for once even where the read begins anew.
@@ -93,21 +100,24 @@ impl Cached {
         counter(&self.cache.meters).fetch_add(1, Relaxed);
     }
 
-    /// Looks for an entry. One that is damaged, or of another version than `expected`, is removed.
-    fn look(&self, folder: &Folder, key: &Key, expected: Option<Stat>, memory: &mut Memory<'_, '_>) -> Result<Look> {
+    /// Looks for an entry. One that is damaged, or of another version than the store's, is removed.
+    fn look(&self, folder: &Folder, want: &Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Look> {
+        let key = &want.key;
         let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Look::Nothing) };
         let (file, known) = match shard.read(&key.name.entry) {
             Ok(found) => found,
-            // Not there, or not ours, or no descriptor left.
-            Err(_) => return Ok(Look::Nothing),
+            Err(error) => return Ok(self.not_opened(folder, &shard, key, &error)),
         };
         let head = match entry::head(&file, known.length) {
-            Ok(Some(head)) if head.key == key.text && head.content_bytes == head.stat.size_bytes => head,
+            Ok(Some(head)) if head.key == key.text && head.content_bytes == want.content_bytes(head.stat) => head,
             // What cannot be read is as good as damaged.
             Ok(_) | Err(_) => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt)),
         };
-        if expected.is_some_and(|expected| expected != head.stat) {
-            return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale));
+        if want.expected.is_some_and(|expected| expected != head.stat) {
+            return Ok(match want.range {
+                Some(_) => Look::Other(known.identity),
+                None => self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale),
+            });
         }
         let mut buffer = memory.take(head.content_bytes)?;
         resize(&mut buffer, head.content_bytes)?;
@@ -121,6 +131,16 @@ impl Cached {
         }
         self.count(|meters| &meters.hits);
         Ok(Look::Hit(Object { bytes: buffer.into(), stat: head.stat }))
+    }
+
+    /// An entry could not be opened: mostly because there is none, or it is not ours, or no descriptor is left. On a disk
+    /// that cannot read it, it is as good as damaged.
+    fn not_opened(&self, folder: &Folder, shard: &Folder, key: &Key, error: &std::io::Error) -> Look {
+        let is_unreadable = matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG));
+        match is_unreadable.then(|| shard.stat(&key.name.entry)) {
+            Some(Ok(known)) => self.drop_bad(folder, shard, key, known.identity, |meters| &meters.corrupt),
+            _ => Look::Nothing,
+        }
     }
 
     fn drop_bad(
@@ -150,17 +170,9 @@ impl Cached {
         }
     }
 
-    /// Reads from the store, in what is left of the time.
-    fn fetch(&self, path: &Path, within: Duration, started: Instant, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        let left = within.saturating_sub(started.elapsed());
-        // The store's own words about being late come before those of whoever waits for this.
-        let left = left - (left / 20).min(Duration::from_secs(1));
-        self.inner.read(path, left, &mut |size| memory.take(size))
-    }
-
     /// Reads from the store and keeps nothing.
-    fn pass(&self, path: &Path, within: Duration, started: Instant, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        let object = self.fetch(path, within, started, memory)?;
+    fn pass(&self, want: &Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
+        let object = want.fetch(&*self.inner, memory)?;
         self.count(|meters| &meters.passes);
         Ok(object)
     }
@@ -185,80 +197,139 @@ impl Cached {
             None => return Ok(false),
         };
         if let Err(error) = claim.write(&object.bytes, &tail) {
-            if !matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) {
+            if !is_full(&error) {
                 return Err(error);
             }
-            let (left, count) = claim.make_room()?;
-            evicted(count);
-            self.cache.shrink(left, error);
+            self.make_room(&claim.folder, claim.reserved, error)?;
             claim.write(&object.bytes, &tail)?;
         }
         claim.commit()
     }
 
+    /// The disk is full before the cache is: what was not used for longest goes, and the limit is what is left. Where
+    /// there is nothing to give, the disk's own error stands.
+    fn make_room(&self, folder: &Folder, wanted: u64, error: std::io::Error) -> std::io::Result<()> {
+        // Before there is room again, which would be said of it.
+        self.cache.tell(&error);
+        let (left, count) = make_room(folder, wanted)?;
+        if count == 0 {
+            return Err(error);
+        }
+        self.cache.meters.evictions.fetch_add(count, Relaxed);
+        self.cache.shrink(left);
+        Ok(())
+    }
+
     /// Who gets an object: this thread, or another one of this process that is at it.
-    fn join(&self, key: &Key, until: Instant) -> Waited<Option<Joined<'_>>> {
+    fn join(&self, key: &Key, until: Instant, ends: &Ends) -> Waited<Option<Joined<'_>>> {
         if self.cache.is_forked() {
             return Waited::Done(None);
         }
-        match self.cache.flights.join(&key.name, until, self.stop.as_ref()) {
+        match self.cache.flights.join(&key.name, until, Some(ends)) {
             Waited::Done(joined) => Waited::Done(Some(joined)),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
         }
     }
 
-    fn get(&self, path: &Path, within: Duration, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        /// How long another one's read is waited for.
-        const MAX_PATIENCE: Duration = Duration::from_secs(30);
+    fn get(&self, mut want: Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
         /// Each time, an entry was there for a moment and gone again, or damaged.
         const MAX_ROUNDS: u32 = 4;
-        let started = Instant::now();
-        let until = started + (within / 2).min(MAX_PATIENCE);
-        let stopped = || Error::new(Kind::Stopped, "the loader was closed during a read");
+        let until = want.patience();
         let folder = self.cache.folder().or_else(|| self.cache.writable());
-        let Some(folder) = folder else { return self.pass(path, within, started, memory) };
-        let expected = if self.revalidates { Some(self.inner.stat(path)?) } else { None };
-        let key = Key::whole(&self.identity, path);
-        if self.cache.is_doubted(&key.name) {
-            return self.pass(path, within, started, memory);
+        let Some(folder) = folder else { return self.pass(&want, memory) };
+        if self.revalidates {
+            want.is_now(self.inner.stat(want.path)?)?;
         }
+        if self.cache.is_doubted(&want.key.name) {
+            return self.pass(&want, memory);
+        }
+        let mut has_made_room = false;
         for _ in 0..MAX_ROUNDS {
-            let bad = match self.look(&folder, &key, expected, memory)? {
+            let (bad, other) = match self.look(&folder, &want, memory)? {
                 Look::Hit(object) => return Ok(object),
-                Look::Nothing => None,
-                Look::Bad(identity) => Some(identity),
+                Look::Nothing => (None, None),
+                Look::Bad(identity) => (Some(identity), None),
+                Look::Other(identity) => (Some(identity), Some(identity)),
             };
-            let mut lead: Option<Lead<'_>> = match self.join(&key, until) {
+            if let Some(object) = self.look_in_whole(&folder, &want)? {
+                return Ok(object);
+            }
+            let mut lead: Option<Lead<'_>> = match self.join(&want.key, until, &want.ends) {
                 Waited::Done(Some(Joined::Lead(lead))) => Some(lead),
                 Waited::Done(None) => None,
                 Waited::Done(Some(Joined::Landed(Outcome::Kept | Outcome::Failed))) => continue,
                 Waited::Done(Some(Joined::Landed(Outcome::Passed))) | Waited::Late => break,
-                Waited::Stopped => return Err(stopped()),
+                Waited::Stopped => return Err(Ends::error()),
             };
             let Some(folder) = self.cache.writable() else { break };
-            let claim = match Claim::take(&folder, &key.name, bad, until, self.stop.as_ref()) {
+            let claim = match Claim::take(&folder, &want.key.name, bad, until, Some(&want.ends)) {
                 Ok(Waited::Done(Claimed::Mine(claim))) => claim,
                 Ok(Waited::Done(Claimed::Landed)) => {
                     lead.iter_mut().for_each(|lead| lead.outcome = Outcome::Kept);
                     continue;
                 }
                 Ok(Waited::Late) => break,
-                Ok(Waited::Stopped) => return Err(stopped()),
+                Ok(Waited::Stopped) => return Err(Ends::error()),
+                // Files and directories need room as well.
+                Err(error) if is_full(&error) && !has_made_room => {
+                    has_made_room = true;
+                    match self.make_room(&folder, 0, error) {
+                        Ok(()) => continue,
+                        Err(error) => self.cache.failed(error),
+                    }
+                    break;
+                }
                 Err(error) => {
                     self.cache.failed(error);
                     break;
                 }
             };
-            let object = self.fetch(path, within, started, memory)?;
-            let is_kept = self.keep(claim, &key, &object);
+            let object = want.fetch(&*self.inner, memory)?;
+            if let Some(identity) = other {
+                self.drop_stale(&folder, &want.key, identity);
+            }
+            let is_kept = self.keep(claim, &want.key, &object);
             let outcome = if is_kept { Outcome::Kept } else { Outcome::Passed };
             lead.iter_mut().for_each(|lead| lead.outcome = outcome);
             self.count(|meters| if is_kept { &meters.misses } else { &meters.passes });
             return Ok(object);
         }
-        self.pass(path, within, started, memory)
+        self.pass(&want, memory)
     }
+
+    fn ends(&self, cancel: Option<Cancel>) -> Ends {
+        Ends { stop: self.stop.clone(), cancel }
+    }
+
+    fn read_with(
+        &self,
+        path: &Path,
+        within: Duration,
+        cancel: Option<Cancel>,
+        allot: &mut Allot<'_>,
+    ) -> Result<Object> {
+        let mut memory = Memory { allot, held: None };
+        let want = Want::whole(&self.identity, path, within, self.ends(cancel));
+        self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    }
+
+    /// Removes what was kept of something, and what cannot be removed is not used any more.
+    fn forget(&self, key: Key) {
+        let Some(folder) = self.cache.folder() else { return };
+        let Ok(shard) = folder.folder(&key.name.shard) else { return };
+        let Ok(known) = shard.stat(&key.name.entry) else { return };
+        if let Err(error) = self.remove(&folder, &shard, &key, known.identity) {
+            // From a cache that can only be read nothing can be removed.
+            self.cache.doubt(key.name);
+            self.cache.failed(error);
+        }
+    }
+}
+
+/// Whether a disk has no room, or gives none to this user.
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Whether an entry was not marked as used for a while. More often would be a write for each read.
@@ -272,8 +343,21 @@ fn is_due(mtime_ns: i64) -> bool {
 
 impl Store for Cached {
     fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        let mut memory = Memory { allot, held: None };
-        self.get(path, within, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+        self.read_with(path, within, None, allot)
+    }
+
+    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
+        self.read_with(path, within, Some(cancel.clone()), allot)
+    }
+
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
+        if range.is_empty() || range.end > expected.size_bytes {
+            return self.inner.read_range(path, range, expected, within);
+        }
+        let mut memory = Memory { allot: &mut |_| Ok(Vec::new()), held: None };
+        let want = Want::range(&self.identity, path, range, expected, within, self.ends(None));
+        let object = self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
+        Ok(object.bytes.into_buffer())
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -319,15 +403,13 @@ impl Store for Cached {
     }
 
     fn doubt(&self, path: &Path) {
-        let key = Key::whole(&self.identity, path);
-        let Some(folder) = self.cache.folder() else { return };
-        let Ok(shard) = folder.folder(&key.name.shard) else { return };
-        let Ok(known) = shard.stat(&key.name.entry) else { return };
-        if let Err(error) = self.remove(&folder, &shard, &key, known.identity) {
-            // From a cache that can only be read nothing can be removed.
-            self.cache.doubt(key.name);
-            self.cache.failed(error);
-        }
+        self.forget(Key::whole(&self.identity, path));
+    }
+
+    fn doubt_range(&self, path: &Path, range: Range<u64>) {
+        self.forget(Key::range(&self.identity, path, &range));
+        // It may have come from there.
+        self.forget(Key::whole(&self.identity, path));
     }
 
     fn cache(&self) -> Option<CacheStats> {

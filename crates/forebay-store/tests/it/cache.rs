@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use forebay_core::{Error, Kind, Listing, Result};
 use forebay_store::testing::{Fault, Memory, Scripted, conformance};
-use forebay_store::{Allot, Cache, CacheOptions, CacheStats, Cached, Local, Object, Stat, Store};
+use forebay_store::{Allot, Cache, CacheOptions, CacheStats, Cached, Cancel, Local, Object, Stat, Store};
 use tempfile::TempDir;
 
 const ROOT: &str = "/data";
@@ -341,6 +341,34 @@ fn a_stop_ends_the_waiting() {
         assert_eq!(waiting.join().unwrap().kind(), Kind::Stopped);
         bench.store.release();
     });
+}
+
+#[test]
+fn a_read_that_is_cancelled_lets_go_of_what_others_wait_for() {
+    let bench = Bench::new(1, 500, 1 << 20);
+    bench.store.script(path(0), vec![Fault::WaitCancel]);
+    let (first, waiting) = (Cancel::default(), Cancel::default());
+    // One that waits for the other thread's read, one that waits for the other process's, and one that goes on.
+    let elsewhere = Cached::new(Arc::clone(&bench.store) as _, Cache::open(&bench.root(), options(1 << 20)).unwrap());
+    std::thread::scope(|scope| {
+        let stuck = scope.spawn(|| bench.cached.read_unless(&path(0), LONG, &first, &mut unlimited).unwrap_err());
+        while bench.store.reads(&path(0)) == 0 {
+            std::thread::yield_now();
+        }
+        let others = [&bench.cached, &elsewhere].map(|cached| {
+            let (cached, waiting) = (cached.clone(), waiting.clone());
+            scope.spawn(move || cached.read_unless(&path(0), LONG, &waiting, &mut unlimited).unwrap_err())
+        });
+        let patient = scope.spawn(|| bench.read(0));
+        waiting.raise();
+        others.into_iter().for_each(|other| assert_eq!(other.join().unwrap().kind(), Kind::Stopped));
+        let started = Instant::now();
+        first.raise();
+        assert_eq!(stuck.join().unwrap().kind(), Kind::Stopped);
+        assert_eq!(patient.join().unwrap(), content(0, 500));
+        assert!(started.elapsed() < LONG / 4, "without waiting out its time: {:?}", started.elapsed());
+    });
+    assert_eq!((bench.store.total_reads(), bench.stats().misses, entries(&bench.root()).len()), (2, 1, 1));
 }
 
 #[test]

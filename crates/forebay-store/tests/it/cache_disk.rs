@@ -131,6 +131,21 @@ fn a_disk_without_inodes_passes() {
 }
 
 #[test]
+fn a_disk_that_runs_out_of_inodes_makes_the_cache_smaller() {
+    let place = tempfile::tempdir().unwrap();
+    // Some 230 directories will be made for 600 objects, and this many objects do not fit beside them.
+    let Some(disk) = Mounted::tmpfs(place.path(), "size=80m,nr_inodes=400") else { return };
+    let cache = Cache::open(&disk.0.join("cache"), options(70 << 20)).unwrap();
+    let cached = Cached::new(memory(600), Arc::clone(&cache));
+    for number in 0..600 {
+        assert_eq!(read(&cached, &path(number)), content(number), "{number}");
+    }
+    let stats = cache.stats();
+    assert!(stats.evictions > 100 && stats.misses > 500, "{stats:?}");
+    assert!(cached.cache_notice().unwrap().contains("inodes free: 0"), "{:?}", cached.cache_notice());
+}
+
+#[test]
 fn a_disk_that_becomes_read_only_is_read() {
     let place = tempfile::tempdir().unwrap();
     let Some(disk) = Mounted::tmpfs(place.path(), "size=4m") else { return };

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -67,6 +68,12 @@ impl Store for Origin {
         Ok(Object { bytes: bytes.into(), stat: self.stat(path)? })
     }
 
+    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
+        let object = self.read(path, within, &mut unlimited)?;
+        assert_eq!(object.stat, expected);
+        Ok(object.bytes[range.start as usize..range.end as usize].to_vec())
+    }
+
     fn stat(&self, path: &Path) -> Result<Stat> {
         let number: u64 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
         Ok(Stat { size_bytes: size(number), mtime_ns: 1 })
@@ -100,8 +107,20 @@ fn child() {
                     // Half of them of the few that fit, so that there is something to hit.
                     let number = if dice.below(2) == 0 { dice.below(OBJECTS) } else { dice.below(OBJECTS / 40) };
                     let path = Path::new("/made/up").join(number.to_string());
-                    let read = cached.read(&path, Duration::from_secs(20), &mut unlimited);
-                    let is_right = read.as_ref().is_ok_and(|object| object.bytes == origin.contents[number as usize]);
+                    let (within, whole) = (Duration::from_secs(20), &origin.contents[number as usize]);
+                    let read = match dice.below(3) {
+                        // A quarter of it, as a shard would be asked for its samples.
+                        0 => {
+                            let (quarter, length) = (dice.below(4), whole.len() as u64);
+                            let range = quarter * length / 4..(quarter + 1) * length / 4;
+                            let expected = &whole[range.start as usize..range.end as usize];
+                            cached
+                                .read_range(&path, range, origin.stat(&path).unwrap(), within)
+                                .map(|got| got == expected)
+                        }
+                        _ => cached.read(&path, within, &mut unlimited).map(|object| object.bytes == *whole),
+                    };
+                    let is_right = *read.as_ref().unwrap_or(&false);
                     if !is_right {
                         let why = read.map_or_else(|error| error.to_string(), |_| "other bytes".to_owned());
                         fs::write(work.join(format!("wrong-{seed}")), format!("{number}: {why}")).unwrap();

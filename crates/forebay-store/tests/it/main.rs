@@ -5,6 +5,7 @@
 
 mod cache;
 mod cache_disk;
+mod cache_ranges;
 mod cache_torture;
 mod errors;
 mod isolate;

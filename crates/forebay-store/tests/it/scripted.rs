@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind};
-use forebay_store::{Object, Remote, StorageOptions, Store};
+use forebay_store::{Cancel, Object, Remote, StorageOptions, Store};
 
 use crate::remote::{options, s3};
 
@@ -326,6 +326,104 @@ fn silence_ends_with_the_deadline_and_a_stop_ends_it_at_once() {
 }
 
 #[test]
+fn a_read_that_is_cancelled_ends_at_once_wherever_it_is_and_others_go_on() {
+    // In its answer, or in its body; the server sees that the client has gone.
+    for sent in [0, 1_000] {
+        let (gone, has_gone) = std::sync::mpsc::channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, gone) = (stream.unwrap(), gone.clone());
+                std::thread::spawn(move || {
+                    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                    let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                    let request = Request { line: head[0].clone(), headers: head[1..].to_vec() };
+                    let answer = whole(&request, &content(), "\"1\"");
+                    if !request.line.contains("stalls") {
+                        stream.write_all(&answer).unwrap();
+                        return;
+                    }
+                    gone.send(false).unwrap();
+                    stream.write_all(&answer[..sent]).unwrap();
+                    let ended = std::io::Read::read(&mut stream, &mut [0]);
+                    gone.send(matches!(ended, Ok(0) | Err(_))).unwrap();
+                });
+            }
+        });
+        let (store, path) = open(&url, &[("read_timeout", "300")]);
+        let (stalls, cancel) = (path.with_file_name("stalls.jpg"), Cancel::default());
+        let within = Duration::from_secs(300);
+        std::thread::scope(|scope| {
+            let stalled = scope.spawn(|| store.read_unless(&stalls, within, &cancel, &mut |_| Ok(Vec::new())));
+            let until = Instant::now() + Duration::from_secs(20);
+            assert_eq!(has_gone.recv_timeout(Duration::from_secs(20)), Ok(false), "it has come");
+            while store.traffic().unwrap().requests == 0 && sent > 0 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            let other = store.read_unless(&path, within, &Cancel::default(), &mut |_| Ok(Vec::new()));
+            assert_eq!(other.unwrap().bytes, content());
+            let started = Instant::now();
+            cancel.raise();
+            assert_eq!(stalled.join().unwrap().unwrap_err().kind(), Kind::Stopped);
+            assert_eq!(has_gone.recv_timeout(Duration::from_secs(20)), Ok(true));
+            assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        });
+    }
+}
+
+#[test]
+fn names_that_no_path_can_hold_are_left_out_and_named() {
+    let object = |key: &str| {
+        let about = "<Size>1</Size><LastModified>2026-11-16T00:00:00Z</LastModified><ETag>&quot;1&quot;</ETag>";
+        format!("<Contents><Key>train/{key}</Key>{about}</Contents>")
+    };
+    let prefix = |key: &str| format!("<CommonPrefixes><Prefix>train/{key}</Prefix></CommonPrefixes>");
+    let server = serve(move |_, request| {
+        let is = |part: &str| request.line.contains(part);
+        let (entries, next) = match () {
+            () if is("only") => (prefix("only/../"), ""),
+            () if is("token=two") => (
+                [object("cat/.."), object("cat/2.jpg"), prefix("cat//"), prefix("cat/deep/"), object("cat/&#7;")]
+                    .concat(),
+                "three",
+            ),
+            () if is("token=three") => (object("cat/3.jpg"), ""),
+            () => (object("cat/1.jpg"), "two"),
+        };
+        let next = if next.is_empty() {
+            String::new()
+        } else {
+            format!("<NextContinuationToken>{next}</NextContinuationToken>")
+        };
+        match is("GET /bucket?") || is("GET /bucket/?") {
+            true => status("200 OK", "", &format!("<ListBucketResult>{entries}{next}</ListBucketResult>")),
+            false => status("404 Not Found", "", "<Error><Code>NoSuchKey</Code></Error>"),
+        }
+    });
+    let (store, root) = s3(&server.url, &[]);
+    let listing = store.list(&root.join("cat")).unwrap();
+    let entries: Vec<_> =
+        listing.iter().map(|entry| (entry.name.to_str().unwrap().to_owned(), entry.is_directory)).collect();
+    let expected = [("1.jpg", false), ("deep", true), ("2.jpg", false), ("3.jpg", false)];
+    assert_eq!(entries, expected.map(|(name, is_directory)| (name.to_owned(), is_directory)));
+    assert_eq!(listing.refused(), ["..", "/", "\u{7}"]);
+    assert_eq!(listing.version(2).unwrap().etag.as_deref(), Some("1"), "what is told of the others is kept");
+    let pages =
+        |token: &str| server.requests.lock().unwrap().iter().filter(|request| request.line.contains(token)).count();
+    assert_eq!((pages("token=two"), pages("token=three"), server.requests.lock().unwrap().len()), (2, 1, 4));
+    // Such a name is a sign of its directory, and of nothing to be read.
+    let listing = store.list(&root.join("only")).unwrap();
+    assert_eq!((listing.len(), listing.refused()), (0, &["../".to_owned()][..]));
+    let error = read(&store, &root.join("only")).unwrap_err();
+    assert_eq!(error.kind(), Kind::Undecodable, "{error}");
+    for name in ["cat/..", "cat//x", "cat/\u{7}"] {
+        let path = PathBuf::from(format!("{}/{name}", root.display()));
+        assert!(read(&store, &path).is_err(), "{name}");
+    }
+}
+
+#[test]
 fn a_listing_goes_on_at_the_page_that_failed() {
     let page = |keys: &[&str], token: Option<&str>| {
         let token =
@@ -361,18 +459,6 @@ fn a_listing_goes_on_at_the_page_that_failed() {
     let names: Vec<_> = listing.iter().map(|entry| entry.name.to_str().unwrap().to_owned()).collect();
     assert_eq!(names, ["1.jpg", "2.jpg", "3.jpg"]);
     assert_eq!(server.requests.lock().unwrap().len(), 4);
-}
-
-#[test]
-fn names_that_cannot_be_asked_for_are_named() {
-    let server = serve(|_, _| {
-        let body = "<ListBucketResult><Contents><Key>train/cat//1.jpg</Key><Size>1</Size>\
-                    <LastModified>2026-11-16T00:00:00Z</LastModified></Contents></ListBucketResult>";
-        status("200 OK", "", body)
-    });
-    let (store, root) = s3(&server.url, &[]);
-    let error = store.list(&root.join("cat")).unwrap_err();
-    assert!(error.message().contains("train/cat//1.jpg") && !error.is_transient(), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_core::{Error, Kind, Result, Stage};
+use forebay_core::{Error, Kind, Listing, Result, Stage};
 use forebay_store::{Entry, Held, Stat, check_name, is_part};
 
 use super::crew::{self, Desk};
@@ -90,6 +90,14 @@ fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Res
             .with_hint("remove the link, or leave it out with --exclude"));
     }
     let above = Some(Arc::new(Chain { identity: listing.identity(), above: visit.above.clone() }));
+    for refused in listing.refused() {
+        let is_root = visit.name.as_os_str().is_empty();
+        let name = if is_root { PathBuf::from(refused) } else { Listing::refused_path(&visit.name, refused) };
+        let is_wanted = if refused.ends_with('/') { filter.enters(&name) } else { filter.takes(&name) };
+        if is_wanted {
+            trip.fail(cannot_be_named(&path, refused));
+        }
+    }
     let mut files = Vec::new();
     for (position, entry) in listing.iter().enumerate() {
         let name = visit.name.join(entry.name);
@@ -113,6 +121,17 @@ fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Res
         }
     }
     Ok(files)
+}
+
+/// An object whose name is none for a path: nothing is ever written for it.
+fn cannot_be_named(directory: &Path, name: &str) -> Error {
+    let why = "a part of its name is empty, \".\" or \"..\", or has control characters in it";
+    Error::new(Kind::Denied, format!("was refused: {why}"))
+        .at_path(&Listing::refused_path(directory, name))
+        .at_stage(Stage::Scan)
+        .with_hint(
+            "no path can have such a name, or it would lead out of the target: rename it in the source, or exclude it",
+        )
 }
 
 /// All that lies at the target, and whether it is all.

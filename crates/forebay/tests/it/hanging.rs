@@ -112,6 +112,27 @@ fn a_slow_read_gets_a_second_one_and_the_first_answer_counts() {
 }
 
 #[test]
+fn a_read_that_was_overtaken_gives_its_place_back() {
+    // Three times as many as there are places, and they are never released.
+    let slow: Vec<usize> = (0..48).step_by(4).collect();
+    let store = hanging(48, &slow, &Fault::WaitCancel);
+    let config = Config {
+        batch_size: 4,
+        prefetch_batches: 1,
+        io_threads: 4,
+        max_io_threads: 4,
+        hedge: Some(Hedge::After(Duration::from_millis(20))),
+        ..Config::default()
+    };
+    let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
+    assert_eq!(epoch(&loader).len(), 48);
+    let stats = loader.stats();
+    assert!(stats.hedges_won >= 12 && stats.written_off == 0, "{stats:?}");
+    assert!(loader.failures().is_empty());
+    slow.iter().for_each(|index| assert!(store.reads(&path_of(*index)) >= 2));
+}
+
+#[test]
 fn a_second_read_waits_for_a_thread_that_has_nothing_else_to_do() {
     let store = hanging(8, &[0], &Fault::Wait);
     let hedge = Some(Hedge::After(Duration::from_millis(1)));

@@ -14,7 +14,7 @@ use super::home::{GATE_PATIENCE, held_too_long};
 use super::key::Name;
 use super::lock::{Lock, Waited, wait};
 use super::usage::{Gate, disk_bytes};
-use crate::store::Stop;
+use crate::store::Ends;
 
 /// What became of asking for an object.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ pub(super) enum Claimed {
 /// An entry to be written, or given up by dropping it.
 #[derive(Debug)]
 pub(super) struct Claim {
-    folder: Arc<Folder>,
+    pub(super) folder: Arc<Folder>,
     shard: Folder,
     name: Name,
     lock: Lock,
     /// Bytes that are counted for it.
-    reserved: u64,
+    pub(super) reserved: u64,
     is_done: bool,
 }
 
@@ -43,12 +43,12 @@ impl Claim {
         name: &Name,
         bad: Option<(u64, u64)>,
         until: Instant,
-        stop: Option<&Stop>,
+        ends: Option<&Ends>,
     ) -> io::Result<Waited<Claimed>> {
         let shard = folder.make_folder(&name.shard)?;
         let part = name.part();
         let is_there = || shard.stat(&name.entry).is_ok_and(|known| known.is_file && Some(known.identity) != bad);
-        let locked = wait(until, stop, || {
+        let locked = wait(until, ends, || {
             if is_there() {
                 return Ok(Some(None));
             }
@@ -94,16 +94,6 @@ impl Claim {
         Ok(Some(evicted))
     }
 
-    /// Removes a good part of what there is, for a disk that is fuller than the limit says. Returns what is left, and how
-    /// many entries went.
-    pub(super) fn make_room(&self) -> io::Result<(u64, u64)> {
-        let mut gate = enter(&self.folder)?;
-        let total = gate.table.total();
-        let (must, wish) = (total.saturating_sub(2 * self.reserved), total - total / 8);
-        let evicted = evict(&mut gate, must, wish.min(must))?;
-        Ok((gate.table.total(), evicted))
-    }
-
     /// Writes what was reserved for.
     pub(super) fn write(&self, content: &[u8], tail: &[u8]) -> io::Result<()> {
         self.lock.file.write_all_at(content, 0)?;
@@ -127,6 +117,16 @@ impl Claim {
         }
         Ok(true)
     }
+}
+
+/// Removes a good part of what there is, twice what is `wanted` at least, for a disk that is fuller than the limit says.
+/// Returns what is left, and how many entries went.
+pub(super) fn make_room(folder: &Folder, wanted: u64) -> io::Result<(u64, u64)> {
+    let mut gate = enter(folder)?;
+    let total = gate.table.total();
+    let (must, wish) = (total.saturating_sub(2 * wanted), total - total / 8);
+    let evicted = evict(&mut gate, must, wish.min(must))?;
+    Ok((gate.table.total(), evicted))
 }
 
 /// The lock on the whole cache, if it is to be had in time.

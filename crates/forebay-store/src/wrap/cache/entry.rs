@@ -1,4 +1,4 @@
-//! An entry as it lies on the disk: the object's bytes, the text of its key, and a footer.
+//! An entry as it lies on the disk: the object's bytes or some of them, the text of its key, and a footer.
 //!
 //! ```text
 //! content | key | magic 8, version 4, key bytes 4, content bytes 8, object bytes 8, object mtime 8,
@@ -10,9 +10,10 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::key::Key;
 use crate::store::Stat;
@@ -77,6 +78,25 @@ pub(super) fn head(file: &File, length: u64) -> io::Result<Option<Head>> {
     }
     Ok(parse(&tail[tail.len() - whole as usize..], key_bytes as usize)
         .filter(|head| head.content_bytes == length - whole))
+}
+
+/// Adds a range of the content to `bytes`; false when the content is not what was written. That is known only of all of
+/// it, so that all of it is read, in pieces.
+pub(super) fn range_of(file: &File, head: &Head, range: &Range<u64>, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    const PIECE: u64 = 1 << 20;
+    let mut checksum = Xxh3::new();
+    let mut buffer = vec![0; head.content_bytes.min(PIECE) as usize];
+    for at in (0..head.content_bytes).step_by(PIECE as usize) {
+        let end = (at + PIECE).min(head.content_bytes);
+        let piece = &mut buffer[..(end - at) as usize];
+        if !fill(file, piece, at)? {
+            return Ok(false);
+        }
+        checksum.update(piece);
+        let within = |place: u64| (place.clamp(at, end) - at) as usize;
+        bytes.extend_from_slice(&piece[within(range.start)..within(range.end)]);
+    }
+    Ok(checksum.digest() == head.checksum)
 }
 
 fn key_bytes(tail: &[u8]) -> Option<u32> {
@@ -157,6 +177,26 @@ mod tests {
         assert_eq!(read(&[&bytes[..], b"x"].concat()), None);
         assert_eq!(read(&vec![0; 4096]), None);
         assert_eq!(read(&[&bytes[..], &bytes[..]].concat()), None, "longer than it says");
+    }
+
+    #[test]
+    fn a_range_is_given_only_of_what_is_whole() {
+        let content: Vec<u8> = (0..(5 << 19) + 7_u32).map(|number| (number.wrapping_mul(number) >> 9) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        let entry = written(&content, &Key::whole("", Path::new("/a")));
+        io::Write::write_all(&mut file, &entry).unwrap();
+        let head = head(&file, entry.len() as u64).unwrap().unwrap();
+        let (piece, size) = (1 << 20, content.len() as u64);
+        for range in [0..1, 0..size, piece - 1..piece + 1, piece..2 * piece, 5..5, size - 1..size, 3..2 * piece + 9] {
+            let mut bytes = Vec::new();
+            assert!(range_of(&file, &head, &range, &mut bytes).unwrap());
+            assert!(bytes == content[range.start as usize..range.end as usize], "{range:?}");
+        }
+        // Far from what is asked for.
+        file.write_all_at(&[!content[2 << 20]], 2 << 20).unwrap();
+        assert!(!range_of(&file, &head, &(0..10), &mut Vec::new()).unwrap());
+        file.set_len(100).unwrap();
+        assert!(!range_of(&file, &head, &(0..10), &mut Vec::new()).unwrap());
     }
 
     #[test]

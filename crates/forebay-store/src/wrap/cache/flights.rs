@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::key::Name;
 use super::lock::Waited;
-use crate::store::Stop;
+use crate::store::Ends;
 
 /// What became of getting an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Flights {
     }
 
     /// Leads, or waits for whoever does.
-    pub(super) fn join(&self, name: &Name, until: Instant, stop: Option<&Stop>) -> Waited<Joined<'_>> {
+    pub(super) fn join(&self, name: &Name, until: Instant, ends: Option<&Ends>) -> Waited<Joined<'_>> {
         /// A stop is noticed this late.
         const SLICE: Duration = Duration::from_millis(50);
         let flight = {
@@ -89,7 +89,7 @@ impl Flights {
             if let Some(outcome) = *outcome {
                 return Waited::Done(Joined::Landed(outcome));
             }
-            if stop.is_some_and(Stop::is_raised) {
+            if ends.is_some_and(Ends::is_raised) {
                 return Waited::Stopped;
             }
             let left = until.saturating_duration_since(Instant::now());

@@ -99,6 +99,8 @@ pub struct Cache {
     pause: Duration,
     process: u32,
     trouble: Mutex<Trouble>,
+    /// What is to be said of where it lies.
+    about_place: Option<String>,
     has_doubted: AtomicBool,
     pub(super) flights: Flights,
     pub(super) meters: Meters,
@@ -113,21 +115,19 @@ impl Cache {
         let folder = match prepare(&path) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) if is_of_disk(&error) => {
-                trouble.notice = Some(said(&path, error));
+                trouble.notice = Some(said(&path, &error));
                 trouble.off_until = Some(Instant::now() + options.pause);
                 None
             }
             Err(error) => return Err(unusable(&path, &error)),
         };
-        if let Some(mount) = Mount::behind(&path).filter(|mount| mount.kind.can_hang()) {
-            let said =
-                format!("the cache {path:?} lies on {mount}, which can hang: a cache belongs on a disk of the machine");
-            trouble.notice.get_or_insert(said);
-        }
+        let about_place = Mount::behind(&path).filter(|mount| mount.kind.can_hang()).map(|mount| {
+            format!("the cache {path:?} lies on {mount}, which can hang: a cache belongs on a disk of the machine")
+        });
         let held = match folder.as_deref().map_or(Ok(0), count) {
             Ok(held) => held,
             Err(error) => {
-                trouble.notice.get_or_insert_with(|| said(&path, error));
+                trouble.notice.get_or_insert_with(|| said(&path, &error));
                 trouble.off_until = Some(Instant::now() + options.pause);
                 0
             }
@@ -139,6 +139,7 @@ impl Cache {
             pause: options.pause,
             process: std::process::id(),
             trouble: Mutex::new(trouble),
+            about_place,
             has_doubted: AtomicBool::new(false),
             flights: Flights::default(),
             meters: Meters::default(),
@@ -167,9 +168,9 @@ impl Cache {
         }
     }
 
-    /// What the user should know of it: the first trouble with its disk.
+    /// What the user should know of it: the first trouble with its disk; until there is one, that it lies in a bad place.
     pub fn notice(&self) -> Option<String> {
-        self.trouble()?.notice.clone()
+        self.trouble()?.notice.clone().or_else(|| self.about_place.clone())
     }
 
     /// A forked child has the memory of threads that are not there.
@@ -230,9 +231,15 @@ impl Cache {
     }
 
     /// Its disk had no room for more than this.
-    pub(super) fn shrink(&self, limit: u64, error: io::Error) {
+    pub(super) fn shrink(&self, limit: u64) {
         if let Some(mut trouble) = self.trouble() {
             trouble.shrunk = Some((limit, Instant::now() + self.pause));
+        }
+    }
+
+    /// Says what its disk said, if nothing was said yet.
+    pub(super) fn tell(&self, error: &io::Error) {
+        if let Some(mut trouble) = self.trouble() {
             trouble.notice.get_or_insert_with(|| said(&self.path, error));
         }
     }
@@ -259,7 +266,7 @@ impl Cache {
         if !in_place.contains(&errno) {
             trouble.off_until = Some(Instant::now() + self.pause);
         }
-        trouble.notice.get_or_insert_with(|| said(&self.path, error));
+        trouble.notice.get_or_insert_with(|| said(&self.path, &error));
     }
 }
 
@@ -359,9 +366,10 @@ fn unusable(path: &Path, error: &io::Error) -> Error {
 }
 
 /// What is said of a disk that fails during a run.
-fn said(path: &Path, error: io::Error) -> String {
-    let advice = advice(path, &error).map_or(String::new(), |advice| format!(" ({advice})"));
-    let why = Error::io("written to", error);
+fn said(path: &Path, error: &io::Error) -> String {
+    let advice = advice(path, error).map_or(String::new(), |advice| format!(" ({advice})"));
+    let same = error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error);
+    let why = Error::io("written to", same);
     let why = why.message();
     format!("the cache {path:?} cannot keep everything: it {why}{advice}; what it cannot keep is read from its source")
 }

@@ -20,7 +20,7 @@ use crate::local::resize;
 /// How much is in a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheInfo {
-    /// Objects that it keeps.
+    /// Objects that it keeps, and ranges of objects.
     pub entries: u64,
     /// What they take on the disk.
     pub bytes: u64,

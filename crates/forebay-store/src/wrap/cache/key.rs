@@ -1,5 +1,6 @@
 //! What an entry is of, and the names it goes by.
 
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -13,10 +14,9 @@ pub(super) const SHARDS: usize = 256;
 const DIGITS: usize = 30;
 const PART: &str = ".part";
 
-/// What an entry is of: an object of a store, whole.
+/// What an entry is of: an object of a store, whole, or a range of its bytes.
 ///
-/// Its text is kept in the entry and compared, so that two objects whose names hash alike are not mixed up. Where an
-/// object is kept in parts one day, the range joins the text; `whole` is what stands in its place.
+/// Its text is kept in the entry and compared, so that two objects whose names hash alike are not mixed up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) text: Vec<u8>,
@@ -26,10 +26,19 @@ pub(super) struct Key {
 impl Key {
     /// The key of a whole object. `identity` tells stores apart whose paths may be the same.
     pub(super) fn whole(identity: &str, path: &Path) -> Self {
+        Self::of(identity, path, b"whole")
+    }
+
+    /// The key of some of its bytes: these, and no others that overlap them.
+    pub(super) fn range(identity: &str, path: &Path, range: &Range<u64>) -> Self {
+        Self::of(identity, path, format!("{}-{}", range.start, range.end).as_bytes())
+    }
+
+    fn of(identity: &str, path: &Path, what: &[u8]) -> Self {
         let absolute = if is_url(path) { None } else { std::path::absolute(path).ok() };
         let path = absolute.as_deref().unwrap_or(path);
         // No path has a zero in it.
-        let text = [identity.as_bytes(), path.as_os_str().as_bytes(), b"whole"].join(&0);
+        let text = [identity.as_bytes(), path.as_os_str().as_bytes(), what].join(&0);
         let (shard, entry) = Self::name_of(&text);
         Self { text, name: Name { shard, entry } }
     }
@@ -111,6 +120,11 @@ mod tests {
         let here = std::env::current_dir().unwrap();
         assert_eq!(key("", "1.jpg"), Key::whole("", &here.join("1.jpg")), "a relative path is one of this directory");
         assert_eq!(Key::path_in(&key("x", "/a/1.jpg").text), "/a/1.jpg");
+        let range = |range| Key::range("x", Path::new("/a/1.tar"), &range);
+        assert_eq!(range(0..512).text, b"x\0/a/1.tar\x000-512");
+        assert_ne!(range(0..512).name, range(0..511).name);
+        assert_ne!(range(0..512).name, key("x", "/a/1.tar").name);
+        assert_eq!(Key::path_in(&range(0..512).text), "/a/1.tar");
         assert_eq!(key("", "/a").name.slot(), usize::from_str_radix(&key("", "/a").name.shard, 16).unwrap());
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::folder::{Folder, Known};
-use crate::store::Stop;
+use crate::store::Ends;
 
 /// A locked file, until it is dropped.
 #[derive(Debug)]
@@ -68,14 +68,14 @@ pub(super) enum Waited<T> {
 /// Asks again and again, with pauses that grow, until there is an answer.
 pub(super) fn wait<T, E>(
     until: Instant,
-    stop: Option<&Stop>,
+    ends: Option<&Ends>,
     mut ask: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Waited<T>, E> {
     /// The first is about how long a small entry takes to be written; the last is how late an answer may be noticed.
     const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
     let mut pause = PAUSES.0;
     loop {
-        if stop.is_some_and(Stop::is_raised) {
+        if ends.is_some_and(Ends::is_raised) {
             return Ok(Waited::Stopped);
         }
         if let Some(answer) = ask()? {
@@ -93,6 +93,7 @@ pub(super) fn wait<T, E>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Cancel, Stop};
 
     #[test]
     fn a_lock_is_one_owners_until_it_is_dropped() {
@@ -138,9 +139,14 @@ mod tests {
 
     #[test]
     fn a_raised_stop_ends_a_wait() {
-        let stop = Stop::new().unwrap();
+        let (stop, cancel) = (Stop::new().unwrap(), Cancel::default());
         stop.raise();
-        let waited = wait(Instant::now() + Duration::from_secs(60), Some(&stop), || Ok::<_, io::Error>(None::<()>));
-        assert!(matches!(waited, Ok(Waited::Stopped)));
+        cancel.raise();
+        for ends in
+            [Ends { stop: Some(stop), cancel: Some(Cancel::default()) }, Ends { stop: None, cancel: Some(cancel) }]
+        {
+            let waited = wait(Instant::now() + Duration::from_secs(60), Some(&ends), || Ok::<_, io::Error>(None::<()>));
+            assert!(matches!(waited, Ok(Waited::Stopped)));
+        }
     }
 }

@@ -17,7 +17,7 @@ use super::entry::fill;
 use super::folder::Folder;
 use super::key::{SHARDS, Sort, shard, sort_of};
 use super::lock::{Lock, Waited, wait};
-use crate::store::Stop;
+use crate::store::Ends;
 
 /// The file's name.
 pub(super) const USAGE: &str = "usage";
@@ -74,8 +74,8 @@ pub(super) struct Gate<'a> {
 
 impl<'a> Gate<'a> {
     /// Enters; counts everything where the table is not to be believed.
-    pub(super) fn enter(folder: &'a Folder, until: Instant, stop: Option<&Stop>) -> io::Result<Waited<Self>> {
-        Ok(match wait(until, stop, || Lock::attempt(folder, USAGE))? {
+    pub(super) fn enter(folder: &'a Folder, until: Instant, ends: Option<&Ends>) -> io::Result<Waited<Self>> {
+        Ok(match wait(until, ends, || Lock::attempt(folder, USAGE))? {
             Waited::Done(lock) => Waited::Done(Self::within(lock, folder)?),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
