@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,6 +75,8 @@ class NativeLoader:
         self._is_closed = False
         self._resumed: _Resumed | None = None
         self._resumed_before: _Resumed | None = None
+        # Of what a pass begins with; threads may begin passes of one loader.
+        self._lock = threading.RLock()
         # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
         self._iterations: list[weakref.ref[Iteration]] = []
         self._say_costs(given.collate_fn, given.worker_init_fn)
@@ -147,6 +150,10 @@ class NativeLoader:
 
     def begin(self, loader: object) -> Iterator[Any]:
         """Enters the next epoch, or goes on where a loaded state was taken."""
+        with self._lock:
+            return self._begin(loader)
+
+    def _begin(self, loader: object) -> Iterator[Any]:
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
         self._check_unchanged()
@@ -204,9 +211,10 @@ class NativeLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass that of `epoch`; a loaded state of the same epoch stays in force."""
-        self._engine.set_epoch(_settings.whole("epoch", epoch))
-        if self._resumed and self._resumed.epoch != epoch:
-            self._resumed = None
+        with self._lock:
+            self._engine.set_epoch(_settings.whole("epoch", epoch))
+            if self._resumed and self._resumed.epoch != epoch:
+                self._resumed = None
 
     def state_dict(self) -> dict[str, Any]:
         """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched."""
@@ -234,8 +242,9 @@ class NativeLoader:
             raise StateMismatchError(
                 f"the state belongs to another order: sampler or batch_sampler: this loader has {ours}, the state {its}"
             )
-        self._engine.load_state(text, first, end)
-        self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
+        with self._lock:
+            self._engine.load_state(text, first, end)
+            self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
 
     @property
     def failures(self) -> Failures:

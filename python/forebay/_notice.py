@@ -15,14 +15,14 @@ from forebay._sendable import Finding
 _LOG = logging.getLogger("forebay")
 _LOG.addHandler(logging.NullHandler())
 
-_said: set[str] = set()
+_said: dict[str, object] = {}
 
 
 def python_callable(kind: str, name: str, consequence: str) -> None:
     """Says that Python code runs in the data path."""
-    if kind in _said:
+    mine = object()
+    if _said.setdefault(kind, mine) is not mine:
         return
-    _said.add(kind)
     warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=users_level())
 
 

@@ -5,6 +5,7 @@ import functools
 import os
 import random
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,6 +52,9 @@ class PythonLoader:
     """
 
     def __init__(self, contract: _contract.Contract, policy: Policy) -> None:
+        # Of what a pass begins with: threads may begin passes of one loader, and ask for its state. No pass is waited
+        # for inside of it.
+        self._lock = threading.RLock()
         self._is_iterable = contract.is_iterable
         self._is_own_order, self._is_own_batches = contract.is_own_order, contract.is_own_batches
         self._policy = policy
@@ -88,8 +92,19 @@ class PythonLoader:
 
     def begin(self, loader: Any) -> Pass:
         """The next pass, or what is left of the one a loaded state was taken in."""
+        with self._lock:
+            self._check_open()
+            made = self._begin(loader)
+        if self._is_closed:  # by another thread, which did not know of this pass
+            made.close()
+            self._check_open()
+        return made
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+
+    def _begin(self, loader: Any) -> Pass:
         self._forget_unused()
         before = self.epoch, self._resumed, self._promised
         resumed, self._resumed = self._resumed, None
@@ -285,8 +300,8 @@ class PythonLoader:
             return InlineCrew()
         if kind == "threads":
             return ThreadCrew(policy.deadline_seconds, policy.memory_budget)
-        if self._resting:
-            return self._resting.pop()
+        if (resting := spare.popped(self._resting)) is not None:
+            return resting
         return spare.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)
 
     def _states(self, loader: Any, resumed: Any, finished: Any, shards: list[int], kind: str) -> list[Any] | None:
@@ -311,35 +326,37 @@ class PythonLoader:
 
     def state(self, loader: Any) -> dict[str, Any]:
         """The resume point: what the loop has got counts, not what was prefetched."""
-        if self._resumed is not None:
-            return copy.deepcopy(self._resumed)
-        living = self._living()
-        if self._progress is None or self._progress.is_finished:
-            self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
-        if self._progress is not None and living and living[-1].progress is self._progress:
+        with self._lock:
+            if self._resumed is not None:
+                return copy.deepcopy(self._resumed)
+            living, progress, epoch = self._living(), self._progress, self.epoch
+            if progress is None or progress.is_finished:
+                self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
+        if progress is not None and living and living[-1].progress is progress:
             told = living[-1].state()
-        elif self._progress is not None:
-            told = self._progress.state()
+        elif progress is not None:
+            told = progress.state()
         else:
-            told = {"epoch": self.epoch, "step": 0, "position": 0, "finished": False, "order": {"count": 0}}
+            told = {"epoch": epoch, "step": 0, "position": 0, "finished": False, "order": {"count": 0}}
             told |= {"base_seed": None, "shard_count": loader.num_workers}
-        if told["finished"] or self._progress is None:
+        if told["finished"] or progress is None:
             told["next"] = self._promise(loader)
         return {"forebay": _VERSION, **self._identity(loader), **told}
 
     def _promise(self, loader: Any) -> dict[str, Any]:
         """Decides what decides the next pass, as torch would when it begins: drawn once, and kept to."""
-        if self._promised is None:
-            stays = loader.persistent_workers and self._staying is not None
-            seed = self._staying[1].base_seed if stays and self._staying is not None else None
-            base_seed = self._base_seed(loader, self.epoch) if seed is None else seed
-            order = None
-            if not self._is_iterable and self._policy.seed is None and _order.is_shuffling(loader.sampler):
-                draw = self._order(loader, self.epoch)
-                draw.decide()
-                order = draw.state()
-            self._promised = {"base_seed": base_seed, "order": order}
-        return self._promised
+        with self._lock:
+            if self._promised is None:
+                stays = loader.persistent_workers and self._staying is not None
+                seed = self._staying[1].base_seed if stays and self._staying is not None else None
+                base_seed = self._base_seed(loader, self.epoch) if seed is None else seed
+                order = None
+                if not self._is_iterable and self._policy.seed is None and _order.is_shuffling(loader.sampler):
+                    draw = self._order(loader, self.epoch)
+                    draw.decide()
+                    order = draw.state()
+                self._promised = {"base_seed": base_seed, "order": order}
+            return self._promised
 
     def _identity(self, loader: Any) -> dict[str, Any]:
         length = None
@@ -350,6 +367,10 @@ class PythonLoader:
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
+        with self._lock:
+            self._load(loader, state_dict)
+
+    def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         self._progress = self._promised = self._unused = None
         self._end_staying()  # they are in the midst of another pass
         if not state_dict:
@@ -460,9 +481,10 @@ class PythonLoader:
         return Failures(self.books.failures)
 
     def set_epoch(self, loader: Any, epoch: int) -> None:
-        self.epoch = epoch
-        if self._resumed is not None and self._resumed["epoch"] != epoch:
-            self._resumed = None
+        with self._lock:
+            self.epoch = epoch
+            if self._resumed is not None and self._resumed["epoch"] != epoch:
+                self._resumed = None
         for part in (loader.batch_sampler, loader.sampler):
             if callable(setter := getattr(part, "set_epoch", None)):
                 setter(epoch)
@@ -478,6 +500,6 @@ class PythonLoader:
         for one in self._living():
             one.close()
         self._end_staying()
-        while self._resting:
-            self._resting.pop().close()
+        while (resting := spare.popped(self._resting)) is not None:
+            resting.close()
         self.books.close()

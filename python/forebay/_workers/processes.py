@@ -271,8 +271,8 @@ class ProcessCrew:
 
     def _tell(self, to: Hired, kind: int, content: bytes = b"") -> bool:
         """Sends a message, with what was taken and given back since the last one; `False` where it has to wait."""
-        returns = list(to.tenancy.returns)
-        head = worker.back(self._generation, to.owed, to.tenancy.returns)
+        returns = to.tenancy.take_returns()
+        head = worker.back(self._generation, to.owed, returns)
         try:
             is_sent = to.wire.send(kind, [head, content], is_patient=False)
         except (BrokenPipeError, ConnectionResetError):
@@ -638,18 +638,18 @@ class ProcessCrew:
         """What each worker has in hand: shard, pid, number, index, since_seconds, stage."""
         found = []
         now = time.monotonic()
-        for seat in self._seats.values():
-            if seat.worker is None:
+        for seat in list(self._seats.values()):  # asked by any thread
+            if (each := seat.worker) is None:
                 continue
-            stage, generation, number, position, since = seat.worker.board.hand()
-            task = next((task for task in seat.tasks if task.number == number), None)
+            stage, generation, number, position, since = each.board.hand()
+            task = next((task for task in seat.tasks.copy() if task.number == number), None)
             is_known = task is not None and generation == self._generation and self._job is not None
             if stage in (slate.IDLE, slate.LEAVING) or (stage != slate.STARTING and not is_known):
                 continue
             found.append(
                 {
                     "shard": seat.shard,
-                    "pid": seat.worker.board.pid(),
+                    "pid": each.board.pid(),
                     "number": number if is_known else None,
                     "index": index_at(self._job, task, position) if is_known and self._job and task else None,
                     "since_seconds": now - since / 1e9 if since else 0.0,
@@ -661,18 +661,18 @@ class ProcessCrew:
     def stats(self) -> dict[str, Any]:
         """Counts since the start: restarts, recycled, and what is known of each worker."""
         workers = []
-        for seat in self._seats.values():
-            if seat.worker is not None:
-                memory_bytes, fds, threads, samples = seat.worker.board.used()
+        for seat in list(self._seats.values()):  # asked by any thread
+            if (each := seat.worker) is not None:
+                memory_bytes, fds, threads, samples = each.board.used()
                 workers.append(
                     {
                         "shard": seat.shard,
-                        "pid": seat.worker.board.pid(),
+                        "pid": each.board.pid(),
                         "rss_bytes": memory_bytes,
                         "fds": fds,
                         "threads": threads,
                         "samples": samples,
-                        "batches_held": seat.worker.tenancy.lease_count(),
+                        "batches_held": each.tenancy.lease_count(),
                     }
                 )
         return {"kind": "processes", **self._counts, "workers": workers, "growth": list(self._growth.values())}

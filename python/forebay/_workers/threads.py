@@ -168,7 +168,7 @@ def _end_all() -> None:
     """Lets every thread go before the interpreter ends: it would cut them off wherever they are, and cut off in torch's
     code they take the process with them.
     """
-    living = list(_living.items())
+    living = list(_living.copy().items())
     for _, desk in living:
         desk.dismiss()
     until = time.monotonic() + _EXIT_SECONDS
@@ -338,7 +338,7 @@ class ThreadCrew:
 
     def in_flight(self) -> list[dict[str, Any]]:
         now, found = time.monotonic(), []
-        for desk in self._desks.values():
+        for desk in list(self._desks.values()):  # asked by any thread
             hand, starting = desk.hand, desk.starting
             if hand is None and starting is None:
                 continue
