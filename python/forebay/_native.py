@@ -14,6 +14,7 @@ from forebay import _notice, _numpy, _pipeline, _settings, _storage, _torch
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
+from forebay._gil import is_free_threaded
 from forebay._iteration import Given, Iteration
 from forebay.datasets import DatasetFolder
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
@@ -132,6 +133,8 @@ class NativeLoader:
     def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
         folder = self._folder
         in_threads = "it runs under the GIL, where threads overlap only as far as it releases the GIL"
+        if is_free_threaded():
+            in_threads = "several threads run it at the same time, and none of it is as fast as what is native"
         in_loop = "it runs in your loop's thread, between two batches"
         for name in _pipeline.python_names(folder._chain):
             _notice.python_callable("transform", name, in_threads)

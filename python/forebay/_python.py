@@ -4,7 +4,6 @@ import copy
 import functools
 import os
 import random
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from forebay import _contract, _notice, _order, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
+from forebay._gil import is_free_threaded
 from forebay._pass import Pass, Setup
 from forebay._policy import Policy
 from forebay._progress import Progress
@@ -26,12 +26,6 @@ from forebay._workers.threads import ThreadCrew
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
 _VERSION = 1
-
-
-def is_free_threaded() -> bool:
-    """Whether this interpreter runs without a GIL, right now."""
-    asked = getattr(sys, "_is_gil_enabled", None)
-    return asked is not None and not asked()
 
 
 def _nothing() -> None:
@@ -269,9 +263,13 @@ class PythonLoader:
                 crew.renew({} if job.pipe_seed is None else {"pipe_seed": job.pipe_seed}, states)
                 return crew, _nothing
             self._end_staying()
-        if kind == "processes" and not self._is_looked_at:
+        is_chosen = kind == "threads" and self._policy.workers == "auto"
+        if (kind == "processes" or is_chosen) and not self._is_looked_at:
             self._is_looked_at = True
-            _notice.handles(parcel.handles(job.dataset))
+            if is_chosen:
+                _notice.shared(parcel.held(job.dataset))
+            else:
+                _notice.handles(parcel.handles(job.dataset))
         crew = self._hired(kind)
         try:
             crew.start(job, shards, states)

@@ -13,7 +13,7 @@ from torch.utils import data
 
 import crews
 import forebay as fb
-from forebay._python import is_free_threaded
+from forebay._gil import is_free_threaded
 from forebay._workers.weight import weigh
 
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
@@ -247,3 +247,33 @@ def test_where_python_runs_without_a_gil_threads_are_preferred(
     if kind == "threads":
         assert [int(batch) for batch in loader] == [0, 1, 2, 3]
         assert loader.stats()["crew"]["kind"] == "threads"
+
+
+class Holding:
+    """Has an open file, and a lock for it or none."""
+
+    def __init__(self, is_guarded: bool) -> None:
+        self.file = open(__file__, "rb")
+        if is_guarded:
+            self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_without_a_gil_what_threads_would_share_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    dataset = Holding(is_guarded=False)
+    loader = fb.DataLoader(dataset, num_workers=2)
+    said = r"dataset\.file → BufferedReader on .*workers are threads.*threading\.local\(\).*workers=\"processes\""
+    with pytest.warns(RuntimeWarning, match=said):
+        list(loader)
+    list(loader)  # a warning would be an error
+    guarded = Holding(is_guarded=True)
+    list(fb.DataLoader(guarded, num_workers=2))
+    list(fb.DataLoader(dataset, **THREADS))  # asked for
+    dataset.file.close()
+    guarded.file.close()
