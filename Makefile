@@ -4,7 +4,8 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-freethreaded test-neon test-nfs \
-    torture-cache soak lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote bench-scan docs clean
+    torture-cache soak lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote \
+    bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -26,6 +26,8 @@ from forebay._workers.threads import ThreadCrew
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
 _VERSION = 1
+# How long `close` waits for a thread that begins a pass.
+_CLOSE_SECONDS = 5.0
 
 
 def _nothing() -> None:
@@ -464,7 +466,7 @@ class PythonLoader:
         known = [one.progress for one in self._living()] or ([] if self._progress is None else [self._progress])
         waits = sorted(wait for progress in known for wait in progress.waits)
         return {
-            "samples": sum(book.planned for book in self.books.epochs.values()),
+            "samples": sum(book.planned for book in list(self.books.epochs.values())),
             "failed": self.books.failed_count,
             "wait_seconds": sum(waits),
             "wait_quantiles": {
@@ -497,7 +499,15 @@ class PythonLoader:
             return
         for one in self._living():
             one.close()
-        self._end_staying()
-        while (resting := spare.popped(self._resting)) is not None:
-            resting.close()
-        self.books.close()
+        # A thread that begins a pass at this moment is waited for, but not for ever.
+        is_ours = self._lock.acquire(timeout=_CLOSE_SECONDS)
+        try:
+            for one in self._living():
+                one.close()
+            self._end_staying()
+            while (resting := spare.popped(self._resting)) is not None:
+                resting.close()
+            self.books.close()
+        finally:
+            if is_ours:
+                self._lock.release()

@@ -99,11 +99,32 @@ def _make_info_local(module: Any) -> None:
     with _changing:
         if hasattr(module, "_forebay_code_before"):
             return
+        _make_stacking_plain()
         before, module._forebay_of_thread = module.get_worker_info.__code__, _of_thread
         module.get_worker_info.__code__ = get_worker_info.__code__
         # Last, because it says that the change is made. It is kept because another thread may be about to run it:
         # without a GIL nothing else keeps it alive then.
         module._forebay_code_before = before
+
+
+def _make_stacking_plain() -> None:
+    """Makes `default_collate` stack tensors as outside of a worker, where a thread is one: in a worker torch takes memory
+    from `/dev/shm`, and a descriptor for each batch, to hand it to another process.
+    """
+    known = importlib.import_module("torch.utils.data._utils.collate").default_collate_fn_map
+    original = known[load().Tensor]
+
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        info = getattr(_of_thread, "info", None)
+        if info is None:
+            return original(batch, collate_fn_map=collate_fn_map)
+        _of_thread.info = None
+        try:
+            return original(batch, collate_fn_map=collate_fn_map)
+        finally:
+            _of_thread.info = info
+
+    known[load().Tensor] = collate
 
 
 def draw_base_seed(generator: Any) -> int:

@@ -277,3 +277,19 @@ def test_without_a_gil_what_threads_would_share_is_named_once(monkeypatch: pytes
     list(fb.DataLoader(dataset, **THREADS))  # asked for
     dataset.file.close()
     guarded.file.close()
+
+
+class Tensors(data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        assert data.get_worker_info() is not None
+        return torch.full((1000,), index), numpy.full(1000, index)
+
+
+@pytest.mark.parametrize("collate_fn", [None, lambda samples: data.default_collate(samples)])
+def test_batches_of_threads_are_plain_memory_and_nothing_of_dev_shm(collate_fn: Any) -> None:
+    batches = list(fb.DataLoader(Tensors(), batch_size=4, collate_fn=collate_fn, **THREADS))
+    assert [part[:, 0].tolist() for batch in batches for part in batch] == [[0, 1, 2, 3]] * 2 + [[4, 5, 6, 7]] * 2
+    assert not any(part.is_shared() for batch in batches for part in batch)

@@ -19,9 +19,11 @@ _HEAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+).*\(most recent call
 _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)$')
 
 
-def of(threads: Iterable[threading.Thread | None]) -> dict[threading.Thread, str]:
+def of(threads: Iterable[threading.Thread | None]) -> dict[threading.Thread | None, str]:
     """The stack of each of them, innermost line last; empty for one that has ended."""
-    asked = {thread: thread.ident for thread in threads if thread is not None and thread.ident is not None}
+    asked: dict[threading.Thread | None, int] = {
+        thread: thread.ident for thread in threads if thread is not None and thread.ident is not None
+    }
     if is_free_threaded():
         told = _parsed(_dump())
         return {thread: told.get(ident, "") for thread, ident in asked.items()}

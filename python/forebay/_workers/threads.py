@@ -356,7 +356,7 @@ class ThreadCrew:
                     "index": index,
                     "since_seconds": now - since,
                     "stage": stage,
-                    "stack": told.get(desk.thread, ""),  # type: ignore[call-overload]
+                    "stack": told.get(desk.thread, ""),
                 }
             )
         return found
