@@ -124,24 +124,31 @@ class Pass(Iterator[Any]):
 
     def state(self) -> dict[str, Any]:
         """Where it is. What decides its order is decided now, if it was not before."""
-        # Without workers the dataset itself tells where it is, and in the midst of a batch that would be wrong.
-        with self._turn if self._setup.kind == "inline" else contextlib.nullcontext(), self._lock:
+        with self.at_rest(), self._lock:
             if self._progress.where.number == 0:
                 self._setup.order.decide()
                 self._progress.know_order(self._setup.order.state())
             return self._progress.state()
 
+    def at_rest(self) -> contextlib.AbstractContextManager[object]:
+        """Waits for the batch in hand where there are no workers: the dataset itself tells there where it is, and would
+        tell something else in the midst of one.
+        """
+        return self._turn if self._setup.kind == "inline" else contextlib.nullcontext()
+
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
+        if self._crew is None:
+            raise StopIteration
         if self._process != os.getpid():
             raise StoppedError("the pass was begun in another process", hint="begin a pass in each process")
         with self._turn:
             return self._next()
 
     def _next(self) -> Any:
-        if self._crew is None:
+        if self._crew is None:  # since then
             raise StopIteration
         self._progress.is_begun = True
         began = time.monotonic()
@@ -228,7 +235,7 @@ class Pass(Iterator[Any]):
         """A result of the crew. A long wait is said in between, and ended where the user wants it ended."""
         crew, patience, began = self._crew, self._setup.patience, time.monotonic()
         if crew is None:
-            raise AssertionError("the pass is over")
+            raise _closed()
         waited = 0.0
         while (result := self._received(crew, patience.until_told(waited))) is None:
             waited = time.monotonic() - began
@@ -249,7 +256,7 @@ class Pass(Iterator[Any]):
             result = crew.receive(max(0.0, min(left, _SLICE_SECONDS)))
             if result is not None or left <= 0:
                 return result
-        raise StoppedError("this iteration was closed", hint="begin another one, or close it later")
+        raise _closed()
 
     def _refill(self) -> None:
         with self._lock:
@@ -361,6 +368,10 @@ class Pass(Iterator[Any]):
         finally:
             if has_turn:
                 self._turn.release()
+
+
+def _closed() -> StoppedError:
+    return StoppedError("this iteration was closed", hint="begin another one, or close it later")
 
 
 def in_words(crew: Crew) -> str:

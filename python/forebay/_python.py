@@ -1,5 +1,6 @@
 """The loader for Python datasets: torch's meaning of everything, crews of workers behind it."""
 
+import contextlib
 import copy
 import functools
 import os
@@ -48,8 +49,8 @@ class PythonLoader:
     """
 
     def __init__(self, contract: _contract.Contract, policy: Policy) -> None:
-        # Of what a pass begins with: threads may begin passes of one loader, and ask for its state. No pass is waited
-        # for inside of it.
+        # Of what a pass begins with: threads may begin passes of one loader, and ask for its state. Nobody waits for a
+        # batch inside of it.
         self._lock = threading.RLock()
         self._is_iterable = contract.is_iterable
         self._is_own_order, self._is_own_batches = contract.is_own_order, contract.is_own_batches
@@ -326,37 +327,46 @@ class PythonLoader:
 
     def state(self, loader: Any) -> dict[str, Any]:
         """The resume point: what the loop has got counts, not what was prefetched."""
-        with self._lock:
-            if self._resumed is not None:
-                return copy.deepcopy(self._resumed)
-            living, progress, epoch = self._living(), self._progress, self.epoch
-            if progress is None or progress.is_finished:
-                self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
-        if progress is not None and living and living[-1].progress is progress:
-            told = living[-1].state()
-        elif progress is not None:
-            told = progress.state()
+        while True:
+            latest = self._latest()
+            with latest.at_rest() if latest is not None else contextlib.nullcontext(), self._lock:
+                if latest is self._latest():  # no thread has begun another one meanwhile
+                    return self._state(loader, latest)
+
+    def _latest(self) -> Pass | None:
+        """The pass that was begun last, if it is still there."""
+        living = self._living()
+        return living[-1] if living and living[-1].progress is self._progress else None
+
+    def _state(self, loader: Any, latest: Pass | None) -> dict[str, Any]:
+        if self._resumed is not None:
+            return copy.deepcopy(self._resumed)
+        if self._progress is None or self._progress.is_finished:
+            self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
+        if latest is not None:
+            told = latest.state()
+        elif self._progress is not None:
+            told = self._progress.state()
         else:
-            told = {"epoch": epoch, "step": 0, "position": 0, "finished": False, "order": {"count": 0}}
+            told = {"epoch": self.epoch, "step": 0, "position": 0, "finished": False, "order": {"count": 0}}
             told |= {"base_seed": None, "shard_count": loader.num_workers}
-        if told["finished"] or progress is None:
+        if told["finished"] or self._progress is None:
             told["next"] = self._promise(loader)
         return {"forebay": _VERSION, **self._identity(loader), **told}
 
     def _promise(self, loader: Any) -> dict[str, Any]:
         """Decides what decides the next pass, as torch would when it begins: drawn once, and kept to."""
-        with self._lock:
-            if self._promised is None:
-                stays = loader.persistent_workers and self._staying is not None
-                seed = self._staying[1].base_seed if stays and self._staying is not None else None
-                base_seed = self._base_seed(loader, self.epoch) if seed is None else seed
-                order = None
-                if not self._is_iterable and self._policy.seed is None and _order.is_shuffling(loader.sampler):
-                    draw = self._order(loader, self.epoch)
-                    draw.decide()
-                    order = draw.state()
-                self._promised = {"base_seed": base_seed, "order": order}
-            return self._promised
+        if self._promised is None:
+            stays = loader.persistent_workers and self._staying is not None
+            seed = self._staying[1].base_seed if stays and self._staying is not None else None
+            base_seed = self._base_seed(loader, self.epoch) if seed is None else seed
+            order = None
+            if not self._is_iterable and self._policy.seed is None and _order.is_shuffling(loader.sampler):
+                draw = self._order(loader, self.epoch)
+                draw.decide()
+                order = draw.state()
+            self._promised = {"base_seed": base_seed, "order": order}
+        return self._promised
 
     def _identity(self, loader: Any) -> dict[str, Any]:
         length = None
