@@ -161,7 +161,7 @@ def test_a_state_taken_while_another_thread_goes_on_is_exact(kind: str) -> None:
                 is_over.set()
                 return batches
             states = []
-            while not is_over.is_set():
+            while not is_over.wait(0.001):  # without a pause they would have the processors for themselves
                 states.append(loader.state_dict())
             return states
 
@@ -195,7 +195,7 @@ def test_a_native_state_taken_while_another_thread_goes_on_is_exact(folder: Path
             is_over.set()
             return batches
         states = []
-        while not is_over.is_set():
+        while not is_over.wait(0.001):  # without a pause they would have the processors for themselves
             states.append(loader.state_dict())
         return states
 
@@ -393,7 +393,7 @@ def test_what_threads_have_in_hand_may_be_asked_while_they_work() -> None:
                 is_over.set()
                 return total
             asked = 0
-            while not is_over.is_set():
+            while not is_over.wait(0.001):
                 for item in loader.in_flight():
                     assert item["stage"] in ("start", "transform", "assemble") and isinstance(item["stack"], str)
                     asked += 1
