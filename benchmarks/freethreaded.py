@@ -94,9 +94,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
             told = bench.run([*script, *options, "--one", name])
             rounds[name].append(told)
             print(f"round {number}  {name:12} {told['rate']:7.0f} samples/s  {told['at_once']:.2f} at once", flush=True)
-    told = {(run["delivered"], run["hash"]) for runs in rounds.values() for run in runs}
-    if len(told) != 1:
-        raise SystemExit(f"expected the same from every loader in every round, got {sorted(told)}")
+    delivered = {(run["delivered"], run["hash"]) for runs in rounds.values() for run in runs}
+    if len(delivered) != 1:
+        raise SystemExit(f"expected the same from every loader in every round, got {sorted(delivered)}")
     if any(run["crew"] != "threads" for run in rounds["forebay-2"]):
         raise SystemExit("expected threads where there is no GIL: is this Python free-threaded?")
     return rounds
@@ -110,10 +110,10 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]])
         "",
         f"Measured {datetime.date.today()} by `benchmarks/freethreaded.py`. {bench.machine()}. Python {python}.",
         "",
-        f"A dataset of {arguments.count} samples, each about a millisecond of pure Python; batches of {BATCH}; workers that "
-        f"stay. {arguments.rounds} rounds, each run in a process of its own, in turns; medians, and the range in brackets. "
-        f"The first epoch is counted and hashed, {arguments.epochs} after it are timed. *At once* is how many processors "
-        "were in use on average, and *processor* what a sample cost of them, all processes together.",
+        f"A dataset of {arguments.count} samples, each about a millisecond of pure Python; batches of {BATCH}; workers "
+        f"that stay. {arguments.rounds} rounds, each run in a process of its own, in turns; medians, and the range in "
+        f"brackets. The first epoch is counted and hashed, {arguments.epochs} after it are timed. *At once* is how many "
+        "processors were in use on average, and *processor* what a sample cost of them, all processes together.",
         "",
         "| loader | workers | they are | samples/s | to one worker | at once | processor, a sample | delivered, hash |",
         "|---|---|---|---|---|---|---|---|",

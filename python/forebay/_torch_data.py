@@ -108,8 +108,9 @@ def _make_info_local(module: Any) -> None:
 
 
 def _make_stacking_plain() -> None:
-    """Makes `default_collate` stack tensors as outside of a worker, where a thread is one: in a worker torch takes memory
-    from `/dev/shm`, and a descriptor for each batch, to hand it to another process.
+    """Makes `default_collate` stack tensors as outside of a worker, where a thread is one.
+
+    In a worker torch takes memory from `/dev/shm`, and a descriptor for each batch, to hand it to another process.
     """
     known = importlib.import_module("torch.utils.data._utils.collate").default_collate_fn_map
     original = known[load().Tensor]

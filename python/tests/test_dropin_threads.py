@@ -254,7 +254,7 @@ class Holding:
     """Has an open file, and a lock for it or none."""
 
     def __init__(self, is_guarded: bool) -> None:
-        self.file = open(__file__, "rb")
+        self.file = open(__file__, "rb")  # noqa: SIM115
         if is_guarded:
             self.lock = threading.Lock()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils import data
 
 import children
 import crews
