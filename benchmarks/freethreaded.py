@@ -112,8 +112,8 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]])
         "",
         f"A dataset of {arguments.count} samples, each about a millisecond of pure Python; batches of {BATCH}; workers "
         f"that stay. {arguments.rounds} rounds, each run in a process of its own, in turns; medians, and the range in "
-        f"brackets. The first epoch is counted and hashed, {arguments.epochs} after it are timed. *At once* is how many "
-        "processors were in use on average, and *processor* what a sample cost of them, all processes together.",
+        f"brackets. The first epoch is counted and hashed, {arguments.epochs} after it are timed. *At once* is how "
+        "many processors were in use on average, and *processor* what a sample cost of them, all processes together.",
         "",
         "| loader | workers | they are | samples/s | to one worker | at once | processor, a sample | delivered, hash |",
         "|---|---|---|---|---|---|---|---|",
