@@ -3,8 +3,9 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python develop demo test test-rust test-python test-asan test-neon test-nfs torture-cache soak \
-    lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote bench-scan docs clean
+.PHONY: help setup native python develop demo test test-rust test-python test-asan test-freethreaded test-neon test-nfs \
+    torture-cache soak lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote \
+    bench-scan docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -56,6 +57,10 @@ test-asan: native ## the tests of the unsafe code under AddressSanitizer (needs 
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target "$$host" --target-dir target/asan \
 	    --package forebay --package forebay-decode --lib --test it
+
+# The interpreter is the user's: test-freethreaded PYTHON=python3.14t TESTS=python/tests/test_dropin.py
+test-freethreaded: native ## the Python tests on a Python without a GIL, which PYTHON= names (not in CI)
+	@scripts/freethreaded.sh "$(PYTHON)" $(TESTS)
 
 NEON := aarch64-unknown-linux-gnu
 test-neon: native ## the decoders' tests and lints for Arm (elsewhere by a cross compiler and qemu; minutes; not in CI)

@@ -5,6 +5,7 @@ The ledger's lines have the names and the meaning of those that the native loade
 
 import json
 import os
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ class Books:
     _ledger: int | None = None
     _is_said: bool = False
     _is_ledger_said: bool = False
+    # Several passes of a loader may be under way, each in a thread.
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:
         if self.ledger_path is not None:
@@ -62,6 +65,10 @@ class Books:
 
     def enter(self, epoch: int, step: int, first_position: int, planned: int, incidents: Sequence[Incident]) -> None:
         """Writes down a batch that is handed over, or that failed; raises where too many samples have."""
+        with self._lock:
+            self._enter(epoch, step, first_position, planned, incidents)
+
+    def _enter(self, epoch: int, step: int, first_position: int, planned: int, incidents: Sequence[Incident]) -> None:
         book = self.book(epoch)
         lost = [incident for incident in incidents if incident.outcome in ("replaced", "skipped")]
         replaced = sum(incident.outcome == "replaced" for incident in lost)
@@ -117,6 +124,10 @@ class Books:
 
     def report(self) -> str:
         """What failed, why, what to do, and the balance of each epoch."""
+        with self._lock:
+            return self._report()
+
+    def _report(self) -> str:
         lines = []
         counts: dict[tuple[Any, ...], int] = {}
         first: dict[tuple[Any, ...], Failure] = {}
@@ -145,7 +156,8 @@ class Books:
 
     def close(self) -> None:
         """Closes the ledger. Further failures are kept, and not written."""
-        ledger, self._ledger = self._ledger, None
+        with self._lock:
+            ledger, self._ledger = self._ledger, None
         if ledger is not None:
             os.close(ledger)
 

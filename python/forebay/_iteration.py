@@ -1,5 +1,6 @@
 """One pass over a loader: feeds a user's sampler into the run, takes batches out, and ends the run whatever happens."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
@@ -57,6 +58,8 @@ class Iteration(Iterator[Any]):
 
     Dropped, it drops its run, which stops and joins the threads natively. There is no `__del__` on purpose: a Ctrl-C
     that Python notices inside one is swallowed. The loader is kept alive, because it is what closes everything at exit.
+
+    Threads may share it: each batch goes to one of them, and the others wait. It may be closed meanwhile.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Iteration(Iterator[Any]):
         patience: Patience,
         first_failure: _notice.FirstFailure,
     ) -> None:
+        # Of the thread that is in `next`, for as long as it is: what is taken is committed before the next one is.
+        self._turn = threading.RLock()
         self._run: Run | None = run
         self._loader = loader
         self._delivery = delivery
@@ -78,10 +83,14 @@ class Iteration(Iterator[Any]):
         self._ahead: Coming | BaseException | None = None
 
     def __next__(self) -> Any:
-        if self._run is None:
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> Any:
+        if (run := self._run) is None:
             raise StopIteration
         try:
-            made = self._advance(self._run)
+            made = self._advance(run)
         except IMPATIENT:
             self.abandon()
             raise
@@ -155,7 +164,7 @@ class Iteration(Iterator[Any]):
 
     def in_flight(self) -> list[dict[str, Any]]:
         """What the threads of this pass have in hand, longest first."""
-        return [] if self._run is None else self._run.in_flight()
+        return [] if (run := self._run) is None else run.in_flight()
 
     def abandon(self) -> None:
         """Stops the threads of this pass without waiting for them: the loader does, when it is closed."""

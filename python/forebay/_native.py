@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from forebay import _notice, _numpy, _pipeline, _settings, _storage, _torch
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
+from forebay._gil import is_free_threaded
 from forebay._iteration import Given, Iteration
 from forebay.datasets import DatasetFolder
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
@@ -74,6 +76,8 @@ class NativeLoader:
         self._is_closed = False
         self._resumed: _Resumed | None = None
         self._resumed_before: _Resumed | None = None
+        # Of what a pass begins with; threads may begin passes of one loader.
+        self._lock = threading.RLock()
         # Not a WeakSet: its callbacks are Python code that runs whenever an iteration ends, and swallow a Ctrl-C.
         self._iterations: list[weakref.ref[Iteration]] = []
         self._say_costs(given.collate_fn, given.worker_init_fn)
@@ -130,6 +134,8 @@ class NativeLoader:
     def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
         folder = self._folder
         in_threads = "it runs under the GIL, where threads overlap only as far as it releases the GIL"
+        if is_free_threaded():
+            in_threads = "several threads run it at the same time, and none of it is as fast as what is native"
         in_loop = "it runs in your loop's thread, between two batches"
         for name in _pipeline.python_names(folder._chain):
             _notice.python_callable("transform", name, in_threads)
@@ -148,6 +154,10 @@ class NativeLoader:
 
     def begin(self, loader: object) -> Iterator[Any]:
         """Enters the next epoch, or goes on where a loaded state was taken."""
+        with self._lock:
+            return self._begin(loader)
+
+    def _begin(self, loader: object) -> Iterator[Any]:
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
         self._check_unchanged()
@@ -205,9 +215,10 @@ class NativeLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass that of `epoch`; a loaded state of the same epoch stays in force."""
-        self._engine.set_epoch(_settings.whole("epoch", epoch))
-        if self._resumed and self._resumed.epoch != epoch:
-            self._resumed = None
+        with self._lock:
+            self._engine.set_epoch(_settings.whole("epoch", epoch))
+            if self._resumed and self._resumed.epoch != epoch:
+                self._resumed = None
 
     def state_dict(self) -> dict[str, Any]:
         """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched."""
@@ -235,8 +246,9 @@ class NativeLoader:
             raise StateMismatchError(
                 f"the state belongs to another order: sampler or batch_sampler: this loader has {ours}, the state {its}"
             )
-        self._engine.load_state(text, first, end)
-        self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
+        with self._lock:
+            self._engine.load_state(text, first, end)
+            self._resumed = _Resumed(int(state["epoch"]), int(state["step"]), int(state["position"]))
 
     @property
     def failures(self) -> Failures:

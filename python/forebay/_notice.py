@@ -15,14 +15,14 @@ from forebay._sendable import Finding
 _LOG = logging.getLogger("forebay")
 _LOG.addHandler(logging.NullHandler())
 
-_said: set[str] = set()
+_said: dict[str, object] = {}
 
 
 def python_callable(kind: str, name: str, consequence: str) -> None:
     """Says that Python code runs in the data path."""
-    if kind in _said:
+    mine = object()
+    if _said.setdefault(kind, mine) is not mine:
         return
-    _said.add(kind)
     warnings.warn(f"{kind} {name} is Python code: {consequence}", UserWarning, stacklevel=users_level())
 
 
@@ -102,3 +102,22 @@ def handles(findings: Sequence[Finding]) -> None:
     for finding in findings:
         said = f"{finding}: {finding.why}; {finding.change}"
         warnings.warn(said, RuntimeWarning, stacklevel=users_level())
+
+
+# What has one position, or one conversation at a time.
+_ONE_AT_A_TIME = frozenset(("file", "archive", "database connection", "socket", "decoder", "generator"))
+
+
+def shared(findings: Sequence[Finding]) -> None:
+    """Names what a dataset holds that worker threads would use at the same time, though nobody asked for threads. One
+    that has a lock will know.
+    """
+    if any(finding.kind == "lock" for finding in findings):
+        return
+    for finding in findings:
+        if finding.kind in _ONE_AT_A_TIME:
+            said = (
+                f"{finding}: this Python has no GIL, so that workers are threads, and all of them use it at the same "
+                'time; give each its own (threading.local()), guard it with a lock, or pass workers="processes"'
+            )
+            warnings.warn(said, RuntimeWarning, stacklevel=users_level())

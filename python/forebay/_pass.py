@@ -1,6 +1,8 @@
 """One pass over a Python dataset: hands tasks to a crew, takes batches from it in order, keeps books and state."""
 
+import contextlib
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -18,6 +20,10 @@ from forebay.errors import DeadlineError, StoppedError
 
 # Of a pass; more are not kept.
 _MAX_WAITS = 100_000
+# How long a wait goes on before it is looked whether another thread closed the pass.
+_SLICE_SECONDS = 0.1
+# How long `close` waits for a thread that is in `next`.
+_CLOSE_SECONDS = 5.0
 
 
 class LoaderTimeoutError(DeadlineError, RuntimeError):
@@ -65,11 +71,19 @@ class _Sent:
 
 
 class Pass(Iterator[Any]):
-    """What `iter(loader)` gives. The loader is kept alive, because it is what closes everything at exit."""
+    """What `iter(loader)` gives. The loader is kept alive, because it is what closes everything at exit.
+
+    Threads may share it: each batch goes to one of them, and the others wait. Its state may be taken and it may be
+    closed meanwhile.
+    """
 
     def __init__(self, setup: Setup, loader: object) -> None:
         self._setup = setup
         self._loader = loader
+        # Of the thread that is in `next`, for as long as it is; a dataset may well ask for the state there.
+        self._turn = threading.RLock()
+        # Of the order and the progress, for moments; taken after `_turn`.
+        self._lock = threading.RLock()
         self._crew: Crew | None = setup.crew
         self._process = os.getpid()
         # Also when the loop is left and the pass is dropped. Not at exit: then the loader closes everything.
@@ -110,10 +124,17 @@ class Pass(Iterator[Any]):
 
     def state(self) -> dict[str, Any]:
         """Where it is. What decides its order is decided now, if it was not before."""
-        if self._progress.where.number == 0:
-            self._setup.order.decide()
-            self._progress.know_order(self._setup.order.state())
-        return self._progress.state()
+        with self.at_rest(), self._lock:
+            if self._progress.where.number == 0:
+                self._setup.order.decide()
+                self._progress.know_order(self._setup.order.state())
+            return self._progress.state()
+
+    def at_rest(self) -> contextlib.AbstractContextManager[object]:
+        """Waits for the batch in hand where there are no workers: the dataset itself tells there where it is, and would
+        tell something else in the midst of one.
+        """
+        return self._turn if self._setup.kind == "inline" else contextlib.nullcontext()
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -123,6 +144,12 @@ class Pass(Iterator[Any]):
             raise StopIteration
         if self._process != os.getpid():
             raise StoppedError("the pass was begun in another process", hint="begin a pass in each process")
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> Any:
+        if self._crew is None:  # since then
+            raise StopIteration
         self._progress.is_begun = True
         began = time.monotonic()
         value = self._advance()
@@ -156,7 +183,8 @@ class Pass(Iterator[Any]):
             if self._crew is not None:
                 self._crew.delivered(result)
             if result.value is END:
-                self._progress.end_shard(result.number, result.shard, result.state)
+                with self._lock:
+                    self._progress.end_shard(result.number, result.shard, result.state)
             if self._setup.kind != "inline":
                 self._refill()
             if result.value is END:
@@ -169,9 +197,10 @@ class Pass(Iterator[Any]):
             told = result.state
             behind = sent.first_position + sent.size
             is_in_turn = self._setup.in_order
-            if not is_empty:
-                self._progress.count_batch()
-            self._progress.hand_over(result.number, result.shard, sent.order, behind, told, is_in_turn)
+            with self._lock:
+                if not is_empty:
+                    self._progress.count_batch()
+                self._progress.hand_over(result.number, result.shard, sent.order, behind, told, is_in_turn)
             if not is_empty:
                 return self._with_ids(sent, result) if self._setup.with_ids else result.value
 
@@ -206,9 +235,9 @@ class Pass(Iterator[Any]):
         """A result of the crew. A long wait is said in between, and ended where the user wants it ended."""
         crew, patience, began = self._crew, self._setup.patience, time.monotonic()
         if crew is None:
-            raise AssertionError("the pass is over")
+            raise _closed()
         waited = 0.0
-        while (result := crew.receive(patience.until_told(waited))) is None:
+        while (result := self._received(crew, patience.until_told(waited))) is None:
             waited = time.monotonic() - began
             if waited >= patience.timeout_seconds:
                 raise LoaderTimeoutError(
@@ -219,7 +248,21 @@ class Pass(Iterator[Any]):
                 _notice.stalled(f"no batch for {waited:.0f} s: {in_words(crew)}")
         return result
 
+    def _received(self, crew: Crew, timeout_seconds: float) -> Result | None:
+        """A result, unless the pass is closed meanwhile: by another thread, which waits for this one to leave."""
+        until = time.monotonic() + timeout_seconds
+        while self._crew is not None:
+            left = until - time.monotonic()
+            result = crew.receive(max(0.0, min(left, _SLICE_SECONDS)))
+            if result is not None or left <= 0:
+                return result
+        raise _closed()
+
     def _refill(self) -> None:
+        with self._lock:
+            self._draw_ahead()
+
+    def _draw_ahead(self) -> None:
         while not self._is_drawn_out and len(self._sent) < self._setup.ahead:
             shard = self._next_shard()
             if shard is None:
@@ -306,14 +349,29 @@ class Pass(Iterator[Any]):
         return sorted(items, key=lambda item: -item["since_seconds"])
 
     def _finish(self) -> None:
-        self._progress.finish()
+        with self._lock:
+            self._progress.finish()
         self.close()
 
     def close(self) -> None:
-        """Ends the workers of this pass, unless they are to stay for the next one. Further calls do nothing."""
+        """Ends the workers of this pass, unless they are to stay for the next one. Further calls do nothing.
+
+        A thread that waits in `next` leaves it with an error first; one that makes samples there itself is waited for,
+        but not for ever.
+        """
         crew, self._crew = self._crew, None
-        if crew is not None:
+        if crew is None:
+            return
+        has_turn = self._turn.acquire(timeout=_CLOSE_SECONDS)
+        try:
             self._release()
+        finally:
+            if has_turn:
+                self._turn.release()
+
+
+def _closed() -> StoppedError:
+    return StoppedError("this iteration was closed", hint="begin another one, or close it later")
 
 
 def in_words(crew: Crew) -> str:

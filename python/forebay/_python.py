@@ -1,10 +1,11 @@
 """The loader for Python datasets: torch's meaning of everything, crews of workers behind it."""
 
+import contextlib
 import copy
 import functools
 import os
 import random
-import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from forebay import _contract, _notice, _order, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
+from forebay._gil import is_free_threaded
 from forebay._pass import Pass, Setup
 from forebay._policy import Policy
 from forebay._progress import Progress
@@ -25,12 +27,8 @@ from forebay._workers.threads import ThreadCrew
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
 _VERSION = 1
-
-
-def is_free_threaded() -> bool:
-    """Whether this interpreter runs without a GIL, right now."""
-    asked = getattr(sys, "_is_gil_enabled", None)
-    return asked is not None and not asked()
+# How long `close` waits for a thread that begins a pass.
+_CLOSE_SECONDS = 5.0
 
 
 def _nothing() -> None:
@@ -51,6 +49,9 @@ class PythonLoader:
     """
 
     def __init__(self, contract: _contract.Contract, policy: Policy) -> None:
+        # Of what a pass begins with: threads may begin passes of one loader, and ask for its state. Nobody waits for a
+        # batch inside of it.
+        self._lock = threading.RLock()
         self._is_iterable = contract.is_iterable
         self._is_own_order, self._is_own_batches = contract.is_own_order, contract.is_own_batches
         self._policy = policy
@@ -88,8 +89,19 @@ class PythonLoader:
 
     def begin(self, loader: Any) -> Pass:
         """The next pass, or what is left of the one a loaded state was taken in."""
+        with self._lock:
+            self._check_open()
+            made = self._begin(loader)
+        if self._is_closed:  # by another thread, which did not know of this pass
+            made.close()
+            self._check_open()
+        return made
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StoppedError("the loader was closed", hint="construct another one, or close it later")
+
+    def _begin(self, loader: Any) -> Pass:
         self._forget_unused()
         before = self.epoch, self._resumed, self._promised
         resumed, self._resumed = self._resumed, None
@@ -254,9 +266,13 @@ class PythonLoader:
                 crew.renew({} if job.pipe_seed is None else {"pipe_seed": job.pipe_seed}, states)
                 return crew, _nothing
             self._end_staying()
-        if kind == "processes" and not self._is_looked_at:
+        is_chosen = kind == "threads" and self._policy.workers == "auto"
+        if (kind == "processes" or is_chosen) and not self._is_looked_at:
             self._is_looked_at = True
-            _notice.handles(parcel.handles(job.dataset))
+            if is_chosen:
+                _notice.shared(parcel.held(job.dataset))
+            else:
+                _notice.handles(parcel.handles(job.dataset))
         crew = self._hired(kind)
         try:
             crew.start(job, shards, states)
@@ -285,8 +301,8 @@ class PythonLoader:
             return InlineCrew()
         if kind == "threads":
             return ThreadCrew(policy.deadline_seconds, policy.memory_budget)
-        if self._resting:
-            return self._resting.pop()
+        if (resting := spare.popped(self._resting)) is not None:
+            return resting
         return spare.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)
 
     def _states(self, loader: Any, resumed: Any, finished: Any, shards: list[int], kind: str) -> list[Any] | None:
@@ -311,13 +327,24 @@ class PythonLoader:
 
     def state(self, loader: Any) -> dict[str, Any]:
         """The resume point: what the loop has got counts, not what was prefetched."""
+        while True:
+            latest = self._latest()
+            with latest.at_rest() if latest is not None else contextlib.nullcontext(), self._lock:
+                if latest is self._latest():  # no thread has begun another one meanwhile
+                    return self._state(loader, latest)
+
+    def _latest(self) -> Pass | None:
+        """The pass that was begun last, if it is still there."""
+        living = self._living()
+        return living[-1] if living and living[-1].progress is self._progress else None
+
+    def _state(self, loader: Any, latest: Pass | None) -> dict[str, Any]:
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
-        living = self._living()
         if self._progress is None or self._progress.is_finished:
             self._promise(loader)  # first: a dataset may tell the process's random numbers in its state
-        if self._progress is not None and living and living[-1].progress is self._progress:
-            told = living[-1].state()
+        if latest is not None:
+            told = latest.state()
         elif self._progress is not None:
             told = self._progress.state()
         else:
@@ -350,6 +377,10 @@ class PythonLoader:
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
+        with self._lock:
+            self._load(loader, state_dict)
+
+    def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         self._progress = self._promised = self._unused = None
         self._end_staying()  # they are in the midst of another pass
         if not state_dict:
@@ -445,7 +476,7 @@ class PythonLoader:
         known = [one.progress for one in self._living()] or ([] if self._progress is None else [self._progress])
         waits = sorted(wait for progress in known for wait in progress.waits)
         return {
-            "samples": sum(book.planned for book in self.books.epochs.values()),
+            "samples": sum(book.planned for book in list(self.books.epochs.values())),
             "failed": self.books.failed_count,
             "wait_seconds": sum(waits),
             "wait_quantiles": {
@@ -460,9 +491,10 @@ class PythonLoader:
         return Failures(self.books.failures)
 
     def set_epoch(self, loader: Any, epoch: int) -> None:
-        self.epoch = epoch
-        if self._resumed is not None and self._resumed["epoch"] != epoch:
-            self._resumed = None
+        with self._lock:
+            self.epoch = epoch
+            if self._resumed is not None and self._resumed["epoch"] != epoch:
+                self._resumed = None
         for part in (loader.batch_sampler, loader.sampler):
             if callable(setter := getattr(part, "set_epoch", None)):
                 setter(epoch)
@@ -477,7 +509,15 @@ class PythonLoader:
             return
         for one in self._living():
             one.close()
-        self._end_staying()
-        while self._resting:
-            self._resting.pop().close()
-        self.books.close()
+        # A thread that begins a pass at this moment is waited for, but not for ever.
+        is_ours = self._lock.acquire(timeout=_CLOSE_SECONDS)
+        try:
+            for one in self._living():
+                one.close()
+            self._end_staying()
+            while (resting := spare.popped(self._resting)) is not None:
+                resting.close()
+            self.books.close()
+        finally:
+            if is_ours:
+                self._lock.release()

@@ -60,6 +60,7 @@ def set_worker_info(shard: int, shard_count: int, seed: int, dataset: Any) -> No
 
 
 _of_thread = threading.local()
+_changing = threading.Lock()
 
 
 def thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> Any:
@@ -88,15 +89,43 @@ def _make_info_local(module: Any) -> None:
     Torch keeps one answer for the process, and datasets hold on to the function itself (`from torch.utils.data import
     get_worker_info`), so its code is changed in place. Where no thread is a worker it answers as before.
     """
-    if hasattr(module, "_forebay_of_thread"):
+    if hasattr(module, "_forebay_code_before"):
         return
-    module._forebay_of_thread = _of_thread
 
     def get_worker_info():  # type: ignore[no-untyped-def]
         info = getattr(_forebay_of_thread, "info", None)  # type: ignore[name-defined]  # noqa: F821
         return _worker_info if info is None else info  # type: ignore[name-defined]  # noqa: F821
 
-    module.get_worker_info.__code__ = get_worker_info.__code__
+    with _changing:
+        if hasattr(module, "_forebay_code_before"):
+            return
+        _make_stacking_plain()
+        before, module._forebay_of_thread = module.get_worker_info.__code__, _of_thread
+        module.get_worker_info.__code__ = get_worker_info.__code__
+        # Last, because it says that the change is made. It is kept because another thread may be about to run it:
+        # without a GIL nothing else keeps it alive then.
+        module._forebay_code_before = before
+
+
+def _make_stacking_plain() -> None:
+    """Makes `default_collate` stack tensors as outside of a worker, where a thread is one.
+
+    In a worker torch takes memory from `/dev/shm`, and a descriptor for each batch, to hand it to another process.
+    """
+    known = importlib.import_module("torch.utils.data._utils.collate").default_collate_fn_map
+    original = known[load().Tensor]
+
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        info = getattr(_of_thread, "info", None)
+        if info is None:
+            return original(batch, collate_fn_map=collate_fn_map)
+        _of_thread.info = None
+        try:
+            return original(batch, collate_fn_map=collate_fn_map)
+        finally:
+            _of_thread.info = info
+
+    known[load().Tensor] = collate
 
 
 def draw_base_seed(generator: Any) -> int:

@@ -17,7 +17,8 @@ from forebay._python import PythonLoader
 from forebay._settings import Settings
 from forebay.errors import ConfigError
 
-_open: "weakref.WeakSet[DataLoader]" = weakref.WeakSet()
+# Not a WeakSet: one cannot be looked through while other threads make loaders.
+_open: "set[weakref.ref[DataLoader]]" = set()
 
 # What torch's loader does not let anybody change, either.
 _FIXED = frozenset(("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"))
@@ -200,7 +201,7 @@ class DataLoader:
 
     def _finish(self, loader: NativeLoader | PythonLoader) -> None:
         object.__setattr__(self, "_loader", loader)
-        _open.add(self)
+        _open.add(weakref.ref(self, _open.discard))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Torch's rule: what the order was made of cannot be changed later."""
@@ -336,8 +337,9 @@ _SHOWN = [name for name in DataLoader.__annotations__ if not name.startswith("_"
 
 
 def _close_all() -> None:
-    for loader in list(_open):
-        loader.close()
+    for known in _open.copy():
+        if (loader := known()) is not None:
+            loader.close()
 
 
 atexit.register(_close_all)

@@ -1,6 +1,7 @@
 """Worker threads: what they share with the process and what they do not, how far they go ahead, and what hangs."""
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from torch.utils import data
 
 import crews
 import forebay as fb
-from forebay._python import is_free_threaded
+from forebay._gil import is_free_threaded
 from forebay._workers.weight import weigh
 
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
@@ -133,7 +134,7 @@ def test_batches_are_weighed_whatever_they_hold() -> None:
         (b"x" * (MIB // 2), "y" * (MIB // 2)),
         Mine(),
         image.new("RGB", (1024, 1024 // 3 + 1)),
-        list(range(MIB // 36)),
+        list(range(MIB // (8 + sys.getsizeof(1000)))),  # larger where there is no GIL
         [bytes(1024)] * 1000,
     ):
         assert MIB <= weigh(value) * 1.05 <= 1.3 * MIB, type(value)
@@ -247,3 +248,49 @@ def test_where_python_runs_without_a_gil_threads_are_preferred(
     if kind == "threads":
         assert [int(batch) for batch in loader] == [0, 1, 2, 3]
         assert loader.stats()["crew"]["kind"] == "threads"
+
+
+class Holding:
+    """Has an open file, and a lock for it or none."""
+
+    def __init__(self, is_guarded: bool) -> None:
+        self.file = open(__file__, "rb")  # noqa: SIM115
+        if is_guarded:
+            self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_without_a_gil_what_threads_would_share_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: False, raising=False)
+    dataset = Holding(is_guarded=False)
+    loader = fb.DataLoader(dataset, num_workers=2)
+    said = r"dataset\.file → BufferedReader on .*workers are threads.*threading\.local\(\).*workers=\"processes\""
+    with pytest.warns(RuntimeWarning, match=said):
+        list(loader)
+    list(loader)  # a warning would be an error
+    guarded = Holding(is_guarded=True)
+    list(fb.DataLoader(guarded, num_workers=2))
+    list(fb.DataLoader(dataset, **THREADS))  # asked for
+    dataset.file.close()
+    guarded.file.close()
+
+
+class Tensors(data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        assert data.get_worker_info() is not None
+        return torch.full((1000,), index), numpy.full(1000, index)
+
+
+@pytest.mark.parametrize("collate_fn", [None, lambda samples: data.default_collate(samples)])
+def test_batches_of_threads_are_plain_memory_and_nothing_of_dev_shm(collate_fn: Any) -> None:
+    batches = list(fb.DataLoader(Tensors(), batch_size=4, collate_fn=collate_fn, **THREADS))
+    assert [part[:, 0].tolist() for batch in batches for part in batch] == [[0, 1, 2, 3]] * 2 + [[4, 5, 6, 7]] * 2
+    assert not any(part.is_shared() for batch in batches for part in batch)

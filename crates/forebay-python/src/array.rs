@@ -35,7 +35,8 @@ pub(crate) struct Array {
 
 // SAFETY: the memory belongs to `owner` alone, which is Send; `start` points into it.
 unsafe impl Send for Array {}
-// SAFETY: `&Array` gives the pointer away only under the GIL's rules of the buffer protocol, like any NumPy array.
+// SAFETY: nothing here reads or writes the memory once the array is made. `&Array` gives the pointer away by the buffer
+// protocol: who writes through two views at a time, without a GIL, is as responsible for it as with any NumPy array.
 unsafe impl Sync for Array {}
 
 impl Array {

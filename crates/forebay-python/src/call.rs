@@ -1,4 +1,4 @@
-//! The user's own callables, called by CPU threads under the GIL: a transform, or a way to open a sample.
+//! The user's own callables, called by attached CPU threads: a transform, or a way to open a sample.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -44,7 +44,7 @@ impl PyCall {
         callable.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("its loader was garbage-collected"))
     }
 
-    /// Runs `action` under the GIL, unless the interpreter is on its way out.
+    /// Runs `action` with this thread attached to the interpreter, unless the interpreter is on its way out.
     fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> forebay::Result<Value> {
         let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
         Python::try_attach(|py| action(py).map_err(|raised| self.explain(py, raised, stage))).unwrap_or_else(stopped)

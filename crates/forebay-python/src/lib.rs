@@ -1,7 +1,8 @@
 //! `forebay._forebay`: the engine as Python sees it. Conversion only: every decision is made below or above.
 //!
-//! Python objects reach other threads only inside [`call::PyCall`], which takes the GIL for as long as the user's
-//! own callable runs. Everything that may wait does so with the GIL released.
+//! Python objects reach other threads only inside [`call::PyCall`], which attaches the thread to the interpreter for as
+//! long as the user's own callable runs. Everything that may wait does so detached: with the GIL released, or, where
+//! Python has none, out of the way of its garbage collector, which stops every attached thread.
 
 use pyo3::prelude::*;
 
@@ -31,7 +32,9 @@ fn run_cli(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| forebay_cli::main(arguments))
 }
 
-#[pymodule]
+// Needs no GIL: every class is frozen, what changes in one is behind a mutex of its own, and none is held while Python
+// code runs (decisions/0024).
+#[pymodule(gil_used = false)]
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Array>()?;
     module.add_class::<engine::Engine>()?;

@@ -202,8 +202,8 @@ fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 
-/// Drops what joins threads. They may be waiting for the GIL, so it must not be held here; and once the interpreter
-/// is shutting down they can no longer get it, so nobody waits for them.
+/// Drops what joins threads. They may be waiting to be attached, so this one must not be; and once the interpreter
+/// is shutting down they can no longer be, so nobody waits for them.
 pub(crate) fn drop_detached<T: Send>(value: Option<T>) {
     let Some(value) = value else { return };
     let mut value = std::mem::ManuallyDrop::new(value);

@@ -19,6 +19,7 @@ from forebay import _sendable, _torch
 from forebay._doctor import compare, growth, origin, system, target, turns, weight
 from forebay._doctor.page import Page
 from forebay._doctor.reader import Reader, length_of
+from forebay._gil import is_free_threaded
 from forebay._modules import imported
 
 # What share of the time each phase may have; what one leaves over goes to those after it.
@@ -95,7 +96,7 @@ class Probe:
                 "is_iterable": reader.is_iterable,
                 "seconds": system.Clock.stop().since(start)["wall"],
                 "processors": system.processors(),
-                "is_free_threaded": system.is_free_threaded(),
+                "is_free_threaded": is_free_threaded(),
             }
             self._tell("load", found)
 

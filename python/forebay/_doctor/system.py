@@ -92,11 +92,6 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def is_free_threaded() -> bool:
-    """Whether there is no GIL at all."""
-    return not getattr(sys, "_is_gil_enabled", lambda: True)()
-
-
 def mount_of(path: str) -> tuple[str, str] | None:
     """Mount point and type of the file system below an absolute path; asks no mount, which might hang."""
     best: tuple[str, str] | None = None

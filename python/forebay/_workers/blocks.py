@@ -104,6 +104,8 @@ class Pool:
         self._untaken: deque[int] = deque()
         self._untaken_bytes = 0
         self._current_bytes = 0
+        # Filled by whichever thread drops the last part of one.
+        self._ended: deque[Block] = deque()
         # Taken since the last result was sent.
         self.current: list[Block] = []
         # Given up here: the other side need not keep them mapped.
@@ -119,6 +121,7 @@ class Pool:
         return block, block.lease(self._ended_here)
 
     def _found(self, size_bytes: int) -> Block:
+        self._settle_ended()
         fitting = [block for block in self._free if size_bytes <= block.size_bytes <= 2 * size_bytes + PAGE_BYTES]
         if fitting:
             best = min(fitting, key=lambda block: block.size_bytes)
@@ -154,6 +157,7 @@ class Pool:
             self._settle(block)
         self.current.clear()
         self._current_bytes = 0
+        self._settle_ended()
 
     def taken(self) -> None:
         """Notes that the other side has taken the oldest result that was sent in blocks."""
@@ -168,8 +172,12 @@ class Pool:
 
     def _ended_here(self, block: Block) -> None:
         block.is_used_here = False
-        if block not in self.current:
-            self._settle(block)
+        self._ended.append(block)
+
+    def _settle_ended(self) -> None:
+        for _ in range(len(self._ended)):
+            if (block := self._ended.popleft()) not in self.current:
+                self._settle(block)
 
     def _settle(self, block: Block) -> None:
         if block.is_used_here or block.is_used_there or block in self._free or block.number not in self._blocks:
@@ -212,6 +220,10 @@ class Tenancy:
 
         leases[number] = weakref.ref(array, ended)
         return array, False
+
+    def take_returns(self) -> list[int]:
+        """What nobody uses here any more, and the owner has to be told of."""
+        return [self.returns.popleft() for _ in range(len(self.returns))]
 
     def lease_count(self) -> int:
         return len(self._leases)

@@ -25,17 +25,17 @@ def in_flight(seats: Iterable[Seat], job: Job | None, generation: int) -> list[d
     found = []
     now = time.monotonic()
     for seat in seats:
-        if seat.worker is None:
+        if (each := seat.worker) is None:
             continue
-        stage, began_in, number, position, since = seat.worker.board.hand()
-        task = next((task for task in seat.tasks if task.number == number), None)
+        stage, began_in, number, position, since = each.board.hand()
+        task = next((task for task in seat.tasks.copy() if task.number == number), None)
         is_known = task is not None and began_in == generation and job is not None
         if stage in (slate.IDLE, slate.LEAVING) or (stage != slate.STARTING and not is_known):
             continue
         found.append(
             {
                 "shard": seat.shard,
-                "pid": seat.worker.board.pid(),
+                "pid": each.board.pid(),
                 "number": number if is_known else None,
                 "index": index_at(job, task, position) if is_known and job and task else None,
                 "since_seconds": now - since / 1e9 if since else 0.0,
@@ -49,17 +49,17 @@ def of_workers(seats: Iterable[Seat]) -> list[dict[str, Any]]:
     """What each worker uses, and how many batches of its are still held."""
     found = []
     for seat in seats:
-        if seat.worker is not None:
-            memory_bytes, fds, threads, samples = seat.worker.board.used()
+        if (each := seat.worker) is not None:
+            memory_bytes, fds, threads, samples = each.board.used()
             found.append(
                 {
                     "shard": seat.shard,
-                    "pid": seat.worker.board.pid(),
+                    "pid": each.board.pid(),
                     "rss_bytes": memory_bytes,
                     "fds": fds,
                     "threads": threads,
                     "samples": samples,
-                    "batches_held": seat.worker.tenancy.lease_count(),
+                    "batches_held": each.tenancy.lease_count(),
                 }
             )
     return found

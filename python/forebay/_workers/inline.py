@@ -76,9 +76,9 @@ class InlineCrew:
         return copy.deepcopy(told)  # what a dataset tells may be what it goes on with
 
     def in_flight(self) -> list[dict[str, Any]]:
-        if self._hand is None:
+        if (hand := self._hand) is None:
             return []
-        task, position, since = self._hand
+        task, position, since = hand
         return [
             {
                 "shard": task.shard,

@@ -343,11 +343,16 @@ def handles(dataset: Any) -> list[_sendable.Finding]:
     Random generators do not count: they arrive as they are, and most datasets that have one are meant so. The doctor
     tells what it means that all workers draw the same numbers from them.
     """
+    return [finding for finding in held(dataset) if not finding.blocks and finding.kind != "random generator"]
+
+
+def held(dataset: Any) -> list[_sendable.Finding]:
+    """Files, locks, connections and their like that a dataset holds."""
     with _spawning() as spawning:
         found = _sendable.handles(dataset)
         for fd in spawning.fds:
             os.close(fd)
-    return [finding for finding in found if not finding.blocks and finding.kind != "random generator"]
+    return found
 
 
 def _page_end(size_bytes: int) -> int:

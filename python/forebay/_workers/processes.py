@@ -260,8 +260,8 @@ class ProcessCrew:
 
     def _tell(self, to: Hired, kind: int, content: bytes = b"") -> bool:
         """Sends a message, with what was taken and given back since the last one; `False` where it has to wait."""
-        returns = list(to.tenancy.returns)
-        head = worker.back(self._generation, to.owed, to.tenancy.returns)
+        returns = to.tenancy.take_returns()
+        head = worker.back(self._generation, to.owed, returns)
         try:
             is_sent = to.wire.send(kind, [head, content], is_patient=False)
         except (BrokenPipeError, ConnectionResetError):
@@ -514,11 +514,11 @@ class ProcessCrew:
 
     def in_flight(self) -> list[dict[str, Any]]:
         """What each worker has in hand: shard, pid, number, index, since_seconds, stage."""
-        return figures.in_flight(self._seats.values(), self._job, self._generation)
+        return figures.in_flight(list(self._seats.values()), self._job, self._generation)  # asked by any thread
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start: restarts, recycled, and what is known of each worker."""
-        workers = figures.of_workers(self._seats.values())
+        workers = figures.of_workers(list(self._seats.values()))  # asked by any thread
         return {"kind": "processes", **self._counts, "workers": workers, "growth": self._growth.found()}
 
 

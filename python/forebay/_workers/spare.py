@@ -6,12 +6,17 @@ kept: loaders that are made one after the other share them, those that live at t
 
 import os
 import sys
+import threading
+from typing import TypeVar
 
 from forebay._workers.processes import ProcessCrew
+
+_T = TypeVar("_T")
 
 # A loader to train with, and one to validate with.
 _MAX_SPARE = 2
 _spare: list[tuple[object, ProcessCrew]] = []
+_leaving = threading.RLock()  # a loader may be finalised, and leave its crews, inside of it
 
 
 def _surroundings() -> object:
@@ -22,8 +27,8 @@ def _surroundings() -> object:
 def take(deadline_seconds: float | None, memory_budget: int | None, max_worker_memory: int | None) -> ProcessCrew:
     """A crew, with the nursery that is left over, if there is one."""
     here = _surroundings()
-    while _spare:
-        there, crew = _spare.pop()
+    while (left := popped(_spare)) is not None:
+        there, crew = left
         if there == here and crew.is_at_hand():
             crew.settings(deadline_seconds, memory_budget, max_worker_memory)
             return crew
@@ -33,10 +38,23 @@ def take(deadline_seconds: float | None, memory_budget: int | None, max_worker_m
 
 def leave(crews: list[ProcessCrew]) -> None:
     """Keeps the crews of a loader that is gone, as far as there is room, and closes the others."""
-    while crews:
-        crew = crews.pop()
+    while (crew := popped(crews)) is not None:
         crew.rest()
-        if len(_spare) >= _MAX_SPARE or not crew.is_at_hand():
+        if not (crew.is_at_hand() and _is_kept(crew)):
             crew.close()
-        else:
-            _spare.append((_surroundings(), crew))
+
+
+def _is_kept(crew: ProcessCrew) -> bool:
+    with _leaving:
+        if len(_spare) >= _MAX_SPARE:
+            return False
+        _spare.append((_surroundings(), crew))
+        return True
+
+
+def popped(found: list[_T]) -> _T | None:
+    """The last one, if there is one: another thread may take it first."""
+    try:
+        return found.pop()
+    except IndexError:
+        return None

@@ -9,7 +9,6 @@ import atexit
 import copy
 import os
 import queue
-import sys
 import threading
 import time
 import traceback
@@ -19,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forebay._workers import limits, role
+from forebay._workers import limits, role, stacks
 from forebay._workers.fetch import Fetcher
 from forebay._workers.inline import index_at, own
 from forebay._workers.job import END, Incident, Job, Raised, Result, Task
@@ -168,7 +167,7 @@ def _end_all() -> None:
     """Lets every thread go before the interpreter ends: it would cut them off wherever they are, and cut off in torch's
     code they take the process with them.
     """
-    living = list(_living.items())
+    living = list(_living.copy().items())
     for _, desk in living:
         desk.dismiss()
     until = time.monotonic() + _EXIT_SECONDS
@@ -301,7 +300,7 @@ class ThreadCrew:
         what = "collating a batch" if position < 0 else f"sample {index!r}"
         if self._job is not None and self._job.is_iterable:
             what += f" of the stream of worker {desk.shard}"
-        name, where = "" if desk.thread is None else f" {desk.thread.name}", stack(desk.thread)
+        name, where = "" if desk.thread is None else f" {desk.thread.name}", _stack(desk)
         message = f"{what} took longer than deadline_seconds={self._deadline_seconds:g} in a worker thread{name}"
         stage = "assemble" if position < 0 else "transform"
         return Incident(position, index, "timeout", stage, message, where, 1, seconds, None, None, "raised")
@@ -337,8 +336,9 @@ class ThreadCrew:
             self._begin(shard, job, state, is_first=shard in fresh)
 
     def in_flight(self) -> list[dict[str, Any]]:
-        now, found = time.monotonic(), []
-        for desk in self._desks.values():
+        now, found, desks = time.monotonic(), [], list(self._desks.values())  # asked by any thread
+        told = stacks.of(desk.thread for desk in desks)
+        for desk in desks:
             hand, starting = desk.hand, desk.starting
             if hand is None and starting is None:
                 continue
@@ -356,7 +356,7 @@ class ThreadCrew:
                     "index": index,
                     "since_seconds": now - since,
                     "stage": stage,
-                    "stack": stack(desk.thread),
+                    "stack": told.get(desk.thread, ""),
                 }
             )
         return found
@@ -382,7 +382,5 @@ def _raised(said: Incident) -> Raised:
     return Raised(error, said.detail or "", said.index, said.position)
 
 
-def stack(thread: threading.Thread | None) -> str:
-    """Where a thread is, innermost line last."""
-    frame = None if thread is None or thread.ident is None else sys._current_frames().get(thread.ident)
-    return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+def _stack(desk: _Desk) -> str:
+    return "".join(stacks.of([desk.thread]).values())

@@ -54,10 +54,9 @@ class Hello:
     max_memory_bytes: int | None
 
 
-def back(generation: int, taken: int, returns: deque[int]) -> bytes:
+def back(generation: int, taken: int, returns: list[int]) -> bytes:
     """The head of a message to a worker: what was taken, which blocks are free again."""
-    numbers = [returns.popleft() for _ in range(len(returns))]
-    return BACK_HEAD.pack(generation, taken, len(numbers)) + b"".join(map(_BLOCK.pack, numbers))
+    return BACK_HEAD.pack(generation, taken, len(returns)) + b"".join(map(_BLOCK.pack, returns))
 
 
 class _Gone(BaseException):
