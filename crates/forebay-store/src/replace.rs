@@ -21,13 +21,24 @@ pub struct Replacement {
 impl Replacement {
     /// Begins with nothing. The directory has to exist.
     pub fn new(path: &Path) -> Result<Self> {
-        let mut name = OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
-        let file = opened.map_err(|error| failed("created", &temporary, error).at_stage(Stage::Scan))?;
-        Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) })
+        /// Those that died while they wrote, with the number that this process has now: in containers it is the same.
+        const MAX_LEFT_BEHIND: u32 = 100;
+        let mut left_behind = 0;
+        loop {
+            let mut name = OsString::from(".");
+            name.push(path.file_name().unwrap_or_default());
+            name.push(format!(".{}-{left_behind}.tmp", std::process::id()));
+            let temporary = path.with_file_name(name);
+            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+                Ok(file) => {
+                    return Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && left_behind < MAX_LEFT_BEHIND => {
+                    left_behind += 1;
+                }
+                Err(error) => return Err(failed("created", &temporary, error).at_stage(Stage::Scan)),
+            }
+        }
     }
 
     /// Puts it in place of what was there. What is lost if the machine stops now is the old content or the new one's

@@ -178,9 +178,12 @@ impl Source {
         let mut load = || match &self.open {
             Some(open) => self.pipeline.transform(open.open(&path)?, &rng, &mut scratch),
             None => {
-                let object = self
-                    .store
-                    .read(&path, Retry::default().deadline, &mut |size| Ok(Vec::with_capacity(size as usize)))?;
+                let read = || self.store.read(&path, Retry::default().deadline, &mut |_| Ok(Vec::new()));
+                let mut object = read()?;
+                if self.store.origin().is_some() && check(&*self.dataset, sample, object.stat).is_err() {
+                    self.store.doubt(&path);
+                    object = read()?;
+                }
                 check(&*self.dataset, sample, object.stat)?;
                 self.pipeline.run(&object.bytes, &rng, &mut scratch).map(|(value, _)| value)
             }

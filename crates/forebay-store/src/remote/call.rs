@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::Meters;
 use super::client::{Client, Pool};
-use super::verify::Algorithm;
+use super::verify::{Algorithm, Checksum};
 use super::wire::{Cause, NOTE, Note, SharedNote, note};
 use crate::store::{Allot, Ends, Object, Stat, still};
 
@@ -87,7 +87,10 @@ impl Call {
         let note = note.lock().clone();
         self.meters.requests.fetch_add(note.requests, Relaxed);
         match done? {
-            Some(Ok(Ok(value))) => Ok((value, note)),
+            Some(Ok(Ok(value))) => {
+                self.client.has_answered.store(true, Relaxed);
+                Ok((value, note))
+            }
             Some(Ok(Err(error))) => {
                 self.meters.throttles.fetch_add(note.is_throttled().into(), Relaxed);
                 Err(self.client.server().failed(doing, &note, &error))
@@ -234,7 +237,10 @@ impl Call {
     /// the same bytes, it is the server's word that is wrong.
     pub(super) fn verify(&self, note: &Note, bytes: &[u8]) -> Result<()> {
         let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
-        let Some(got) = checksum.differs(bytes) else { return Ok(()) };
+        let Some(got) = checksum.differs(bytes) else {
+            self.client.has_md5_etags.fetch_or(checksum.algorithm == Algorithm::EtagMd5, Relaxed);
+            return Ok(());
+        };
         self.meters.mismatches.fetch_add(1, Relaxed);
         let mut doubted = self.client.doubted.lock().unwrap_or_else(PoisonError::into_inner);
         if doubted.remove(&self.key).as_ref() == Some(&got) {
@@ -246,16 +252,19 @@ impl Call {
             doubted.clear();
         }
         doubted.insert(self.key.clone(), got.clone());
-        let (name, expected) = (checksum.algorithm.name(), &checksum.expected);
-        let message =
-            format!("came as {} bytes that are not those stored ({name}: expected {expected}, got {got})", bytes.len());
-        let hint = match checksum.algorithm {
-            Algorithm::EtagMd5 => {
-                "a proxy cut or changed it; if the server's etags are no MD5, set verify_checksums=False"
-            }
-            _ => "a proxy or the network cut or changed it",
-        };
-        Err(Error::new(Kind::Unavailable, message).transient().with_hint(hint))
+        Err(other_bytes(&format!("came as {} bytes that are not those stored", bytes.len()), checksum, &got))
+    }
+
+    /// The same of bytes that were sent. They are the same at every attempt, so that another one proves nothing: only an
+    /// etag is not believed, where none was ever an MD5.
+    pub(super) fn verify_sent(&self, note: &Note, bytes: &[u8]) -> Result<()> {
+        let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
+        if checksum.algorithm == Algorithm::EtagMd5 && !self.client.has_md5_etags.load(Relaxed) {
+            return self.verify(note, bytes);
+        }
+        let Some(got) = checksum.differs(bytes) else { return Ok(()) };
+        self.meters.mismatches.fetch_add(1, Relaxed);
+        Err(other_bytes(&format!("was sent as {} bytes, and others were stored", bytes.len()), checksum, &got))
     }
 
     /// One page of a directory, and the names that had to be taken out of it.
@@ -327,12 +336,28 @@ impl Call {
             let count = page.result.common_prefixes.len() + page.result.objects.len();
             self.meters.listed.fetch_add(count as u64, Relaxed);
             has_progressed = true;
+            if page.page_token.is_some() && page.page_token == partial.token {
+                return Err(Error::new(Kind::Unavailable, "could not be listed: the server gives the same page again")
+                    .with_hint(
+                        "its listing does not come to an end: give the names in a manifest, or ask who runs it",
+                    ));
+            }
             partial.token = page.page_token;
             if partial.token.is_none() {
                 return Ok(());
             }
         }
     }
+}
+
+fn other_bytes(what: &str, checksum: &Checksum, got: &str) -> Error {
+    let (name, expected) = (checksum.algorithm.name(), &checksum.expected);
+    let hint = match checksum.algorithm {
+        Algorithm::EtagMd5 => "a proxy cut or changed it; if the server's etags are no MD5, set verify_checksums=False",
+        _ => "a proxy or the network cut or changed it",
+    };
+    let message = format!("{what} ({name}: expected {expected}, got {got})");
+    Error::new(Kind::Unavailable, message).transient().with_hint(hint)
 }
 
 /// What a listing or an answer says of an object. Of the time whole seconds, as headers have no more.

@@ -4,7 +4,10 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,6 +62,10 @@ pub(crate) struct Client {
     pub(crate) verifies: bool,
     /// Objects whose bytes did not add up, and to what: two reads that agree are believed.
     pub(crate) doubted: Mutex<HashMap<String, String>>,
+    /// Some etag was the MD5 of its object, so that others are, too.
+    pub(crate) has_md5_etags: AtomicBool,
+    /// It has answered before: what is wrong with its keys now may pass.
+    pub(crate) has_answered: AtomicBool,
 }
 
 impl std::fmt::Debug for Client {
@@ -69,7 +76,8 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     pub(crate) fn server(&self) -> Server<'_> {
-        Server { protocol: self.protocol, secrets: &self.secrets }
+        let has_answered = self.has_answered.load(Relaxed);
+        Server { protocol: self.protocol, secrets: &self.secrets, has_answered }
     }
 }
 
@@ -194,6 +202,8 @@ fn build(place: &Place) -> Result<Client> {
     secrets.extend(signatures);
     let doubted = Mutex::default();
     Ok(Client {
+        has_md5_etags: AtomicBool::default(),
+        has_answered: AtomicBool::default(),
         protocol: location.protocol,
         endpoint,
         store,
@@ -266,13 +276,28 @@ fn built<S>(protocol: Protocol, result: object_store::Result<S>, secrets: &[Secr
     })
 }
 
+/// What the environment says; without its keys where others are given, because a token of theirs would stay among them.
+fn s3_environment(with_keys: bool) -> AmazonS3Builder {
+    use AmazonS3ConfigKey::{AccessKeyId, SecretAccessKey, Token};
+    let mut builder = AmazonS3Builder::new();
+    for (name, value) in std::env::vars_os() {
+        let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
+        let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() else { continue };
+        if name.starts_with("AWS_") && (with_keys || !matches!(key, AccessKeyId | SecretAccessKey | Token)) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    builder
+}
+
 fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
     // Asks for the checksum that was stored with an object.
     let header = (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"));
     let base = base.with_default_headers(HeaderMap::from_iter([header]));
-    let mut builder = AmazonS3Builder::from_env().with_client_options(base);
     let profile = options.take("profile").map(|profile| profile.reveal().to_owned());
-    let has_keys = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
+    let has_keys = options.iter().any(|(name, _)| matches!(name, "key" | "access_key_id" | "aws_access_key_id"));
+    let mut builder = s3_environment(profile.is_none() && !has_keys).with_client_options(base);
+    let has_keys = has_keys || builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some();
     let from_environment = || std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty() && !has_keys);
     if let Some(profile) = profile.or_else(from_environment) {
         for (name, value) in profile::settings(&profile)? {

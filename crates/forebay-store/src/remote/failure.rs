@@ -13,6 +13,15 @@ use super::wire::{Cause, Note};
 pub(crate) struct Server<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) secrets: &'a [Secret],
+    /// It has answered before, so that there are keys.
+    pub(crate) has_answered: bool,
+}
+
+/// The addresses at which a cloud's machines find their own keys.
+const KEY_HOSTS: [&str; 4] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "metadata.google.internal"];
+
+fn gives_keys(host: &str) -> bool {
+    KEY_HOSTS.contains(&host.trim_matches(['[', ']']))
 }
 
 impl Server<'_> {
@@ -26,7 +35,27 @@ impl Server<'_> {
         }
     }
 
+    /// This machine's keys could not be had: there are none, or none at the moment.
+    fn without_keys(self, doing: &str, host: &str) -> Error {
+        if self.has_answered {
+            return Error::new(
+                Kind::Unavailable,
+                format!("could not be {doing}: this machine's keys could not be renewed ({host})"),
+            )
+            .transient()
+            .with_hint("the service that gives this machine its keys does not answer: it may pass");
+        }
+        Error::new(
+            Kind::Denied,
+            format!("could not be {doing}: there are no credentials, and this machine is given none ({host})"),
+        )
+        .with_hint(credentials_hint(self.protocol))
+    }
+
     fn answered(self, doing: &str, note: &Note) -> Error {
+        if gives_keys(&note.host) {
+            return self.without_keys(doing, &note.host);
+        }
         let status = note.status.map_or(0, |status| status.as_u16());
         let reason = note.status.and_then(|status| status.canonical_reason()).unwrap_or_default();
         let code = note.code.as_deref().unwrap_or(reason);
@@ -64,13 +93,8 @@ impl Server<'_> {
     fn unanswered(self, doing: &str, note: &Note, cause: &Cause) -> Error {
         let host = &note.host;
         let failed = |what: String| Error::new(Kind::Unavailable, format!("could not be {doing}: {what}"));
-        // The address at which a cloud's machines find their own keys.
-        if host == "169.254.169.254" || host == "metadata.google.internal" || host.starts_with("metadata") {
-            return Error::new(
-                Kind::Denied,
-                format!("could not be {doing}: there are no credentials, and this machine is given none ({host})"),
-            )
-            .with_hint(credentials_hint(self.protocol));
+        if gives_keys(host) {
+            return self.without_keys(doing, host);
         }
         match cause {
             Cause::Dns => failed(format!("the name {host:?} could not be resolved"))
@@ -180,7 +204,7 @@ mod tests {
             retry_after: Some(Duration::from_secs(3)),
             ..Note::default()
         };
-        let server = Server { protocol: Protocol::S3, secrets: &secrets };
+        let server = Server { protocol: Protocol::S3, secrets: &secrets, has_answered: false };
         server.failed(
             "read",
             &note,
@@ -214,8 +238,26 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_cannot_be_renewed_may_come_yet_and_an_answer_about_them_is_not_about_the_object() {
+        for (has_answered, kind, is_transient) in [(false, Kind::Denied, false), (true, Kind::Unavailable, true)] {
+            let server = Server { protocol: Protocol::S3, secrets: &[], has_answered };
+            let asked = |host: &str, cause: Option<Cause>| {
+                let status = cause.is_none().then_some(StatusCode::NOT_FOUND);
+                let note = Note { host: host.to_owned(), status, cause, ..Note::default() };
+                let otherwise =
+                    object_store::Error::NotImplemented { operation: String::new(), implementer: String::new() };
+                server.failed("read", &note, &otherwise)
+            };
+            for error in [asked("169.254.169.254", None), asked("169.254.169.254", Some(Cause::Timeout))] {
+                assert_eq!((error.kind(), error.is_transient()), (kind, is_transient), "{error}");
+            }
+            assert_eq!(asked("metadata.example", None).kind(), Kind::NotFound, "a server of that name");
+        }
+    }
+
+    #[test]
     fn why_there_was_no_answer_is_said() {
-        let server = Server { protocol: Protocol::S3, secrets: &[] };
+        let server = Server { protocol: Protocol::S3, secrets: &[], has_answered: false };
         let said = |cause| {
             let note = Note { host: "s3.example".to_owned(), cause: Some(cause), ..Note::default() };
             let error = server.failed(

@@ -101,6 +101,17 @@ impl Remote {
         self.place.location.protocol != Protocol::Http
     }
 
+    /// Whether both are one bucket of one server, however it is called and whatever keys are given for it.
+    pub fn is_same_bucket(&self, other: &Self) -> bool {
+        let (one, two) = (&self.place.location, &other.place.location);
+        one.protocol == two.protocol && one.bucket == two.bucket && self.identity() == other.identity()
+    }
+
+    /// Where a path lies in its bucket.
+    pub fn key_of(&self, path: &Path) -> Result<PathBuf> {
+        self.place.location.key(path).map(PathBuf::from)
+    }
+
     fn call(&self, path: &Path, within: Duration) -> Result<Call> {
         let pool = Pool::get()?;
         let client = pool.client(&self.place)?;

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use http::{HeaderMap, Method, StatusCode};
 use object_store::ClientOptions;
 use object_store::client::{
@@ -15,6 +17,9 @@ use object_store::client::{
 
 use super::odd::sift;
 use super::verify::Checksum;
+
+/// What is read of the body of an error: longer ones are pages for people with browsers.
+const MAX_ERROR_BYTES: usize = 16 << 10;
 
 tokio::task_local! {
     /// The note of the call that the current task works for.
@@ -143,15 +148,31 @@ impl HttpService for Wire {
             return Ok(response);
         }
         let (parts, body) = response.into_parts();
-        let mut body = body.bytes().await?;
         if !status.is_success() {
+            let body = beginning(body).await?;
             note(|note| note.body(&body));
-        } else if let Some((page, odd)) = sift(&body) {
+            return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
+        }
+        let mut body = body.bytes().await?;
+        if let Some((page, odd)) = sift(&body) {
             body = page.into();
             note(|note| note.odd = odd);
         }
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)))
     }
+}
+
+/// As much of the body of an error as anybody reads: a server may never come to its end.
+async fn beginning(body: HttpResponseBody) -> Result<Bytes, HttpError> {
+    let mut stream = body.bytes_stream();
+    let mut begun = BytesMut::new();
+    while begun.len() < MAX_ERROR_BYTES
+        && let Some(piece) = stream.next().await
+    {
+        begun.extend_from_slice(&piece?);
+    }
+    begun.truncate(MAX_ERROR_BYTES);
+    Ok(begun.freeze())
 }
 
 /// Writes to the note of the current call. Requests that belong to none, like those for credentials in the background,
@@ -173,9 +194,7 @@ impl Note {
     }
 
     fn body(&mut self, body: &[u8]) {
-        /// Longer ones are pages for people with browsers.
-        const MAX_BYTES: usize = 16 << 10;
-        let text = String::from_utf8_lossy(&body[..body.len().min(MAX_BYTES)]);
+        let text = String::from_utf8_lossy(body);
         let between = |start: &str, end: &str| {
             let found = text.split_once(start)?.1.split_once(end)?.0;
             // Azure says in further lines when and who; S3 what was signed, in other elements.

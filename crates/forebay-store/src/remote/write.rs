@@ -49,7 +49,7 @@ impl Remote {
             let options = PutOptions { attributes: attributes(mtime_ns), ..PutOptions::default() };
             let request = async move { store.put_opts(&key, payload, options).await };
             let (_, note) = call.ask_within(PATIENCE, "written", request)?;
-            call.verify(&note, bytes)
+            call.verify_sent(&note, bytes)
         })
     }
 
@@ -126,7 +126,7 @@ impl Upload {
             let payload = PutPayload::from(bytes.to_vec());
             let request = async move { parts.put_part(&key, &id, number, payload).await };
             let (part, note) = call.ask_within(PATIENCE, "written", request)?;
-            call.verify(&note, bytes)?;
+            call.verify_sent(&note, bytes)?;
             Ok(part)
         })?;
         self.parts.truncate(number);

@@ -61,6 +61,12 @@ fn verify(store: &Remote, path: &Path, size: u64, expected: u64) -> Result<()> {
         .with_hint("does somebody else write there? otherwise a proxy or the store itself changes what it is given"))
 }
 
+/// Removes an object that is not known to be what was written: the next run would take it for a copy.
+fn withdraw(store: &Remote, path: &Path) {
+    // That it could not be is not what went wrong.
+    let _removed = store.remove(path);
+}
+
 impl Sink for ObjectSink {
     fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
         let listing = match self.store.list(&self.path(directory)?) {
@@ -83,7 +89,10 @@ impl Sink for ObjectSink {
     fn put(&self, name: &Path, bytes: &[u8], stat: Stat) -> Result<()> {
         let path = self.path(name)?;
         self.store.put(&path, bytes, stat.mtime_ns)?;
-        if self.verifies { verify(&self.store, &path, bytes.len() as u64, xxh3_64(bytes)) } else { Ok(()) }
+        if !self.verifies {
+            return Ok(());
+        }
+        verify(&self.store, &path, bytes.len() as u64, xxh3_64(bytes)).inspect_err(|_| withdraw(&self.store, &path))
     }
 
     fn begin(&self, name: &Path, stat: Stat) -> Result<Box<dyn Writing>> {
@@ -91,7 +100,17 @@ impl Sink for ObjectSink {
         let upload = self.store.begin(&path, stat.mtime_ns)?;
         let piece_bytes = stat.size_bytes.div_ceil(MAX_PIECES).next_multiple_of(1 << 20).max(PIECE_BYTES);
         let (store, verifies) = (self.store.clone(), self.verifies);
-        Ok(Box::new(InParts { upload, piece_bytes, path, stat, store, verifies, hash: Xxh3::new(), is_done: false }))
+        Ok(Box::new(InParts {
+            upload,
+            piece_bytes,
+            path,
+            stat,
+            store,
+            verifies,
+            hash: Xxh3::new(),
+            is_done: false,
+            is_verified: false,
+        }))
     }
 
     fn remove(&self, name: &Path) -> Result<()> {
@@ -116,6 +135,7 @@ struct InParts {
     hash: Xxh3,
     /// The parts are one object, which may still have to be read back.
     is_done: bool,
+    is_verified: bool,
 }
 
 impl InParts {
@@ -153,10 +173,18 @@ impl Writing for InParts {
             }
             self.is_done = true;
         }
-        if self.verifies { verify(&self.store, &self.path, self.stat.size_bytes, self.hash.digest()) } else { Ok(()) }
+        if self.verifies {
+            verify(&self.store, &self.path, self.stat.size_bytes, self.hash.digest())?;
+        }
+        self.is_verified = true;
+        Ok(())
     }
 
     fn discard(&mut self) -> Result<()> {
-        if self.is_done { Ok(()) } else { self.upload.abandon() }
+        match (self.is_done, self.is_verified) {
+            (true, true) => Ok(()),
+            (true, false) => self.store.remove(&self.path),
+            (false, _) => self.upload.abandon(),
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! What one call does about answers that break, against a server that breaks them on purpose, byte by byte.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind};
-use forebay_store::{Cancel, Object, Remote, StorageOptions, Store};
+use forebay_store::{Cancel, Object, ObjectSink, Remote, Sink, Stat, StorageOptions, Store};
 
 use crate::remote::{options, s3};
 
@@ -56,11 +56,14 @@ pub(crate) fn serve(script: impl Fn(usize, &Request) -> Vec<Act> + Send + Sync +
 }
 
 fn answer(stream: TcpStream, seen: &Mutex<Vec<Request>>, script: &dyn Fn(usize, &Request) -> Vec<Act>) {
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
-    while let Some(Ok(line)) = lines.next() {
-        let headers = lines.by_ref().map(|line| line.unwrap_or_default()).take_while(|line| !line.is_empty()).collect();
+    while let Some(Ok(line)) = reader.by_ref().lines().next() {
+        let lines = reader.by_ref().lines().map(|line| line.unwrap_or_default());
+        let headers = lines.take_while(|line| !line.is_empty()).collect();
         let request = Request { line, headers };
+        let body_bytes = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+        std::io::copy(&mut reader.by_ref().take(body_bytes), &mut std::io::sink()).unwrap();
         let number = {
             let mut seen = seen.lock().unwrap();
             seen.push(request.clone());
@@ -472,4 +475,72 @@ fn options_that_are_unknown_or_wrong_are_refused_at_once() {
         assert_eq!((error.kind(), error.message()), (Kind::Config, expected));
     }
     assert!(Remote::open(Path::new("s3://bucket"), &StorageOptions::default()).is_ok(), "keys are looked for later");
+}
+
+const COPIED: Stat = Stat { size_bytes: 3, mtime_ns: 1_700_000_000_000_000_000 };
+
+#[test]
+fn other_bytes_than_were_sent_are_never_believed() {
+    let server = serve(|_, _| status("200 OK", "ETag: \"x\"\r\nx-amz-checksum-crc32c: AAAAAA==\r\n", ""));
+    let (store, root) = s3(&server.url, &[]);
+    let sink = ObjectSink::open(store, root, false).unwrap();
+    for _ in 0..3 {
+        let error = sink.put(Path::new("1.jpg"), b"one", COPIED).unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(error.message().starts_with("was sent as 3 bytes, and others were stored (CRC32C: exp"), "{error}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_read_back_with_other_bytes_does_not_stay() {
+    let server = serve(|_, request| match request.line.split(' ').next() {
+        Some("PUT") => status("200 OK", "ETag: \"x\"\r\n", ""),
+        Some("POST") => status("200 OK", "", "<DeleteResult><Deleted><Key>train/1.jpg</Key></Deleted></DeleteResult>"),
+        _ => vec![Act::Send(whole(request, b"two", "x"))],
+    });
+    let (store, root) = s3(&server.url, &[]);
+    let sink = ObjectSink::open(store, root, true).unwrap();
+    let error = sink.put(Path::new("1.jpg"), b"one", COPIED).unwrap_err();
+    assert_eq!(error.message(), "was read back with other bytes than were written");
+    let last = server.requests.lock().unwrap().last().unwrap().line.clone();
+    assert!(last.starts_with("POST /bucket?delete"), "{last}");
+}
+
+#[test]
+fn a_listing_that_does_not_come_further_ends() {
+    let page = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>\
+                <Contents><Key>train/1.jpg</Key><LastModified>2026-11-16T00:00:00.000Z</LastModified><Size>3</Size>\
+                </Contents></ListBucketResult>";
+    let server = serve(move |_, _| status("200 OK", "Content-Type: application/xml\r\n", page));
+    let (store, _) = s3(&server.url, &[]);
+    let error = store.list(Path::new("s3://bucket/train")).unwrap_err();
+    assert_eq!(error.message(), "could not be listed: the server gives the same page again");
+    assert_eq!(server.requests.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn the_end_of_an_error_is_not_waited_for() {
+    let server = serve(|_, _| {
+        let head = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 99999999999\r\n\r\n<Code>Endless</Code>";
+        vec![Act::Send([&head[..], &[b' '; 1 << 20]].concat()), Act::Stall]
+    });
+    let (store, root) = s3(&server.url, &[("read_timeout", "60")]);
+    let begun = Instant::now();
+    let error = read(&store, &root.join("1.jpg")).unwrap_err();
+    assert!(error.message().contains("500 Endless"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn one_bucket_is_one_whatever_its_keys_and_its_scheme_are() {
+    let open = |root: &str, endpoint: &str, key: &str| {
+        let settings = [("endpoint_url", endpoint), ("key", key), ("secret", "hunter2hunter2")];
+        Remote::open(Path::new(root), &options(&settings)).unwrap()
+    };
+    let (one, root) = open("s3://bucket/data/train", "http://127.0.0.1:1", "reads");
+    assert_eq!(one.key_of(&root).unwrap(), Path::new("data/train"));
+    let is_same = |root, endpoint| one.is_same_bucket(&open(root, endpoint, "writes").0);
+    assert!(is_same("s3a://bucket/data", "http://127.0.0.1:1"));
+    assert!(!is_same("s3://bucket2/data", "http://127.0.0.1:1"));
+    assert!(!is_same("s3://bucket/data", "http://127.0.0.1:2"), "of one name, on two servers");
 }

@@ -57,7 +57,10 @@ impl Trip {
         let read = || -> Result<Object> {
             self.wait_for(file.stat.size_bytes)?;
             self.persist(End::Source, |within| {
-                self.source.read(&path, within, &mut |size| Ok(Vec::with_capacity(size as usize)))
+                self.source.read(&path, within, &mut |size| match size == file.stat.size_bytes {
+                    true => Ok(Vec::new()),
+                    false => Err(Error::new(Kind::Changed, "changed since it was listed (its size is another one)")),
+                })
             })
         };
         let object = read().map_err(|error| (End::Source, error))?;

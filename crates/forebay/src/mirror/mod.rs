@@ -245,15 +245,12 @@ impl Mirror {
     fn check_overlap(&self) -> Result<()> {
         let (source, target) = match (is_url(&self.source), is_url(&self.target)) {
             (true, true) => {
-                if self.source_options != self.target_options {
-                    return Ok(()); // one name on two servers
+                let (source, from) = Remote::open(&self.source, &self.source_options)?;
+                let (target, to) = Remote::open(&self.target, &self.target_options)?;
+                if !source.is_same_bucket(&target) {
+                    return Ok(()); // perhaps of one name, on two servers
                 }
-                let root = |url: &Path| Remote::open(url, &StorageOptions::default()).map(|(_, root)| root);
-                match (root(&self.source), root(&self.target)) {
-                    (Ok(source), Ok(target)) => (source, target),
-                    // What is wrong with them will be said when they are opened with their options.
-                    _ => return Ok(()),
-                }
+                (source.key_of(&from)?, target.key_of(&to)?)
             }
             (false, false) => (real_path(&self.source), real_path(&self.target)),
             _ => return Ok(()),
@@ -283,7 +280,7 @@ impl Mirror {
         };
         if !is_certain {
             return kept(
-                "not all directories could be listed",
+                "not all directories could be listed, or not all files looked at",
                 "repair what is listed, and run the same command again",
             );
         }

@@ -47,8 +47,8 @@ impl Chain {
     }
 }
 
-/// All files of the source in the order of their names, and whether all directories could be listed. Those that could not
-/// are noted; that the root cannot be is an error.
+/// All files of the source in the order of their names, and whether that is certain. Directories and files that could not
+/// be looked at are noted; that the root cannot be is an error.
 pub(super) fn source(
     trip: &Trip,
     filter: &Filter,
@@ -60,7 +60,10 @@ pub(super) fn source(
     let work = |visit: Visit, desk: &Desk<Visit>| {
         let is_root = visit.name.as_os_str().is_empty();
         match enter(trip, filter, &visit, desk) {
-            Ok(mut files) => found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut files),
+            Ok((mut files, are_all)) => {
+                is_complete.fetch_and(are_all, Relaxed);
+                found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut files);
+            }
             Err(error) => {
                 is_complete.store(false, Relaxed);
                 match is_root {
@@ -79,8 +82,8 @@ pub(super) fn source(
     Ok((found, is_complete.into_inner()))
 }
 
-/// Lists a directory of the source: its files; the directories in it become jobs.
-fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Result<Vec<Found>> {
+/// Lists a directory of the source: its files, and whether these are all; the directories in it become jobs.
+fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Result<(Vec<Found>, bool)> {
     let path = if visit.name.as_os_str().is_empty() { trip.root.clone() } else { trip.root.join(&visit.name) };
     let listing = trip.persist(End::Source, |_| trip.source.list(&path))?;
     if Chain::has(&visit.above, listing.identity()) {
@@ -98,7 +101,7 @@ fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Res
             trip.fail(cannot_be_named(&path, refused));
         }
     }
-    let mut files = Vec::new();
+    let (mut files, mut are_all) = (Vec::new(), true);
     for (position, entry) in listing.iter().enumerate() {
         let name = visit.name.join(entry.name);
         if entry.is_directory && filter.enters(&name) {
@@ -116,11 +119,14 @@ fn enter(trip: &Trip, filter: &Filter, visit: &Visit, desk: &Desk<Visit>) -> Res
                     trip.meters.listed_files.fetch_add(1, Relaxed);
                     files.push(Found { name, stat });
                 }
-                Err(error) => trip.fail(error),
+                Err(error) => {
+                    are_all = false;
+                    trip.fail(error);
+                }
             }
         }
     }
-    Ok(files)
+    Ok((files, are_all))
 }
 
 /// An object whose name is none for a path: nothing is ever written for it.
