@@ -1,5 +1,5 @@
-"""A cache whose disk fails with EIO, EDQUOT and EROFS, on a file system that does so when told: no sample fails, what can
-be read is read, and it is said once."""
+"""A cache whose disk fails with EIO, EDQUOT and EROFS, on a file system that does so when told: no sample fails, what
+can be read is read, and it is said once."""
 
 import errno
 import os

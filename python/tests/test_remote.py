@@ -305,8 +305,8 @@ def test_a_storm_is_waited_out_and_does_not_come_back(
 def test_a_request_that_stalls_is_overtaken_by_a_second_one(
     store: objectstore.ObjectStore, many: str, proxy: faultproxy.FaultProxy
 ) -> None:
-    # In all more than there are reads at a time, 32: they have to give their places back. At once they are fewer: a second
-    # request needs a place, too.
+    # In all more than there are reads at a time, 32: they have to give their places back. At once they are fewer: a
+    # second request needs a place, too.
     names = ("09.jpg", "59.jpg")
     proxy.rule = lambda key, asked, chance: "stall" if asked == 0 and key.endswith(names) else None
     dataset = fb.ImageFolder(many, transform=TRAIN, storage_options=through(store, proxy, read_timeout=300))
