@@ -101,12 +101,10 @@ pub(crate) fn max_threads(store: &dyn Store) -> usize {
     }
 }
 
-fn classes_to_scan(
-    store: &Arc<dyn Store>,
-    root: &Path,
-    options: &ScanOptions,
-    retry: Retry,
-) -> Result<(Vec<(String, u32)>, Vec<String>)> {
+/// Classes with their numbers, and names that were refused beside them.
+type Classes = (Vec<(String, u32)>, Vec<String>);
+
+fn classes_to_scan(store: &Arc<dyn Store>, root: &Path, options: &ScanOptions, retry: Retry) -> Result<Classes> {
     match &options.classes {
         Some(classes) => Ok((classes.clone(), Vec::new())),
         None => {
