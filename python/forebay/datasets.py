@@ -76,6 +76,7 @@ class DatasetFolder:
         cache_revalidate: bool = False,
         manifest: str | os.PathLike[str] | Manifest | None = None,
     ) -> None:
+        self._root_notes: list[tuple[str, str]] = []  # what `find_classes` noticed
         self._manifest = _manifest(root, manifest, storage_options)
         if self._manifest is not None:
             self.root, self._storage_options = self._manifest.root, self._manifest._storage_options
@@ -181,12 +182,14 @@ class DatasetFolder:
 
     def _is_folder(self, name: str) -> bool:
         if _storage.is_url(self.root):
-            return name in _forebay.find_classes(self.root, self._storage_options)
+            return name in _forebay.find_classes(self.root, self._storage_options)[0]
         return os.path.isdir(os.path.join(self.root, name))
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
         """The classes below a directory and their labels; may be overridden."""
-        classes = _forebay.find_classes(os.fspath(directory), self._storage_options)
+        classes, notes = _forebay.find_classes(os.fspath(directory), self._storage_options)
+        if os.fspath(directory) == self.root:
+            self._root_notes = notes
         return classes, {name: label for label, name in enumerate(classes)}
 
     @property
@@ -239,7 +242,7 @@ class DatasetFolder:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """(path, what) for everything the scan noticed that is no failure."""
-        return list(self._index.notes)
+        return [*self._root_notes, *self._index.notes]
 
     def subset(self, indices: Iterable[int]) -> "DatasetFolder":
         """A dataset of these samples, in this order, with everything else the same."""

@@ -97,11 +97,11 @@ class FaultFs:
         """Makes calls on matching paths go wrong, from now on, `times` times for each path.
 
         `operation` is open, read, lookup, getattr, stat (both of these) or readdir; of a mount that can be written to
-        write, create (files and directories), change (whatever else) or modify (all three). `delay` is in seconds, `size` is
-        what stat claims. With `mtime_moves` each getattr shows the file written a second later than the last one, with
-        `grows` so many bytes larger, `times` times: it changes while it is read. The others are false content, which
-        holds from an open to its close, and `times` counts opens: the file ends at byte `short`, is inverted from byte
-        `garbage` on, comes in `pieces` of so many bytes.
+        write, create (files and directories), change (whatever else) or modify (all three). `delay` is in seconds,
+        `size` is what stat claims. With `mtime_moves` each getattr shows the file written a second later than the
+        last one, with `grows` so many bytes larger, `times` times: it changes while it is read. The others are false
+        content, which holds from an open to its close, and `times` counts opens: the file ends at byte `short`, is
+        inverted from byte `garbage` on, comes in `pieces` of so many bytes.
         """
         options = {
             "errno": errno,

@@ -39,7 +39,6 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects: dict[str, bytes] = {}
-        self.listings = 0
 
     def options(self) -> dict[str, Any]:
         return {"endpoint_url": f"http://127.0.0.1:{self.server_port}", "anon": True, "region": "us-east-1"}
@@ -49,8 +48,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    def log_message(self, *said: Any) -> None:
+        """To nobody."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -58,11 +57,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        body: bytes | None
         if "list-type" in query:
-            self.server.listings += 1
-            return self.answer(200, self.page(query.get("prefix", ""), query.get("continuation-token", "")))
-        body = self.server.objects.get(unquote(parts.path).removeprefix("/bucket/"))
-        self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>") if body is None else self.answer(200, body)
+            body = self.page(query.get("prefix", ""), query.get("continuation-token", ""))
+        else:
+            body = self.server.objects.get(unquote(parts.path).removeprefix("/bucket/"))
+        status = 404 if body is None else 200
+        self.answer(status, body or b"<Error><Code>NoSuchKey</Code></Error>")
 
     def page(self, prefix: str, after: str) -> bytes:
         found = set()

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay_core::{DatasetIdentity, Expected, SampleId, Version};
+use forebay_core::{DatasetIdentity, Expected, Listing, SampleId, Version};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::versions::Versions;
@@ -21,6 +21,14 @@ pub struct Note {
     pub path: PathBuf,
     /// What, as a predicate about the path.
     pub message: String,
+}
+
+impl Note {
+    /// Of a name below a directory that no path can hold.
+    pub fn refused(directory: &Path, name: &str) -> Self {
+        let message = "is left out: no path can have such a name (an empty part, \".\", \"..\" or control characters)";
+        Self { path: Listing::refused_path(directory, name), message: message.to_owned() }
+    }
 }
 
 /// The samples below a root, by class.

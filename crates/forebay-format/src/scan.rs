@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{Error, Listing, Result, Version};
+use forebay_core::{Error, Result, Version};
 
 use crate::folder::{Accept, ScanOptions, no_samples};
 use crate::index::{FolderIndex, Note};
@@ -118,7 +118,7 @@ impl<'a, 'b> Scan<'a, 'b> {
     /// Notes names of the root that no path can hold.
     pub fn refusing(mut self, names: &[String]) -> Self {
         let root = self.index.root().to_owned();
-        names.iter().for_each(|name| self.index.push_note(refused(&root, name)));
+        names.iter().for_each(|name| self.index.push_note(Note::refused(&root, name)));
         self
     }
 
@@ -173,7 +173,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         let Errand { place, path, above } = errand;
         let class = &mut self.classes[place.class - self.first];
         class.missing -= 1;
-        let notes = sifted.refused.iter().map(|name| (place.directory.clone(), refused(&path, name)));
+        let notes = sifted.refused.iter().map(|name| (place.directory.clone(), Note::refused(&path, name)));
         class.notes.extend(notes);
         if leads_back(above.as_deref(), sifted.identity) {
             let message = "is a link to a directory above it; not followed".to_owned();
@@ -260,11 +260,6 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.index.finish();
         Ok((self.index, self.versions.unwrap_or_default()))
     }
-}
-
-fn refused(directory: &Path, name: &str) -> Note {
-    let message = "is left out: no path can have such a name (an empty part, \".\", \"..\" or control characters)";
-    Note { path: Listing::refused_path(directory, name), message: message.to_owned() }
 }
 
 fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {

@@ -90,7 +90,7 @@ impl Index {
     }
 
     #[getter]
-    fn notes(&self) -> Vec<(OsString, String)> {
+    fn notes(&self) -> Notes {
         self.folder.notes().iter().map(|note| (note.path.clone().into_os_string(), note.message.clone())).collect()
     }
 
@@ -159,6 +159,9 @@ fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(
     Ok((convert(py, store)?, root))
 }
 
+/// Where, and what.
+type Notes = Vec<(OsString, String)>;
+
 /// The root of a URL as it stands in paths, and its options with those that the URL has.
 #[pyfunction]
 pub(crate) fn split_url(
@@ -215,10 +218,11 @@ pub(crate) fn open_manifest(
     Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: Some(written) })
 }
 
-/// The directories below a root, sorted.
+/// The directories below a root, sorted, and notes about other names beside them.
 #[pyfunction]
-pub(crate) fn find_classes(py: Python<'_>, root: PathBuf, storage_options: Options) -> PyResult<Vec<String>> {
+pub(crate) fn find_classes(py: Python<'_>, root: PathBuf, storage_options: Options) -> PyResult<(Vec<String>, Notes)> {
     let (store, root) = scanning_store(py, root, storage_options)?;
     let found = py.detach(|| forebay::find_classes(&store, &root));
-    convert(py, found)
+    let (classes, notes) = convert(py, found)?;
+    Ok((classes, notes.into_iter().map(|note| (note.path.into_os_string(), note.message)).collect()))
 }

@@ -224,7 +224,9 @@ impl Ends {
         let cancel = self.cancel.as_ref().map(Cancel::wait);
         async move {
             match (stop, cancel) {
-                (Some(stop), Some(cancel)) => drop(select(pin!(stop), pin!(cancel)).await),
+                (Some(stop), Some(cancel)) => {
+                    let _either = select(pin!(stop), pin!(cancel)).await;
+                }
                 (Some(stop), None) => stop.await,
                 (None, Some(cancel)) => cancel.await,
                 (None, None) => std::future::pending().await,

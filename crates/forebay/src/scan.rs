@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{Error, Listing, Result, Retry, Version};
-use forebay_format::{Accept, FolderIndex, Scan, ScanOptions};
+use forebay_format::{Accept, FolderIndex, Note, Scan, ScanOptions};
 use forebay_store::{Store, machine};
 
 use crate::callers::{Callers, Polled};
@@ -48,9 +48,10 @@ pub type WatchScan<'a> = dyn FnMut(ScanProgress) + 'a;
 /// How often whoever watches is told, when nothing comes.
 pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 
-/// The classes of a folder: the directories below it, sorted.
-pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<Vec<String>> {
-    classes_of(store, root, Retry::default()).map(|(classes, _)| classes)
+/// The classes of a folder: the directories below it, sorted; and what is to be said of other names beside them.
+pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<(Vec<String>, Vec<Note>)> {
+    let (classes, refused) = classes_of(store, root, Retry::default())?;
+    Ok((classes, refused.iter().map(|name| Note::refused(root, name)).collect()))
 }
 
 /// The classes, and the names beside them that no path can hold.
@@ -100,12 +101,10 @@ pub(crate) fn max_threads(store: &dyn Store) -> usize {
     }
 }
 
-fn classes_to_scan(
-    store: &Arc<dyn Store>,
-    root: &Path,
-    options: &ScanOptions,
-    retry: Retry,
-) -> Result<(Vec<(String, u32)>, Vec<String>)> {
+/// Classes with their numbers, and names that were refused beside them.
+type Classes = (Vec<(String, u32)>, Vec<String>);
+
+fn classes_to_scan(store: &Arc<dyn Store>, root: &Path, options: &ScanOptions, retry: Retry) -> Result<Classes> {
     match &options.classes {
         Some(classes) => Ok((classes.clone(), Vec::new())),
         None => {
