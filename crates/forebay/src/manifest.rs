@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_core::{Config, Error, Result, Retry, SampleId, Stage};
+use forebay_core::{Config, Error, Kind, Result, Retry, SampleId, Stage};
 use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest, write_manifest};
 use forebay_store::{Replacement, StorageOptions, Store, is_url};
 
@@ -105,6 +105,13 @@ fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts:
     let reader = Arc::clone(&store);
     let object = once(&store, &path, retry, move |path| {
         reader.read(path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)))
+    });
+    let object = object.map_err(|error| match error.kind() {
+        // What else there is to say of it is about pictures.
+        Kind::Undecodable => error.with_hint(
+            "a manifest is one file; where Spark wrote a directory, it is the part-….parquet in it (coalesce(1) makes one)",
+        ),
+        _ => error,
     });
     let object = object.map_err(|error| error.at_stage(Stage::Scan))?;
     read_manifest(Bytes::from_owner(Held(object.bytes)), &path, root, keeps_facts)
