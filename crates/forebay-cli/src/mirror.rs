@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay::{Doing, Error, Filter, Kind, Mirror, Mirrored, Progress as Copying};
 use serde_json::json;
 
-use crate::console::{Console, Status};
+use crate::console::{Console, Status, size};
 use crate::progress::Progress;
 use crate::storage::{self, StorageOption};
 
@@ -77,15 +77,6 @@ fn rate(text: &str) -> Result<u64, String> {
     match number.trim().parse::<f64>().map(|number| number * factor) {
         Ok(bytes) if (1.0..1e15).contains(&bytes) => Ok(bytes as u64),
         _ => Err(expected()),
-    }
-}
-
-/// Bytes as people say them.
-fn size(bytes: u64) -> String {
-    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-    match units.iter().find(|(factor, _)| bytes as f64 >= *factor) {
-        Some((factor, unit)) => format!("{:.1} {unit}", bytes as f64 / factor),
-        None => format!("{bytes} bytes"),
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_core::Kind;
-use forebay_store::testing::conformance::{REMOTE_OBJECTS, check_changes, check_objects, check_remote, check_sink};
+use forebay_store::testing::conformance::{
+    REMOTE_OBJECTS, check_changes, check_objects, check_remote, check_sink, check_sink_without_ages,
+};
 use forebay_store::{Cache, CacheOptions, Cached, ObjectSink, Remote, StorageOptions, Store};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -55,19 +57,23 @@ fn install() {
 }
 
 pub(crate) fn s3_writer(server: &Server) -> Writer {
+    s3_writer_to(server, "bucket")
+}
+
+fn s3_writer_to(server: &Server, bucket: &str) -> Writer {
     install();
     let store = AmazonS3Builder::new()
         .with_endpoint(server.url())
         .with_allow_http(true)
         .with_access_key_id(KEY)
         .with_secret_access_key(SECRET)
-        .with_bucket_name("bucket")
+        .with_bucket_name(bucket)
         .with_region("us-east-1")
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
         .build()
         .unwrap();
     // SeaweedFS makes a bucket when something is put into it.
-    Writer::new(Arc::new(store), "s3://bucket/")
+    Writer::new(Arc::new(store), &format!("s3://{bucket}/"))
 }
 
 pub(crate) fn s3(url: &str, more: &[(&str, &str)]) -> (Remote, PathBuf) {
@@ -128,15 +134,24 @@ fn anybody_may_read(server: &Server) {
     check_objects(&store, &root, REMOTE_OBJECTS);
 }
 
-/// Google's storage has S3's interface too, and it is the one that the client uses; the emulators of it speak another one
-/// only. So a server of S3 is what `gs://` is tried on.
+/// Google's storage has S3's interface too (it is called XML there), and it is the one that the client uses; the emulators of
+/// it speak another one only (docs/remote.md). So a server of S3 is what `gs://` is tried on: reading, listing, writing,
+/// removing, all without keys. Beside the bytes it keeps what S3 calls metadata, and not what Google does.
 fn google_is_spoken_to_in_the_same_way(server: &Server) {
     let settings = [("endpoint_url", server.url()), ("token", "anon".to_owned())];
     let settings = StorageOptions::new(settings.map(|(name, value)| (name.to_owned(), value)));
-    let (store, root) = Remote::open(Path::new("gs://bucket/train"), &settings).unwrap();
+    let open = |root: &str| Remote::open(Path::new(root), &settings).unwrap();
+    let (store, root) = open("gs://bucket/train");
     check_objects(&store, &root, REMOTE_OBJECTS);
     let listing = store.list(&root.join("dog")).unwrap();
     assert_eq!(listing.len(), 2);
+    // Everybody may write to this one.
+    s3_writer_to(server, "open").put(Path::new("s3://open/there"), b"");
+    let (store, root) = open("gs://open/copies");
+    for verifies in [false, true] {
+        let sink = ObjectSink::open(store.clone(), root.clone(), verifies).unwrap();
+        check_sink_without_ages(&sink, &store, &root);
+    }
 }
 
 fn many_objects_come_in_pages(writer: &Writer, store: &Remote, root: &Path) {

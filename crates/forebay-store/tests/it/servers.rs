@@ -68,7 +68,7 @@ pub(crate) fn seaweed() -> Option<Server> {
     let config = format!(
         r#"{{"identities":[
         {{"name":"me","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],"actions":["Admin","Read","Write","List"]}},
-        {{"name":"anonymous","actions":["Read","List"]}}]}}"#
+        {{"name":"anonymous","actions":["Read","List","Write:open"]}}]}}"#
     );
     std::fs::write(folder.path().join("s3.json"), config).unwrap();
     let [s3, grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc] = ports();
