@@ -116,7 +116,8 @@ fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
         let options = storage::options(name, given)?;
         match given.is_empty() || forebay::is_url(place) {
             true => Ok(options),
-            false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?}")).at_path(place)),
+            false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?} for {place:?}"))
+                .with_hint("--storage-option is for the source's store, --target-option for the target's")),
         }
     };
     Ok(Mirror {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::{
@@ -51,23 +52,45 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
-    let output = match output(arguments) {
-        Ok(output) => output,
+    let (output, source) = match output(arguments).and_then(|output| Ok((output, source(arguments)?))) {
+        Ok(places) => places,
         Err(error) => {
-            console.error(&error)?;
-            return Ok(if error.kind() == Kind::Config { Status::Usage } else { Status::Problems });
+            let status = if error.kind() == Kind::Config { Status::Usage } else { Status::Problems };
+            console.error(&spoken(error))?;
+            return Ok(status);
         }
     };
     let mut progress = Progress::new(console.is_terminal && !arguments.json);
-    let done = scan(arguments, &output, &mut progress, console);
+    let done = scan(arguments, &output, source, &mut progress, console);
     progress.clear(console.err)?;
     match done {
         Ok(done) => report(arguments, &done, progress.elapsed(), console),
         Err(error) => {
-            console.error(&error)?;
+            console.error(&spoken(error))?;
             Ok(Status::Problems)
         }
     }
+}
+
+/// Hints are for Python, where most meet them; here they name arguments of the command.
+fn spoken(error: Error) -> Error {
+    let hint = [
+        ("allow_empty=True", "--allow-empty"),
+        ("storage_options={\"profile\": …}", "--storage-option profile=…"),
+        ("storage_options={\"service_account_path\": …}", "--storage-option service_account_path=…"),
+        ("storage_options={\"sas_token\": …}", "--storage-option sas_token=…"),
+        ("{\"anon\": True}", "--storage-option anon=true"),
+    ]
+    .iter()
+    .fold(error.hint().to_owned(), |hint, (python, argument)| hint.replace(python, argument));
+    error.with_hint(hint)
+}
+
+/// The folder's store, and the folder as it stands in paths.
+fn source(arguments: &Arguments) -> Result<(Arc<dyn Store>, PathBuf)> {
+    let none = StorageArguments::default();
+    let storage = if is_output_alone(arguments) { &none } else { &arguments.storage };
+    storage.open(&arguments.root)
 }
 
 /// Where to write. What is wrong with it is said before anything is listed.
@@ -114,12 +137,10 @@ struct Done {
 fn scan(
     arguments: &Arguments,
     output: &ManifestOutput,
+    (store, root): (Arc<dyn Store>, PathBuf),
     progress: &mut Progress,
     console: &mut Console<'_>,
 ) -> Result<Done> {
-    let none = StorageArguments::default();
-    let storage = if is_output_alone(arguments) { &none } else { &arguments.storage };
-    let (store, root) = storage.open(&arguments.root)?;
     let recorded = recorded_root(&root)?;
     let earlier = earlier(output)?;
     let mut options = ScanOptions { allow_empty: arguments.allow_empty, ..ScanOptions::images() };
@@ -164,7 +185,7 @@ impl Diary {
 /// The manifest that is there. Something else under its name is not overwritten.
 fn earlier(output: &ManifestOutput) -> Result<Option<Manifest>> {
     output.earlier().map_err(|error| match error.kind() {
-        Kind::Config | Kind::Corrupt => {
+        Kind::Config | Kind::Corrupt | Kind::Undecodable => {
             error.with_hint("it will not be overwritten: delete it, or choose another name with --output")
         }
         _ => error,
@@ -271,7 +292,7 @@ fn as_text(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut 
         }
     }
     for note in scanned.index.notes().iter().take(SHOWN) {
-        writeln!(console.out, "note: {:?} {}", note.path, note.message)?;
+        writeln!(console.out, "note: {:?} {}", note.path, note.message.replace("allow_empty=True", "--allow-empty"))?;
     }
     if arguments.deep {
         writeln!(console.out, "{} files read, {}", scanned.files_read, size(scanned.bytes_read))?;

@@ -215,6 +215,20 @@ fn wrong_usage_is_told_before_anything_is_done() {
 }
 
 #[test]
+fn for_a_source_that_is_not_there_nothing_is_made() {
+    let ends = Ends::new(&[]);
+    let (none, target) = (ends.path("none"), ends.path("target"));
+    let ended = forebay(&["mirror", none.to_str().unwrap(), target.to_str().unwrap()]);
+    assert_eq!(ended.status, Status::Problems);
+    assert!(
+        ended.err.contains("No such file") && ended.err.contains("hint: is the name of the source right"),
+        "{}",
+        ended.err
+    );
+    assert!(!target.exists());
+}
+
+#[test]
 fn on_a_terminal_a_line_shows_bytes_rate_and_time_left() {
     let ends = Ends::new(&[("1.bin", &[7; 300_000]), ("2.bin", &[8; 300_000])]);
     let [source, target] = ["source", "target"].map(|name| ends.path(name).to_str().unwrap().to_owned());

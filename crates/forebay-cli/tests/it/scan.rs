@@ -119,6 +119,7 @@ fn endings_and_empty_classes_are_chosen() {
     fs::write(root.join("cat/x.npy"), "tensor").unwrap();
     let refused = scan(&root, &output, &["--extension", "npy"]);
     assert_eq!(refused.status, Status::Problems, "dog has none");
+    assert!(refused.err.contains("--allow-empty") && !refused.err.contains("allow_empty"), "{}", refused.err);
     let ended = scan(&root, &output, &["--extension", "npy", "--allow-empty", "--deep", "--json"]);
     assert_eq!(ended.status, Status::Fine, "{}", ended.err);
     assert_eq!((json(&ended)["samples"].as_u64(), json(&ended)["classes"].as_u64()), (Some(1), Some(2)));
@@ -151,6 +152,11 @@ fn wrong_usage_is_said_before_anything_is_done() {
         ),
         (&["scan", "x", "-o", "s3://b/m.parquet", "--output-option", "secret"], "--output-option: expected NAME=VALUE"),
         (&["scan", "", "-o", "m.parquet"], "expected a directory or a URL"),
+        (
+            &["scan", "x", "-o", "m.parquet", "--storage-option", "key=y"],
+            "expected none for a directory, got some for \"x\"",
+        ),
+        (&["scan", "s3://b/x", "-o", "m.parquet", "--storage-option", "endpint=y"], "storage_options[\"endpint\"]"),
         (&["scan", "x", "-o", "m.parquet", "--storage-option", "secret"], "expected NAME=VALUE"),
     ] {
         let ended = forebay(arguments);

@@ -148,15 +148,6 @@ fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
 
 /// The contract of [`Sink`]. `store` reads what `sink` writes below `root`, where there must be nothing yet.
 pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
-    check_sink_with(sink, store, root, true);
-}
-
-/// The same where nothing is kept beside an object's bytes.
-pub fn check_sink_without_ages(sink: &dyn Sink, store: &dyn Store, root: &Path) {
-    check_sink_with(sink, store, root, false);
-}
-
-fn check_sink_with(sink: &dyn Sink, store: &dyn Store, root: &Path, keeps_ages: bool) {
     let stat = |content: &[u8]| Stat { size_bytes: content.len() as u64, mtime_ns: 1_700_000_000_123_456_789 };
     let read = |name: &str| store.read(&root.join(name), Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
     assert_eq!(sink.held(Path::new("cat/1.jpg")).unwrap(), None);
@@ -165,8 +156,7 @@ fn check_sink_with(sink: &dyn Sink, store: &dyn Store, root: &Path, keeps_ages: 
     {
         sink.put(Path::new(name), content.as_bytes(), stat(content.as_bytes())).unwrap();
         assert_eq!(read(name).bytes, content.as_bytes(), "{name}");
-        let age = if keeps_ages { Age::Of(1_700_000_000_123_456_789) } else { Age::Unknown };
-        let held = Held { size_bytes: content.len() as u64, age };
+        let held = Held { size_bytes: content.len() as u64, age: Age::Of(1_700_000_000_123_456_789) };
         assert_eq!(sink.held(Path::new(name)).unwrap(), Some(held), "{name}");
     }
     let large: Vec<u8> = (0..20_000_000_u32).map(|number| (number.wrapping_mul(number) >> 11) as u8).collect();
@@ -179,7 +169,7 @@ fn check_sink_with(sink: &dyn Sink, store: &dyn Store, root: &Path, keeps_ages: 
     writing.finish().unwrap();
     assert!(read("large.tar").bytes == large);
     let held = sink.held(Path::new("large.tar")).unwrap().unwrap();
-    let is_known = !keeps_ages || matches!(held.age, Age::Of(1_700_000_000_123_456_789) | Age::Since(_));
+    let is_known = matches!(held.age, Age::Of(1_700_000_000_123_456_789) | Age::Since(_));
     assert!(held.size_bytes == 20_000_000 && is_known, "{held:?}");
     let mut given_up = sink.begin(Path::new("given-up"), stat(&large)).unwrap();
     given_up.write(0, &large[..piece_bytes]).unwrap();
