@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay::{
     Error, Facts, FolderIndex, KeepScan, Kind, Manifest, ManifestOutput, Result, SampleId, ScanOptions, ScanProgress,
-    Scanned, StorageOptions, is_url, recorded_root, scan_manifest,
+    Scanned, StorageOptions, Store, is_url, recorded_root, scan_manifest,
 };
 use serde_json::{Value, json};
 

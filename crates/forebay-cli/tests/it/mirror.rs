@@ -137,7 +137,7 @@ fn nothing_is_removed_for_a_source_that_is_not_there_or_empty() {
     ends.put("target/precious.jpg", b"old");
     let ended = ends.call(&["--delete"]);
     assert_eq!(ended.status, Status::Problems);
-    assert!(ended.err.contains("/source\" could not be listed: No such file or directory"), "{}", ended.err);
+    assert!(ended.err.contains("/source\" could not be examined: No such file or directory"), "{}", ended.err);
     fs::create_dir(ends.path("source")).unwrap();
     let (status, seen) = ends.mirror(&["--delete"]);
     assert_eq!(status, Status::Problems);
