@@ -17,6 +17,7 @@ use crate::storage::{self, StorageArguments, StorageOption};
 
 /// How often what a deep scan has read is written down: so much of it is lost when it is interrupted.
 const KEPT_EVERY: Duration = Duration::from_secs(60);
+const KEPT: &str = "it will not be overwritten: delete it, or choose another name with --output";
 /// Names that are printed of each kind; `--json` has all.
 const SHOWN: usize = 10;
 
@@ -156,7 +157,11 @@ fn scan(
         Ok(())
     };
     let deep: Option<&mut KeepScan<'_>> = if arguments.deep { Some(&mut keep) } else { None };
-    let scanned = scan_manifest(&store, Path::new(&root), &options, deep, earlier.as_ref(), &mut watch)?;
+    let scanned = scan_manifest(&store, Path::new(&root), &options, deep, earlier.as_ref(), &mut watch);
+    let scanned = scanned.map_err(|error| match error.kind() {
+        Kind::Config if error.path().is_none() => error.at_path(output.path()).with_hint(KEPT),
+        _ => error,
+    })?;
     let size_bytes = output.write(&scanned.index, &scanned.facts, &recorded)?;
     Ok(Done { output: output.path().to_owned(), scanned, earlier, root: recorded, size_bytes })
 }
@@ -185,9 +190,7 @@ impl Diary {
 /// The manifest that is there. Something else under its name is not overwritten.
 fn earlier(output: &ManifestOutput) -> Result<Option<Manifest>> {
     output.earlier().map_err(|error| match error.kind() {
-        Kind::Config | Kind::Corrupt | Kind::Undecodable => {
-            error.with_hint("it will not be overwritten: delete it, or choose another name with --output")
-        }
+        Kind::Config | Kind::Corrupt | Kind::Undecodable => error.with_hint(KEPT),
         _ => error,
     })
 }

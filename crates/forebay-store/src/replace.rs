@@ -26,7 +26,7 @@ impl Replacement {
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
         let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
-        let file = opened.map_err(|error| failed("created", &temporary, error).at_stage(Stage::Scan))?;
+        let file = opened.map_err(|error| failed("created", path, error).at_stage(Stage::Scan))?;
         Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) })
     }
 

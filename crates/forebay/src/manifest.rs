@@ -53,6 +53,9 @@ pub fn scan_manifest(
     let mut facts: Vec<_> = versions.into_iter().map(|version| Facts { version, content: None }).collect();
     let mut problems = work::examine(store, &index, &mut facts, watch)?;
     let difference = earlier.map(|earlier| Difference::since(earlier, &index, &mut facts));
+    if let (Some(earlier), Some(difference)) = (earlier, &difference) {
+        check_root(earlier, difference, root)?;
+    }
     let (mut files_read, mut bytes_read) = (0, 0);
     if let Some(keep) = deep {
         let read = work::read(store, &index, &mut facts, &problems, keep, watch)?;
@@ -115,6 +118,18 @@ struct Held(forebay_store::Bytes);
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// A manifest of something else, of which nothing would be left, is hardly what was meant.
+fn check_root(earlier: &Manifest, difference: &Difference, root: &Path) -> Result<()> {
+    let root = recorded_root(root)?;
+    match earlier.recorded_root.as_deref() {
+        Some(before) if before != Path::new(&root) && difference.deleted.len() as u64 == earlier.index.len() => {
+            let message = format!("is a manifest of {before:?}, and none of its samples is in {root:?}");
+            Err(Error::config(message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -226,6 +226,11 @@ fn for_a_source_that_is_not_there_nothing_is_made() {
         ended.err
     );
     assert!(!target.exists());
+    ends.put("target", b"a file");
+    ends.put("source/1.jpg", b"one");
+    let ended = ends.call(&[]);
+    assert_eq!(ended.status, Status::Usage);
+    assert!(ended.err.contains("expected a directory or a name that is free, got a file"), "{}", ended.err);
 }
 
 #[test]

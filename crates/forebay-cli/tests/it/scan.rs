@@ -110,6 +110,24 @@ fn something_else_is_never_overwritten() {
         ended.err
     );
     assert_eq!(fs::read(&output).unwrap(), b"my thesis");
+    // Nor is a manifest of another folder, unless that has moved.
+    let (mine, moved, other) =
+        (folder.path().join("mine.parquet"), folder.path().join("moved"), folder.path().join("o"));
+    assert_eq!(scan(&root, &mine, &[]).status, Status::Fine);
+    let before = fs::read(&mine).unwrap();
+    fs::create_dir_all(other.join("cat")).unwrap();
+    fs::write(other.join("cat/none of them.bmp"), picture()).unwrap();
+    let ended = scan(&other, &mine, &["--deep"]);
+    assert_eq!(ended.status, Status::Problems);
+    assert!(
+        ended.err.contains("none of its samples is in") && ended.err.contains("not be overwritten"),
+        "{}",
+        ended.err
+    );
+    assert_eq!(fs::read(&mine).unwrap(), before);
+    fs::rename(&root, &moved).unwrap();
+    let ended = scan(&moved, &mine, &[]);
+    assert!(ended.status == Status::Fine && ended.out.contains("0 added, 0 deleted, 0 changed"), "{}", ended.out);
 }
 
 #[test]

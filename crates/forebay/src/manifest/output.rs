@@ -26,7 +26,7 @@ pub struct Output {
 
 impl Output {
     /// A file, or the URL of an object. What is wrong with it is said here, before anything is listed: a folder that does
-    /// not exist, a store that cannot be written to. Asks nothing of a server.
+    /// not exist or may not be written to, a store that cannot be. Asks nothing of a server.
     pub fn open(path: &Path, options: &StorageOptions) -> Result<Self> {
         if !is_url(path) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -38,6 +38,8 @@ impl Output {
                     _ => error,
                 })?;
             }
+            // Begun and dropped: there is no better way to find out.
+            drop(Replacement::new(path)?);
             return Ok(Self { path: path.to_owned(), options: StorageOptions::default(), sink: None });
         }
         let (store, path) = Remote::open(path, options)?;
