@@ -132,10 +132,12 @@ mod tests {
 
     use super::*;
 
-    /// Objects in memory. Of each kind of call, so many fail first.
+    type Objects = Vec<(PathBuf, Vec<u8>)>;
+
+    /// Objects in memory. The first calls fail; pieces of what is called "denied" always do.
     #[derive(Debug, Default)]
     struct Flaky {
-        objects: Arc<Mutex<Vec<(PathBuf, Vec<u8>)>>>,
+        objects: Arc<Mutex<Objects>>,
         failures: Arc<Mutex<u32>>,
         is_discarded: Arc<Mutex<bool>>,
     }
@@ -212,6 +214,9 @@ mod tests {
 
         fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
             fail(&self.to.failures)?;
+            if self.name == Path::new("denied") {
+                return Err(Error::new(Kind::Denied, "answered 403"));
+            }
             assert_eq!(offset, self.bytes.len() as u64, "in order, each once");
             self.bytes.extend_from_slice(bytes);
             Ok(())
@@ -255,6 +260,10 @@ mod tests {
             Err::<(), _>(Error::new(Kind::Denied, "answered 403"))
         });
         assert_eq!((count, denied.unwrap_err().kind()), (5, Kind::Denied));
+        let sink = Flaky::default();
+        let error = put(&sink, Path::new("denied"), &vec![1; PIECE_BYTES + 1]).unwrap_err();
+        assert_eq!(error.kind(), Kind::Denied);
+        assert!(*sink.is_discarded.lock().unwrap() && sink.objects.lock().unwrap().is_empty());
     }
 
     #[test]
