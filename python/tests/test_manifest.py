@@ -340,7 +340,11 @@ def bitmap(size: int) -> bytes:
 
 
 def test_a_manifest_lies_in_a_bucket(
-    store: objectstore.ObjectStore, folder: Path, tmp_path: Path, augment: T.Compose, digests: Callable[[Any], list[str]]
+    store: objectstore.ObjectStore,
+    folder: Path,
+    tmp_path: Path,
+    augment: T.Compose,
+    digests: Callable[[Any], list[str]],
 ) -> None:
     (folder / "dog" / "large.bmp").write_bytes(bitmap((8 << 20) + 5))  # more than is read at a time
     store.put_folder(folder, "shelf/train")

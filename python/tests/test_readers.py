@@ -18,7 +18,7 @@ import forebay as fb
 from forebay import errors
 
 NAMES = ["ä.jpg", "q\"uo'te.png", "com,ma;.jpg", "new\nline.png", "sub/e😀.webp", "sub/t\tab.bmp"]
-CLASSES = ["it's, \"quoted\"", "kätzchen", "日本"]
+CLASSES = ['it\'s, "quoted"', "kätzchen", "日本"]
 Row = dict[str, Any]
 
 
@@ -160,7 +160,8 @@ def test_a_manifest_is_a_table_like_any_other(program: Callable[[], Any], root: 
             assert [row[name] for name in ("width", "height", "format", "xxh3")] == [None] * 4
         else:
             assert (row["width"], row["height"], len(row["xxh3"])) == (20 + number, 30 + number, 16)
-            assert row["format"] == {"jpg": "JPEG", "png": "PNG", "webp": "WebP", "bmp": "BMP"}[row["path"].split(".")[-1]]
+            formats = {".jpg": "JPEG", ".png": "PNG", ".webp": "WebP", ".bmp": "BMP"}
+            assert row["format"] == formats[Path(row["path"]).suffix]
     assert reader.joined(plain, deep) == 21
 
     # What it writes has the samples it chose, of the same versions; of the root it says nothing.
