@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas
 import pyarrow.parquet
@@ -29,7 +31,7 @@ from forebay import transforms as T
 PLAIN = T.Compose([T.Resize((16, 16)), T.ToTensor()])
 
 
-def scan(root: object, output: Path, *more: str, status: int = 0) -> dict[str, Any]:
+def scan(root: object, output: object, *more: str, status: int = 0) -> dict[str, Any]:
     """Runs the command as a user would."""
     command = [sys.executable, "-m", "forebay", "scan", str(root), "-o", str(output), "--json", *more]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -329,6 +331,114 @@ def test_a_bucket_is_listed_once(store: objectstore.ObjectStore, folder: Path, t
         assert len(proxy.seen) == 6 + 24
     finally:
         proxy.close()
+
+
+def bitmap(size: int) -> bytes:
+    """A picture of one pixel with much behind it."""
+    head = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0" + bytes(24) + b"\1\2\3\0"
+    return head + random.Random(0).randbytes(size - len(head))
+
+
+def test_a_manifest_lies_in_a_bucket(
+    store: objectstore.ObjectStore,
+    folder: Path,
+    tmp_path: Path,
+    augment: T.Compose,
+    digests: Callable[[Any], list[str]],
+) -> None:
+    (folder / "dog" / "large.bmp").write_bytes(bitmap((8 << 20) + 5))  # more than is read at a time
+    store.put_folder(folder, "shelf/train")
+    arguments = [word for name, value in store.options.items() for word in ("--storage-option", f"{name}={value}")]
+    local, url = tmp_path / "local.parquet", "s3://bucket/shelf/made of it/train.parquet"
+    seen = scan("s3://bucket/shelf/train", url, *arguments, "--deep")
+    assert (seen["output"], seen["is_new"], seen["files_read"]) == (url, True, 25)
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in store.options.items())
+    again = scan("s3://bucket/shelf/train", f"{url}?{query}", *arguments, "--deep")
+    assert (again["output"], again["is_new"], again["files_read"]) == (url, False, 0)
+    assert (again["added"], again["deleted"], again["changed"]) == ([], [], [])
+
+    manifest = fb.Manifest(url, storage_options=store.options)
+    assert (len(manifest), manifest.path, manifest.root) == (25, url, "s3://bucket/shelf/train")
+    scan(folder, local, "--deep")
+    assert manifest.fingerprint == fb.Manifest(local).fingerprint
+    assert manifest.columns == [*fb.Manifest(local).columns[:5], "etag", *fb.Manifest(local).columns[5:]]
+    datasets = [
+        fb.ImageFolder(folder, transform=augment),
+        fb.ImageFolder(manifest=url, transform=augment, storage_options=store.options),
+        fb.ImageFolder(folder, augment, manifest=manifest),
+    ]
+    datasets.append(pickle.loads(pickle.dumps(datasets[1])))
+    results = [digests(fb.DataLoader(dataset, batch_size=5, shuffle=True, seed=3)) for dataset in datasets]
+    assert all(result == results[0] for result in results)
+    # What it says of the bytes is what the files say, in pieces or not.
+    mirror = [sys.executable, "-m", "forebay", "mirror", "s3://bucket/shelf/made of it", str(tmp_path / "copy")]
+    assert subprocess.run([*mirror, *arguments], capture_output=True, check=False).returncode == 0
+    frames = [pandas.read_parquet(path) for path in (tmp_path / "copy" / "train.parquet", local)]
+    for column in ("path", "size_bytes", "width", "height", "xxh3"):
+        assert list(frames[0][column]) == list(frames[1][column])
+
+    # A change is seen from there as well.
+    store.put("shelf/train/cat/new.jpg", (folder / "cat" / "0000.jpg").read_bytes())
+    changed = scan("s3://bucket/shelf/train", url, *arguments, "--deep")
+    assert (changed["added"], changed["files_read"], changed["deleted"]) == (["cat/new.jpg"], 1, [])
+    with pytest.raises(errors.StateMismatchError):
+        pickle.loads(pickle.dumps(manifest))
+
+
+def test_a_bucket_is_for_the_manifest_alone(
+    store: objectstore.ObjectStore, folder: Path, tmp_path: Path, digests: Callable[[Any], list[str]]
+) -> None:
+    def arguments(option: str, **more: str) -> list[str]:
+        return [word for name, value in (store.options | more).items() for word in (option, f"{name}={value}")]
+
+    url = "s3://bucket/alone.parquet"
+    assert scan(folder, url, *arguments("--storage-option"))["is_new"]
+    assert not scan(folder, url, *arguments("--output-option"))["is_new"]
+    dataset = fb.ImageFolder(manifest=url, transform=PLAIN, storage_options=store.options)
+    assert dataset.root == str(folder)
+    assert digests(fb.DataLoader(dataset, batch_size=5)) == digests(
+        fb.DataLoader(fb.ImageFolder(folder, PLAIN), batch_size=5)
+    )
+
+    def refused(output: str, *more: str) -> str:
+        command = [sys.executable, "-m", "forebay", "scan", str(folder), "-o", output, *more]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1, ended.stderr
+        assert objectstore.SECRET not in ended.stderr
+        assert "written to" not in ended.stdout
+        return ended.stderr
+
+    wrong = refused(url, *arguments("--output-option", secret="wrong-secret-wrong-secret"))
+    assert '"s3://bucket/alone.parquet"' in wrong
+    assert "403" in wrong
+    store.put("thesis.parquet", b"my thesis")
+    assert "it will not be overwritten" in refused("s3://bucket/thesis.parquet", *arguments("--output-option"))
+
+
+def test_a_deep_scan_takes_memory_for_pieces_and_not_for_files(tmp_path: Path) -> None:
+    measure = """
+import pathlib, sys
+from forebay._forebay import run_cli
+status = run_cli(sys.argv[1:])
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+print(next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), file=sys.stderr)
+sys.exit(status)
+"""
+
+    def peak(root: Path, *more: str) -> int:
+        """The most memory that a scan had, by the kernel's word."""
+        command = [sys.executable, "-c", measure, "scan", str(root), "-o", str(root / "m.parquet"), *more]
+        return int(subprocess.run(command, capture_output=True, check=True).stderr)
+
+    size = int(os.environ.get("FOREBAY_TEST_LARGE_FILE_BYTES", 200 << 20))
+    for number in range(4):
+        path = tmp_path / "a" / f"{number}.bmp"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bitmap(100))
+        os.truncate(path, size)  # takes no space
+    plain, deep = peak(tmp_path), peak(tmp_path, "--deep")
+    print(f"plain {plain >> 20} MiB, deep {deep >> 20} MiB, 4 files of {size >> 20} MiB")
+    assert deep - plain < 128 << 20, "a piece of 8 MiB for each, where whole files would take 800"
 
 
 def test_a_web_server_needs_a_manifest(folder: Path, manifest: Path, digests: Callable[[Any], list[str]]) -> None:

@@ -33,3 +33,12 @@ impl Console<'_> {
         writeln!(self.err, "hint: {}", error.hint())
     }
 }
+
+/// Bytes as people say them.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.iter().find(|(factor, _)| bytes as f64 >= *factor) {
+        Some((factor, unit)) => format!("{:.1} {unit}", bytes as f64 / factor),
+        None => format!("{bytes} bytes"),
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay::{Doing, Error, Filter, Kind, Mirror, Mirrored, Progress as Copying};
 use serde_json::json;
 
-use crate::console::{Console, Status};
+use crate::console::{Console, Status, size};
 use crate::progress::Progress;
 use crate::storage::{self, StorageOption};
 
@@ -80,15 +80,6 @@ fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes as people say them.
-fn size(bytes: u64) -> String {
-    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-    match units.iter().find(|(factor, _)| bytes as f64 >= *factor) {
-        Some((factor, unit)) => format!("{:.1} {unit}", bytes as f64 / factor),
-        None => format!("{bytes} bytes"),
-    }
-}
-
 fn time(left: Duration) -> String {
     let seconds = left.as_secs();
     match seconds {
@@ -125,7 +116,8 @@ fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
         let options = storage::options(name, given)?;
         match given.is_empty() || forebay::is_url(place) {
             true => Ok(options),
-            false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?}")).at_path(place)),
+            false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?} for {place:?}"))
+                .with_hint("--storage-option is for the source's store, --target-option for the target's")),
         }
     };
     Ok(Mirror {

@@ -2,18 +2,22 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay::{
-    Error, FolderIndex, Kind, Local, Manifest, Result, SampleId, ScanOptions, ScanProgress, Scanned, Store, is_url,
-    read_earlier, recorded_root, scan_manifest,
+    Error, Facts, FolderIndex, KeepScan, Kind, Manifest, ManifestOutput, Result, SampleId, ScanOptions, ScanProgress,
+    Scanned, StorageOptions, Store, is_url, recorded_root, scan_manifest,
 };
 use serde_json::{Value, json};
 
-use crate::console::{Console, Status};
+use crate::console::{Console, Status, size};
 use crate::progress::Progress;
-use crate::storage::StorageArguments;
+use crate::storage::{self, StorageArguments, StorageOption};
 
+/// How often what a deep scan has read is written down: so much of it is lost when it is interrupted.
+const KEPT_EVERY: Duration = Duration::from_secs(60);
+const KEPT: &str = "it will not be overwritten: delete it, or choose another name with --output";
 /// Names that are printed of each kind; `--json` has all.
 const SHOWN: usize = 10;
 
@@ -24,9 +28,10 @@ const SHOWN: usize = 10;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The folder, with one directory per class: a path or a URL (s3://, gs://, az://, file://)
+    #[arg(value_parser = storage::place)]
     root: PathBuf,
-    /// The manifest, replaced when it is complete
-    #[arg(short, long, value_name = "NAME.parquet")]
+    /// The manifest, a path or a URL (s3://, gs://, az://), replaced when it is complete
+    #[arg(short, long, value_name = "NAME.parquet", value_parser = storage::place)]
     output: PathBuf,
     /// Read every file that is new or changed, and write down width, height, format and a hash of its bytes
     #[arg(long)]
@@ -42,50 +47,103 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     storage: StorageArguments,
+    /// An option of the store that --output names, where it is another one than the folder's; can be repeated
+    #[arg(long = "output-option", value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
+    output_options: Vec<StorageOption>,
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
-    if let Err(error) = check(arguments) {
-        console.error(&error)?;
-        return Ok(Status::Usage);
-    }
+    let (output, source) = match output(arguments).and_then(|output| Ok((output, source(arguments)?))) {
+        Ok(places) => places,
+        Err(error) => {
+            let status = if error.kind() == Kind::Config { Status::Usage } else { Status::Problems };
+            console.error(&spoken(error))?;
+            return Ok(status);
+        }
+    };
     let mut progress = Progress::new(console.is_terminal && !arguments.json);
-    let done = scan(arguments, &mut progress, console);
+    let done = scan(arguments, &output, source, &mut progress, console);
     progress.clear(console.err)?;
     match done {
         Ok(done) => report(arguments, &done, progress.elapsed(), console),
         Err(error) => {
-            console.error(&error)?;
+            console.error(&spoken(error))?;
             Ok(Status::Problems)
         }
     }
 }
 
-/// What is wrong is said before anything is listed.
-fn check(arguments: &Arguments) -> Result<()> {
-    arguments.storage.options()?;
-    let output = &arguments.output;
-    if is_url(output) {
-        return Err(Error::config("--output: expected a file of this machine, got a URL"));
-    }
-    if output.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("parquet")) {
-        let message = format!("--output: expected a name that ends in .parquet, got {output:?}");
+/// Hints are for Python, where most meet them; here they name arguments of the command.
+fn spoken(error: Error) -> Error {
+    let hint = [
+        ("allow_empty=True", "--allow-empty"),
+        ("storage_options={\"profile\": …}", "--storage-option profile=…"),
+        ("storage_options={\"service_account_path\": …}", "--storage-option service_account_path=…"),
+        ("storage_options={\"sas_token\": …}", "--storage-option sas_token=…"),
+        ("{\"anon\": True}", "--storage-option anon=true"),
+    ]
+    .iter()
+    .fold(error.hint().to_owned(), |hint, (python, argument)| hint.replace(python, argument));
+    error.with_hint(hint)
+}
+
+/// The folder's store, and the folder as it stands in paths.
+fn source(arguments: &Arguments) -> Result<(Arc<dyn Store>, PathBuf)> {
+    let none = StorageArguments::default();
+    let storage = if is_output_alone(arguments) { &none } else { &arguments.storage };
+    storage.open(&arguments.root)
+}
+
+/// Where to write. What is wrong with it is said before anything is listed.
+fn output(arguments: &Arguments) -> Result<ManifestOutput> {
+    let output = ManifestOutput::open(&arguments.output, &output_options(arguments)?)?;
+    let path = output.path();
+    if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("parquet")) {
+        let message = format!("--output: expected a name that ends in .parquet, got {path:?}");
         return Err(Error::config(message).with_hint("Parquet is what is written; others are read, too"));
     }
-    Ok(())
+    Ok(output)
+}
+
+/// The options of the output's store. Those of the folder's are meant for both where both are of one kind, and for the
+/// output where the folder has none.
+fn output_options(arguments: &Arguments) -> Result<StorageOptions> {
+    let Arguments { root, output, storage, output_options, .. } = arguments;
+    let of_folder = storage.options()?;
+    if !output_options.is_empty() {
+        let options = storage::options("--output-option", output_options)?;
+        return match is_url(output) {
+            true => Ok(options),
+            false => Err(Error::config("--output-option: expected none for a file").at_path(output)),
+        };
+    }
+    let scheme = |place: &Path| place.to_string_lossy().split_once("://").map(|(scheme, _)| scheme.to_owned());
+    let is_shared = is_url(output) && (is_output_alone(arguments) || scheme(root) == scheme(output));
+    Ok(if is_shared { of_folder } else { StorageOptions::default() })
+}
+
+/// Whether --storage-option can be the output's alone.
+fn is_output_alone(arguments: &Arguments) -> bool {
+    !is_url(&arguments.root) && is_url(&arguments.output) && arguments.output_options.is_empty()
 }
 
 struct Done {
+    output: PathBuf,
     scanned: Scanned,
     earlier: Option<Manifest>,
     root: String,
     size_bytes: u64,
 }
 
-fn scan(arguments: &Arguments, progress: &mut Progress, console: &mut Console<'_>) -> Result<Done> {
-    let (store, root) = arguments.storage.open(&arguments.root)?;
+fn scan(
+    arguments: &Arguments,
+    output: &ManifestOutput,
+    (store, root): (Arc<dyn Store>, PathBuf),
+    progress: &mut Progress,
+    console: &mut Console<'_>,
+) -> Result<Done> {
     let recorded = recorded_root(&root)?;
-    let earlier = earlier(&arguments.output)?;
+    let earlier = earlier(output)?;
     let mut options = ScanOptions { allow_empty: arguments.allow_empty, ..ScanOptions::images() };
     if !arguments.extensions.is_empty() {
         let dotted = |ending: &String| format!(".{}", ending.trim_start_matches('.').to_lowercase());
@@ -93,23 +151,48 @@ fn scan(arguments: &Arguments, progress: &mut Progress, console: &mut Console<'_
     }
     // A line that cannot be drawn is no reason to stop.
     let mut watch = |at: ScanProgress| drop(draw(at, progress, console));
-    let scanned = scan_manifest(&store, Path::new(&root), &options, arguments.deep, earlier.as_ref(), &mut watch)?;
-    let size_bytes = scanned.write(&arguments.output, &recorded)?;
-    Ok(Done { scanned, earlier, root: recorded, size_bytes })
+    let mut diary = Diary::new(KEPT_EVERY);
+    let mut keep = |index: &FolderIndex, facts: &[Facts]| {
+        diary.write(|| drop(output.write(index, facts, &recorded)));
+        Ok(())
+    };
+    let deep: Option<&mut KeepScan<'_>> = if arguments.deep { Some(&mut keep) } else { None };
+    let scanned = scan_manifest(&store, Path::new(&root), &options, deep, earlier.as_ref(), &mut watch);
+    let scanned = scanned.map_err(|error| match error.kind() {
+        Kind::Config if error.path().is_none() => error.at_path(output.path()).with_hint(KEPT),
+        _ => error,
+    })?;
+    let size_bytes = output.write(&scanned.index, &scanned.facts, &recorded)?;
+    Ok(Done { output: output.path().to_owned(), scanned, earlier, root: recorded, size_bytes })
+}
+
+/// When to write down what is known so far: now and then, and so that it takes a twentieth of the time at most. What is wrong
+/// with writing is not said here: it is tried again, and in the end it counts.
+struct Diary {
+    every: Duration,
+    next: Instant,
+}
+
+impl Diary {
+    fn new(every: Duration) -> Self {
+        Self { every, next: Instant::now() + every }
+    }
+
+    fn write(&mut self, write: impl FnOnce()) {
+        let started = Instant::now();
+        if started >= self.next {
+            write();
+            self.next = Instant::now() + self.every.max(20 * started.elapsed());
+        }
+    }
 }
 
 /// The manifest that is there. Something else under its name is not overwritten.
-fn earlier(output: &Path) -> Result<Option<Manifest>> {
-    match Local.stat(output) {
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
-        Err(error) => Err(error),
-        Ok(_) => read_earlier(output).map(Some).map_err(|error| match error.kind() {
-            Kind::Config | Kind::Corrupt => {
-                error.with_hint("it will not be overwritten: delete it, or choose another name with --output")
-            }
-            _ => error,
-        }),
-    }
+fn earlier(output: &ManifestOutput) -> Result<Option<Manifest>> {
+    output.earlier().map_err(|error| match error.kind() {
+        Kind::Config | Kind::Corrupt | Kind::Undecodable => error.with_hint(KEPT),
+        _ => error,
+    })
 }
 
 fn draw(at: ScanProgress, progress: &mut Progress, console: &mut Console<'_>) -> io::Result<()> {
@@ -119,15 +202,14 @@ fn draw(at: ScanProgress, progress: &mut Progress, console: &mut Console<'_>) ->
         }
         ScanProgress::Examining { done, total } => progress.draw(console.err, "examining", (done, total), ""),
         ScanProgress::Reading { done, total, bytes } => {
-            let megabytes = bytes as f64 / 1e6;
-            progress.draw(console.err, "reading", (done, total), &format!("{megabytes:.0} MB"))
+            progress.draw(console.err, "reading", (done, total), &format!("files  {}", size(bytes)))
         }
     }
 }
 
 fn report(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut Console<'_>) -> io::Result<Status> {
     if arguments.json {
-        writeln!(console.out, "{:#}", as_json(arguments, done, elapsed))?;
+        writeln!(console.out, "{:#}", as_json(done, elapsed))?;
     } else {
         as_text(arguments, done, elapsed, console)?;
     }
@@ -158,7 +240,7 @@ fn changes(done: &Done) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-fn as_json(arguments: &Arguments, done: &Done, elapsed: Duration) -> Value {
+fn as_json(done: &Done, elapsed: Duration) -> Value {
     let Done { scanned, root, size_bytes, .. } = done;
     let identity = scanned.index.identity();
     let problem = |(sample, error): &(SampleId, Error)| {
@@ -171,7 +253,7 @@ fn as_json(arguments: &Arguments, done: &Done, elapsed: Duration) -> Value {
     let mut object = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "root": root,
-        "output": arguments.output.to_string_lossy(),
+        "output": done.output.to_string_lossy(),
         "size_bytes": size_bytes,
         "samples": identity.samples,
         "classes": identity.classes,
@@ -191,7 +273,7 @@ fn as_json(arguments: &Arguments, done: &Done, elapsed: Duration) -> Value {
 }
 
 fn as_text(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut Console<'_>) -> io::Result<()> {
-    let Done { scanned, root, size_bytes, earlier } = done;
+    let Done { scanned, root, size_bytes, earlier, .. } = done;
     let identity = scanned.index.identity();
     writeln!(console.out, "{} samples of {} classes in {root}", identity.samples, identity.classes)?;
     if let Some(before) = earlier.as_ref().and_then(|earlier| earlier.recorded_root.as_deref())
@@ -213,11 +295,30 @@ fn as_text(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut 
         }
     }
     for note in scanned.index.notes().iter().take(SHOWN) {
-        writeln!(console.out, "note: {:?} {}", note.path, note.message)?;
+        writeln!(console.out, "note: {:?} {}", note.path, note.message.replace("allow_empty=True", "--allow-empty"))?;
     }
     if arguments.deep {
-        writeln!(console.out, "{} files read, {:.1} MB", scanned.files_read, scanned.bytes_read as f64 / 1e6)?;
+        writeln!(console.out, "{} files read, {}", scanned.files_read, size(scanned.bytes_read))?;
     }
-    let (output, megabytes, seconds) = (arguments.output.display(), *size_bytes as f64 / 1e6, elapsed.as_secs_f64());
-    writeln!(console.out, "written to {output} ({megabytes:.1} MB) in {seconds:.2} s")
+    let (output, size, seconds) = (done.output.display(), size(*size_bytes), elapsed.as_secs_f64());
+    writeln!(console.out, "written to {output} ({size}) in {seconds:.2} s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_diary_is_not_written_all_the_time() {
+        let mut count = 0;
+        let mut never = Diary::new(Duration::from_secs(3600));
+        (0..10).for_each(|_| never.write(|| count += 1));
+        assert_eq!(count, 0);
+        let mut slow = Diary::new(Duration::ZERO);
+        slow.write(|| std::thread::sleep(Duration::from_millis(50)));
+        assert!(slow.next > Instant::now() + Duration::from_millis(500), "twenty times as long as it took");
+        slow.next = Instant::now();
+        slow.write(|| count += 1);
+        assert_eq!(count, 1);
+    }
 }

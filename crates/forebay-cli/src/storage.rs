@@ -73,7 +73,10 @@ impl StorageArguments {
             return open_remote(&root, &options);
         }
         if !self.storage_options.is_empty() {
-            return Err(Error::config("--storage-option: expected none for a directory").at_path(&root));
+            return Err(Error::config(format!(
+                "--storage-option: expected none for a directory, got some for {root:?}"
+            ))
+            .with_hint("a directory has no options: leave them out, or give the URL of a store"));
         }
         let store = store_for(&root, &Config { io_threads: MAX_READERS, ..Config::default() })?;
         Ok((store, root))

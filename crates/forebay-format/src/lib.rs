@@ -12,6 +12,8 @@ mod versions;
 
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
-pub use manifest::{Content, Difference, Facts, Manifest, Picture, content_hash, read_manifest, write_manifest};
+pub use manifest::{
+    Content, ContentHash, Difference, Facts, Manifest, Picture, content_hash, read_manifest, write_manifest,
+};
 pub use scan::{Errand, Scan};
 pub use sift::{Sieve, Sifted};

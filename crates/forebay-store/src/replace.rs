@@ -36,7 +36,7 @@ impl Replacement {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && left_behind < MAX_LEFT_BEHIND => {
                     left_behind += 1;
                 }
-                Err(error) => return Err(failed("created", &temporary, error).at_stage(Stage::Scan)),
+                Err(error) => return Err(failed("created", path, error).at_stage(Stage::Scan)),
             }
         }
     }

@@ -58,7 +58,7 @@ pub use mirror::{Doing, Filter, Mirror, Mirrored, Progress};
 pub use report::Report;
 pub use watch::Watch;
 
-pub use manifest::{Scanned, open_manifest, read_earlier, recorded_root, scan_manifest};
+pub use manifest::{KeepScan, Output as ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
 pub use source::{Dataset, Open, Selection, Source, Storage, kind_of, open_remote, store_for};
 pub use stats::{StageStats, Stats, Verdict};

@@ -1,18 +1,21 @@
 //! Manifests: made of a folder, by listing it once, examining its files and reading those that changed; and opened in
 //! place of a folder.
 
+mod look;
+mod output;
 mod work;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_core::{Config, Error, Result, Retry, SampleId, Stage};
-use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest, write_manifest};
-use forebay_store::{Replacement, StorageOptions, Store, is_url};
+use forebay_core::{Config, Error, Kind, Result, Retry, SampleId, Stage};
+use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest};
+use forebay_store::{StorageOptions, Store, is_url};
 
 use crate::scan::{WatchScan, once, scan_with_versions};
 use crate::source::{open_remote, store_for};
+pub use output::Output;
 
 /// A folder as a manifest will have it.
 #[derive(Debug)]
@@ -31,13 +34,17 @@ pub struct Scanned {
     pub bytes_read: u64,
 }
 
+/// Is shown what is known so far, again and again while files are read, to write it down: what was read is then not read
+/// again by the scan that follows one that was interrupted. An error ends the scan.
+pub type KeepScan<'a> = dyn FnMut(&FolderIndex, &[Facts]) -> Result<()> + 'a;
+
 /// Scans a folder for a manifest. Of what an earlier one (read with its facts) describes, only what changed is read, and
 /// that only if `deep` asks for a look into files at all.
 pub fn scan_manifest(
     store: &Arc<dyn Store>,
     root: &Path,
     options: &ScanOptions,
-    deep: bool,
+    deep: Option<&mut KeepScan<'_>>,
     earlier: Option<&Manifest>,
     watch: &mut WatchScan<'_>,
 ) -> Result<Scanned> {
@@ -46,24 +53,17 @@ pub fn scan_manifest(
     let mut facts: Vec<_> = versions.into_iter().map(|version| Facts { version, content: None }).collect();
     let mut problems = work::examine(store, &index, &mut facts, watch)?;
     let difference = earlier.map(|earlier| Difference::since(earlier, &index, &mut facts));
+    if let (Some(earlier), Some(difference)) = (earlier, &difference) {
+        check_root(earlier, difference, root)?;
+    }
     let (mut files_read, mut bytes_read) = (0, 0);
-    if deep {
-        let read = work::read(store, &index, &mut facts, &problems, watch)?;
+    if let Some(keep) = deep {
+        let read = work::read(store, &index, &mut facts, &problems, keep, watch)?;
         (files_read, bytes_read) = (read.files, read.bytes);
         problems.extend(read.problems);
         problems.sort_by_key(|(sample, _)| *sample);
     }
     Ok(Scanned { index, facts, difference, problems, files_read, bytes_read })
-}
-
-impl Scanned {
-    /// Writes the manifest, in place of what is there; how many bytes. `root` is what will be looked for by those who
-    /// open it.
-    pub fn write(&self, path: &Path, root: &str) -> Result<u64> {
-        let mut file = Replacement::new(path)?;
-        write_manifest(&mut file, &self.index, &self.facts, root).map_err(|error| error.at_path(path))?;
-        file.commit()
-    }
 }
 
 /// A manifest, and the store that its samples are read from. Touches the manifest and nothing else.
@@ -91,11 +91,6 @@ pub fn open_manifest(
     Ok((manifest, store))
 }
 
-/// A manifest with all that it knows of its samples, to compare a folder with.
-pub fn read_earlier(path: &Path) -> Result<Manifest> {
-    read(path, None, &StorageOptions::default(), true)
-}
-
 fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts: bool) -> Result<Manifest> {
     let (store, path) = match is_url(path) {
         true => open_remote(path, options)?,
@@ -105,6 +100,13 @@ fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts:
     let reader = Arc::clone(&store);
     let object = once(&store, &path, retry, move |path| {
         reader.read(path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)))
+    });
+    let object = object.map_err(|error| match error.kind() {
+        // What else there is to say of it is about pictures.
+        Kind::Undecodable => error.with_hint(
+            "a manifest is one file; where Spark wrote a directory, it is the part-….parquet in it (coalesce(1) makes one)",
+        ),
+        _ => error,
     });
     let object = object.map_err(|error| error.at_stage(Stage::Scan))?;
     read_manifest(Bytes::from_owner(Held(object.bytes)), &path, root, keeps_facts)
@@ -116,6 +118,18 @@ struct Held(forebay_store::Bytes);
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// A manifest of something else, of which nothing would be left, is hardly what was meant.
+fn check_root(earlier: &Manifest, difference: &Difference, root: &Path) -> Result<()> {
+    let root = recorded_root(root)?;
+    match earlier.recorded_root.as_deref() {
+        Some(before) if before != Path::new(&root) && difference.deleted.len() as u64 == earlier.index.len() => {
+            let message = format!("is a manifest of {before:?}, and none of its samples is in {root:?}");
+            Err(Error::config(message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -137,7 +137,7 @@ fn nothing_is_removed_for_a_source_that_is_not_there_or_empty() {
     ends.put("target/precious.jpg", b"old");
     let ended = ends.call(&["--delete"]);
     assert_eq!(ended.status, Status::Problems);
-    assert!(ended.err.contains("/source\" could not be listed: No such file or directory"), "{}", ended.err);
+    assert!(ended.err.contains("/source\" could not be examined: No such file or directory"), "{}", ended.err);
     fs::create_dir(ends.path("source")).unwrap();
     let (status, seen) = ends.mirror(&["--delete"]);
     assert_eq!(status, Status::Problems);
@@ -228,6 +228,25 @@ fn wrong_usage_is_told_before_anything_is_done() {
         assert!(ended.err.contains(said) && !ended.err.contains("hunter2"), "{}", ended.err);
     }
     assert!(!ends.path("target").exists());
+}
+
+#[test]
+fn for_a_source_that_is_not_there_nothing_is_made() {
+    let ends = Ends::new(&[]);
+    let (none, target) = (ends.path("none"), ends.path("target"));
+    let ended = forebay(&["mirror", none.to_str().unwrap(), target.to_str().unwrap()]);
+    assert_eq!(ended.status, Status::Problems);
+    assert!(
+        ended.err.contains("No such file") && ended.err.contains("hint: is the name of the source right"),
+        "{}",
+        ended.err
+    );
+    assert!(!target.exists());
+    ends.put("target", b"a file");
+    ends.put("source/1.jpg", b"one");
+    let ended = ends.call(&[]);
+    assert_eq!(ended.status, Status::Usage);
+    assert!(ended.err.contains("expected a directory or a name that is free, got a file"), "{}", ended.err);
 }
 
 #[test]

@@ -42,8 +42,9 @@ fn a_manifest_is_written_and_then_brought_up_to_date() {
     assert_eq!((first.status, first.err.as_str()), (Status::Fine, ""), "{}", first.out);
     let lines: Vec<_> = first.out.lines().collect();
     assert_eq!(lines[0], format!("6 samples of 2 classes in {}", root.display()));
-    assert_eq!(lines[1], "6 files read, 0.0 MB");
-    assert!(lines[2].starts_with(&format!("written to {} (0.0 MB) in ", output.display())), "{}", first.out);
+    assert_eq!(lines[1], "6 files read, 348 bytes");
+    assert!(lines[2].starts_with(&format!("written to {} (", output.display())), "{}", first.out);
+    assert!(lines[2].contains(" kB) in "), "{}", first.out);
 
     fs::write(root.join("cat/0.bmp"), [picture(), vec![0]].concat()).unwrap();
     fs::remove_file(root.join("dog/1.bmp")).unwrap();
@@ -89,6 +90,14 @@ fn what_cannot_be_read_is_a_problem() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_told_before_anything_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = scan(&folder.path().join("no such root"), &folder.path().join("none/m.parquet"), &[]);
+    assert_eq!(ended.status, Status::Problems);
+    assert!(ended.err.contains("/none\" could not be examined") && ended.err.contains("mkdir -p"), "{}", ended.err);
+}
+
+#[test]
 fn something_else_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let (root, output) = plant(folder.path());
@@ -101,6 +110,24 @@ fn something_else_is_never_overwritten() {
         ended.err
     );
     assert_eq!(fs::read(&output).unwrap(), b"my thesis");
+    // Nor is a manifest of another folder, unless that has moved.
+    let (mine, moved, other) =
+        (folder.path().join("mine.parquet"), folder.path().join("moved"), folder.path().join("o"));
+    assert_eq!(scan(&root, &mine, &[]).status, Status::Fine);
+    let before = fs::read(&mine).unwrap();
+    fs::create_dir_all(other.join("cat")).unwrap();
+    fs::write(other.join("cat/none of them.bmp"), picture()).unwrap();
+    let ended = scan(&other, &mine, &["--deep"]);
+    assert_eq!(ended.status, Status::Problems);
+    assert!(
+        ended.err.contains("none of its samples is in") && ended.err.contains("not be overwritten"),
+        "{}",
+        ended.err
+    );
+    assert_eq!(fs::read(&mine).unwrap(), before);
+    fs::rename(&root, &moved).unwrap();
+    let ended = scan(&moved, &mine, &[]);
+    assert!(ended.status == Status::Fine && ended.out.contains("0 added, 0 deleted, 0 changed"), "{}", ended.out);
 }
 
 #[test]
@@ -110,6 +137,7 @@ fn endings_and_empty_classes_are_chosen() {
     fs::write(root.join("cat/x.npy"), "tensor").unwrap();
     let refused = scan(&root, &output, &["--extension", "npy"]);
     assert_eq!(refused.status, Status::Problems, "dog has none");
+    assert!(refused.err.contains("--allow-empty") && !refused.err.contains("allow_empty"), "{}", refused.err);
     let ended = scan(&root, &output, &["--extension", "npy", "--allow-empty", "--deep", "--json"]);
     assert_eq!(ended.status, Status::Fine, "{}", ended.err);
     assert_eq!((json(&ended)["samples"].as_u64(), json(&ended)["classes"].as_u64()), (Some(1), Some(2)));
@@ -130,7 +158,23 @@ fn wrong_usage_is_said_before_anything_is_done() {
     for (arguments, said) in [
         (&["scan", "x"][..], "--output"),
         (&["scan", "x", "-o", "m.csv"], "expected a name that ends in .parquet"),
-        (&["scan", "x", "-o", "s3://b/m.parquet"], "expected a file of this machine"),
+        (&["scan", "x", "-o", "https://host/m.parquet"], "expected a place that can be written to, got an HTTP server"),
+        (&["scan", "x", "-o", "s3://m.parquet"], "expected the name of an object in the bucket"),
+        (
+            &["scan", "x", "-o", "s3://b/m.csv?key=me&secret=secret"],
+            "expected a name that ends in .parquet, got \"s3://b/m.csv\"",
+        ),
+        (
+            &["scan", "x", "-o", "m.parquet", "--output-option", "region=eu"],
+            "--output-option: expected none for a file",
+        ),
+        (&["scan", "x", "-o", "s3://b/m.parquet", "--output-option", "secret"], "--output-option: expected NAME=VALUE"),
+        (&["scan", "", "-o", "m.parquet"], "expected a directory or a URL"),
+        (
+            &["scan", "x", "-o", "m.parquet", "--storage-option", "key=y"],
+            "expected none for a directory, got some for \"x\"",
+        ),
+        (&["scan", "s3://b/x", "-o", "m.parquet", "--storage-option", "endpint=y"], "storage_options[\"endpint\"]"),
         (&["scan", "x", "-o", "m.parquet", "--storage-option", "secret"], "expected NAME=VALUE"),
     ] {
         let ended = forebay(arguments);

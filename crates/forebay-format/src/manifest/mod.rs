@@ -59,6 +59,28 @@ pub fn content_hash(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
+/// [`content_hash`] of bytes that come piece by piece.
+#[derive(Clone, Default)]
+pub struct ContentHash(xxhash_rust::xxh3::Xxh3);
+
+impl ContentHash {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all that came.
+    pub fn finish(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+impl std::fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ContentHash({:016x})", self.finish())
+    }
+}
+
 /// A manifest that was read.
 #[derive(Debug)]
 pub struct Manifest {

@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use forebay_core::{Error, Kind, Result};
-use parquet::basic::Type as Physical;
+use parquet::basic::{Compression, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::FileMetaData;
+use parquet::file::metadata::{FileMetaData, ParquetMetaData};
 use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::SerializedFileReader;
 
@@ -42,6 +42,7 @@ fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
     let metadata = reader.metadata();
     let mut head = head(metadata.file_metadata())?;
     let wanted = wanted(metadata.file_metadata(), rows.keeps_facts())?;
+    check_compression(metadata)?;
     head.columns = metadata.file_metadata().schema().get_fields().iter().map(|field| field.name().to_owned()).collect();
     let mut row = 0;
     for group in 0..metadata.num_row_groups() {
@@ -57,6 +58,22 @@ fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
 
 fn unreadable(error: ParquetError) -> Error {
     damaged(&error).with_source(error)
+}
+
+/// Only Snappy is built in (decisions/0021). Others are whole files all the same.
+fn check_compression(metadata: &ParquetMetaData) -> Result<()> {
+    let columns = metadata.row_groups().iter().flat_map(|group| group.columns());
+    let mut others = columns.map(|column| column.compression());
+    let other = others.find(|other| !matches!(other, Compression::UNCOMPRESSED | Compression::SNAPPY));
+    let Some(other) = other else { return Ok(()) };
+    let name = format!("{other}").to_lowercase();
+    let name = name.split('(').next().unwrap_or_default();
+    Err(Error::config(format!(
+        "is compressed in a way that forebay does not read (expected snappy or none, got {name})"
+    ))
+    .with_hint(
+        "write it with compression=\"snappy\": what pandas and Spark do unasked, polars and others do when told",
+    ))
 }
 
 /// What forebay wrote beside the rows.
@@ -238,6 +255,11 @@ impl Column {
             // What pandas makes of whole numbers where some are missing.
             Some(real) if real.is_nan() => Ok(None),
             Some(real) if real.fract() == 0.0 && real.abs() < 9e15 => Ok(Some(*real as i64)),
+            Some(real) if real.fract() == 0.0 => Err(Wrong::new(
+                self.name,
+                format!("expected a whole number, got a float too large to be exact ({real})"),
+            )
+            .with_hint("leave the column out, or write it as whole numbers: in pandas, dtype \"Int64\"")),
             Some(real) => Err(Wrong::new(self.name, format!("expected a whole number, got {real}"))),
             None => Err(Wrong::new(self.name, "expected a cell, got none")),
         }

@@ -34,7 +34,7 @@ impl Wrong {
         Self { column: column.to_owned(), message: message.into(), hint: None }
     }
 
-    fn with_hint(mut self, hint: &'static str) -> Self {
+    pub(super) fn with_hint(mut self, hint: &'static str) -> Self {
         self.hint = Some(hint);
         self
     }

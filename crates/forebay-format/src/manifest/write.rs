@@ -16,6 +16,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
+use serde_json::json;
 
 use super::{FORMAT, Facts};
 use crate::index::{FolderIndex, push_relative};
@@ -92,9 +93,25 @@ fn head(index: &FolderIndex, root: &str) -> Result<Vec<KeyValue>> {
     Ok(head.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect())
 }
 
-fn write(to: impl Write + Send, rows: &Rows<'_>, facts: &[Facts], head: Vec<KeyValue>) -> Result<(), ParquetError> {
+/// What pandas is to make of columns of which cells may be missing: whole numbers. It would make floats of them, and a
+/// time in nanoseconds is none that a float holds.
+fn for_pandas(with_contents: bool) -> KeyValue {
+    let names: &[&str] =
+        if with_contents { &["size_bytes", "mtime_ns", "width", "height"] } else { &["size_bytes", "mtime_ns"] };
+    let column = |name: &&str| json!({"name": name, "field_name": name, "pandas_type": "int64", "numpy_type": "Int64", "metadata": null});
+    let columns: Vec<_> = names.iter().map(column).collect();
+    let creator = json!({"library": "forebay", "version": env!("CARGO_PKG_VERSION")});
+    // The version is the first that has the type.
+    let all = json!({
+        "index_columns": [], "column_indexes": [], "columns": columns, "creator": creator, "pandas_version": "1.0.0"
+    });
+    KeyValue::new("pandas".to_owned(), all.to_string())
+}
+
+fn write(to: impl Write + Send, rows: &Rows<'_>, facts: &[Facts], mut head: Vec<KeyValue>) -> Result<(), ParquetError> {
     let has_etags = facts.iter().any(|facts| facts.version.etag.is_some());
     let has_contents = facts.iter().any(|facts| facts.content.is_some());
+    head.push(for_pandas(has_contents));
     let mut schema = "message forebay {
         REQUIRED BYTE_ARRAY path (STRING);
         REQUIRED BYTE_ARRAY class (STRING);

@@ -106,6 +106,14 @@ impl Sum {
         Self { checksum, running }
     }
 
+    /// As a server would have it that has these bytes.
+    #[cfg(feature = "testing")]
+    pub fn of(bytes: &[u8]) -> Self {
+        let unknown = Checksum { algorithm: Algorithm::Crc32c, expected: String::new() };
+        let expected = unknown.differs(bytes).unwrap_or_default();
+        Self::new(Checksum { expected, ..unknown })
+    }
+
     /// Takes the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.running {

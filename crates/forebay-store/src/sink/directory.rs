@@ -36,7 +36,14 @@ pub(super) struct Root {
 impl DirectorySink {
     /// Makes the directory if it is not there. With `verifies` every copy is read back before it gets its name.
     pub fn open(path: &Path, verifies: bool) -> Result<Self> {
-        fs::create_dir_all(path).map_err(|error| failed("created", path, error))?;
+        fs::create_dir_all(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                Error::config("target: expected a directory or a name that is free, got a file")
+                    .at_path(path)
+                    .with_source(error)
+            }
+            _ => failed("created", path, error),
+        })?;
         Self::look(path, verifies)
     }
 

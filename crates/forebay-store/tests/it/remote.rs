@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use forebay_core::Kind;
 use forebay_store::testing::conformance::{REMOTE_OBJECTS, check_changes, check_objects, check_remote, check_sink};
-use forebay_store::{Cache, CacheOptions, Cached, ObjectSink, Remote, StorageOptions, Store};
+use forebay_store::{Cache, CacheOptions, Cached, ObjectSink, Remote, Sink, Stat, StorageOptions, Store};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
 use tokio::runtime::Runtime;
 
-use crate::servers::{KEY, SECRET, Server, azurite, nginx, seaweed};
+use crate::servers::{KEY, SECRET, Server, azurite, google_in_front_of, nginx, seaweed};
 
 pub(crate) fn options(pairs: &[(&str, &str)]) -> StorageOptions {
     StorageOptions::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
@@ -128,15 +128,44 @@ fn anybody_may_read(server: &Server) {
     check_objects(&store, &root, REMOTE_OBJECTS);
 }
 
-/// Google's storage has S3's interface too, and it is the one that the client uses; the emulators of it speak another one
-/// only. So a server of S3 is what `gs://` is tried on.
+/// Google's storage has S3's interface too (it is called XML there), and it is the one that the client uses; the emulators of
+/// it speak another one (docs/remote.md). So a server of S3 is what `gs://` is tried on: by itself without keys, which is
+/// for reading only, and behind nginx, which takes the token and the name of metadata for it.
 fn google_is_spoken_to_in_the_same_way(server: &Server) {
-    let settings = [("endpoint_url", server.url()), ("token", "anon".to_owned())];
-    let settings = StorageOptions::new(settings.map(|(name, value)| (name.to_owned(), value)));
-    let (store, root) = Remote::open(Path::new("gs://bucket/train"), &settings).unwrap();
+    let open = |url: String, (name, value): (&str, &str), root: &str| {
+        Remote::open(Path::new(root), &options(&[("endpoint_url", &url), (name, value)])).unwrap()
+    };
+    let anon = ("token", "anon");
+    let (store, root) = open(server.url(), anon, "gs://bucket/train");
     check_objects(&store, &root, REMOTE_OBJECTS);
     let listing = store.list(&root.join("dog")).unwrap();
     assert_eq!(listing.len(), 2);
+    let Some(google) = google_in_front_of(server) else { return };
+    let (store, root) = open(google.url(), ("bearer_token", "a-token"), "gs://open/train");
+    // Everybody may write to this one.
+    make_bucket(server, "open");
+    let sink = ObjectSink::open(store.clone(), root.clone(), false).unwrap();
+    let write = |path: &Path, content: &[u8]| {
+        let stat = Stat { size_bytes: content.len() as u64, mtime_ns: 0 };
+        sink.put(path.strip_prefix(&root).unwrap(), content, stat).unwrap();
+    };
+    REMOTE_OBJECTS.iter().for_each(|(name, content)| write(&root.join(name), content));
+    check_remote(&store, &root);
+    check_changes(&store, &root, &write);
+    takes_copies(&store, Path::new("gs://open/copies"));
+    let (denied, root) = open(google.url(), anon, "gs://open/train");
+    assert_eq!(denied.stat(&root.join("cat/1.jpg")).unwrap_err().kind(), Kind::Denied);
+}
+
+/// What object_store cannot, as somebody without keys.
+fn make_bucket(server: &Server, name: &str) {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let head = "HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close";
+    write!(stream, "PUT /{name} {head}\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
 }
 
 fn many_objects_come_in_pages(writer: &Writer, store: &Remote, root: &Path) {

@@ -68,7 +68,7 @@ pub(crate) fn seaweed() -> Option<Server> {
     let config = format!(
         r#"{{"identities":[
         {{"name":"me","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],"actions":["Admin","Read","Write","List"]}},
-        {{"name":"anonymous","actions":["Read","List"]}}]}}"#
+        {{"name":"anonymous","actions":["Read","List","Write:open","Admin:open"]}}]}}"#
     );
     std::fs::write(folder.path().join("s3.json"), config).unwrap();
     let [s3, grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc] = ports();
@@ -104,6 +104,28 @@ pub(crate) fn azurite() -> Option<Server> {
 
 /// nginx with the files of its folder's `data`.
 pub(crate) fn nginx() -> Option<Server> {
+    nginx_with("root data;")
+}
+
+/// Google's XML interface in front of a server of S3 that asks for no keys: the token is taken off, and metadata has
+/// Google's name on one side and Amazon's on the other. All else is the same.
+pub(crate) fn google_in_front_of(server: &Server) -> Option<Server> {
+    nginx_with(&format!(
+        "client_max_body_size 0;
+         location / {{
+             if ($http_authorization !~ \"^Bearer .\") {{ return 401; }}
+             proxy_pass http://127.0.0.1:{};
+             proxy_http_version 1.1;
+             proxy_request_buffering off;
+             proxy_set_header Authorization \"\";
+             proxy_set_header x-amz-meta-forebay $http_x_goog_meta_forebay;
+             add_header x-goog-meta-forebay $upstream_http_x_amz_meta_forebay;
+         }}",
+        server.port
+    ))
+}
+
+fn nginx_with(location: &str) -> Option<Server> {
     let program = find("nginx")?;
     let folder = tempfile::tempdir().unwrap();
     let [port] = ports();
@@ -111,7 +133,7 @@ pub(crate) fn nginx() -> Option<Server> {
     let config = format!(
         "daemon off; worker_processes 1; pid {root}/pid; error_log {root}/error.log; events {{}}
          http {{ access_log off; client_body_temp_path {root}/a; proxy_temp_path {root}/b; fastcgi_temp_path {root}/c;
-         uwsgi_temp_path {root}/d; scgi_temp_path {root}/e; server {{ listen 127.0.0.1:{port}; root {root}/data; }} }}"
+         uwsgi_temp_path {root}/d; scgi_temp_path {root}/e; server {{ listen 127.0.0.1:{port}; {location} }} }}"
     );
     std::fs::create_dir(folder.path().join("data")).unwrap();
     std::fs::write(folder.path().join("nginx.conf"), config).unwrap();

@@ -38,7 +38,16 @@ fn touch(path: &Path, seconds: u64) {
 }
 
 fn scanned(store: &Arc<dyn Store>, root: &Path, deep: bool, earlier: Option<&Manifest>) -> Scanned {
-    scan_manifest(store, root, &ScanOptions::images(), deep, earlier, &mut |_| {}).unwrap()
+    let keep: &mut KeepScan<'_> = &mut |_, _| Ok(());
+    scan_manifest(store, root, &ScanOptions::images(), deep.then_some(keep), earlier, &mut |_| {}).unwrap()
+}
+
+fn at(path: &Path) -> Output {
+    Output::open(path, &StorageOptions::default()).unwrap()
+}
+
+fn written(scanned: &Scanned, path: &Path, root: &str) -> u64 {
+    at(path).write(&scanned.index, &scanned.facts, root).unwrap()
 }
 
 fn names(index: &FolderIndex, samples: &[SampleId]) -> Vec<PathBuf> {
@@ -58,9 +67,9 @@ fn after_ten_files_changed_ten_are_read() {
     let content = first.facts[7].content.as_deref().unwrap();
     let Picture { width, height, format } = content.picture.as_ref().unwrap();
     assert_eq!((*width, *height, &**format), (1, 1, "BMP"));
-    assert!(first.write(&output, "/elsewhere").unwrap() > 1000);
+    assert!(written(&first, &output, "/elsewhere") > 1000);
 
-    let earlier = read_earlier(&output).unwrap();
+    let earlier = at(&output).earlier().unwrap().unwrap();
     assert_eq!(earlier.index.identity(), first.index.identity());
     let same = scanned(&store, &root, true, Some(&earlier));
     assert_eq!((same.files_read, counted.total_reads()), (0, 500));
@@ -85,8 +94,8 @@ fn after_ten_files_changed_ten_are_read() {
     let (new, gone) = (root.join("class3/new.bmp"), &paths[100]);
     fs::write(&new, picture(3)).unwrap();
     fs::remove_file(gone).unwrap();
-    changed.write(&output, "/elsewhere").unwrap();
-    let earlier = read_earlier(&output).unwrap();
+    written(&changed, &output, "/elsewhere");
+    let earlier = at(&output).earlier().unwrap().unwrap();
     let moved = scanned(&store, &root, true, Some(&earlier));
     let difference = moved.difference.unwrap();
     assert_eq!((moved.files_read, counted.total_reads()), (1, 511));
@@ -97,6 +106,31 @@ fn after_ten_files_changed_ten_are_read() {
     let shallow = scanned(&store, &root, false, Some(&earlier));
     assert_eq!(shallow.facts.iter().filter(|facts| facts.content.is_some()).count(), 499);
     assert_eq!(counted.total_reads(), 511);
+}
+
+#[test]
+fn what_was_read_before_an_interruption_is_not_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));
+    plant(&root, 500);
+    let counted = Arc::new(Scripted::new(Local));
+    let store = Arc::clone(&counted) as Arc<dyn Store>;
+    let mut kept = 0;
+    let mut keep = |index: &FolderIndex, facts: &[Facts]| {
+        kept = facts.iter().filter(|facts| facts.content.is_some()).count();
+        if kept < 300 {
+            return Ok(());
+        }
+        at(&output).write(index, facts, "/r")?;
+        Err(Error::new(Kind::Stopped, "somebody pulled the plug"))
+    };
+    let options = ScanOptions::images();
+    let stopped = scan_manifest(&store, &root, &options, Some(&mut keep), None, &mut |_| {});
+    assert_eq!(stopped.unwrap_err().kind(), Kind::Stopped);
+    let earlier = at(&output).earlier().unwrap().unwrap();
+    let rest = scanned(&store, &root, true, Some(&earlier));
+    assert_eq!((kept, rest.files_read), (300, 200));
+    assert!(rest.facts.iter().all(|facts| facts.content.is_some()));
 }
 
 #[test]
@@ -113,8 +147,8 @@ fn what_cannot_be_examined_or_read_is_a_problem_and_stays_a_sample() {
     let link = folder.path().join("class1/link.bmp");
     assert_eq!(problems, [(link, Kind::NotFound), (paths[3].clone(), Kind::Undecodable)]);
     let output = folder.path().join("m.parquet");
-    scanned.write(&output, "/r").unwrap();
-    assert_eq!(read_earlier(&output).unwrap().index.len(), 21);
+    written(&scanned, &output, "/r");
+    assert_eq!(at(&output).earlier().unwrap().unwrap().index.len(), 21);
 }
 
 /// Local files, of which some cannot be examined for a while, or ever.
@@ -149,7 +183,7 @@ fn a_hiccup_of_any_file_ends_nothing() {
     plant(folder.path(), 300);
     let (mut done, mut last) = (0, None);
     let store: Arc<dyn Store> = Arc::new(Failing { times: 1, ..Failing::default() });
-    let watched = scan_manifest(&store, folder.path(), &ScanOptions::images(), false, None, &mut |at| {
+    let watched = scan_manifest(&store, folder.path(), &ScanOptions::images(), None, None, &mut |at| {
         if let ScanProgress::Examining { done: now, total } = at {
             assert!(now >= done && now <= total);
             (done, last) = (now, Some(total));
@@ -168,7 +202,7 @@ fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));
     let paths = plant(&root, 10);
     let store: Arc<dyn Store> = Arc::new(Local);
-    scanned(&store, &root, false, None).write(&output, root.to_str().unwrap()).unwrap();
+    written(&scanned(&store, &root, false, None), &output, root.to_str().unwrap());
     let away = folder.path().join("away");
     fs::rename(&root, &away).unwrap();
     let open = |root: Option<&Path>| {

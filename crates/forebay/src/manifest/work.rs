@@ -1,13 +1,15 @@
 //! What is asked of each sample for a manifest, by several threads at a time: its size and time, and a look into it.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{Error, Expected, Kind, Result, Retry, SampleId, Stage, stamp_ns};
-use forebay_decode::Decoders;
-use forebay_format::{Content, Facts, FolderIndex, Picture, ScanOptions, content_hash};
+use forebay_format::{Facts, FolderIndex};
 use forebay_store::{Stat, Store};
 
+use super::KeepScan;
+use super::look::{Look, Looked};
 use crate::callers::{Callers, Polled};
 use crate::scan::{GLANCE, ScanProgress, WatchScan, max_threads};
 
@@ -15,6 +17,8 @@ use crate::scan::{GLANCE, ScanProgress, WatchScan, max_threads};
 const CHUNK: u64 = 128;
 /// Storage that does not give so many files is down: that is one problem and not a million.
 const MAX_OF_STORAGE: usize = 100;
+/// Of pictures that have to be in memory whole, and are larger than a piece. Not measured.
+const MAX_WHOLE_BYTES: u64 = 256 << 20;
 
 /// Samples that follow each other.
 #[derive(Clone)]
@@ -121,20 +125,6 @@ fn report(problems: &mut Problems, index: &FolderIndex, sample: u64, error: Erro
     Ok(())
 }
 
-/// A sample to look into.
-#[derive(Clone)]
-struct Look {
-    sample: u64,
-    path: PathBuf,
-    expected: Expected,
-}
-
-impl AsRef<Path> for Look {
-    fn as_ref(&self) -> &Path {
-        &self.path
-    }
-}
-
 /// What looking into samples gave.
 pub(super) struct Read {
     pub(super) files: u64,
@@ -148,6 +138,7 @@ pub(super) fn read(
     index: &Arc<FolderIndex>,
     facts: &mut [Facts],
     known: &Problems,
+    keep: &mut KeepScan<'_>,
     watch: &mut WatchScan<'_>,
 ) -> Result<Read> {
     let is_known = |sample: u64| known.binary_search_by_key(&sample, |(known, _)| known.0).is_ok();
@@ -157,40 +148,84 @@ pub(super) fn read(
     let (threads, reader) = (reads_at_a_time(&**store), Arc::clone(store));
     let retry = Retry::default();
     let mut callers =
-        Callers::new(threads, retry, store.keeps_deadlines(), move |look: &Look| look_into(&*reader, look, retry));
+        Callers::new(threads, retry, store.keeps_deadlines(), move |look: &Look| look.step(&*reader, retry.deadline));
     let mut samples = samples.into_iter();
     let mut read = Read { files: 0, bytes: 0, problems: Vec::new() };
+    let mut queue = Queue::default();
     let mut done = 0;
     loop {
-        while callers.waiting() < 2 * threads
-            && let Some(sample) = samples.next()
-        {
-            let version = &facts[sample as usize].version;
-            let stamp = version.mtime_ns.map(|mtime_ns| stamp_ns(mtime_ns, version.etag.as_deref()));
-            let expected =
-                Expected { size_bytes: version.size_bytes, stamp_ns: stamp, by_etag: version.etag.is_some() };
-            callers.ask(Look { sample, path: index.path(SampleId(sample)), expected });
+        while callers.waiting() < 2 * threads {
+            let begin = |sample: u64| {
+                let version = &facts[sample as usize].version;
+                let stamp = version.mtime_ns.map(|mtime_ns| stamp_ns(mtime_ns, version.etag.as_deref()));
+                let expected =
+                    Expected { size_bytes: version.size_bytes, stamp_ns: stamp, by_etag: version.etag.is_some() };
+                Look::new(sample, index.path(SampleId(sample)), expected)
+            };
+            match queue.next().or_else(|| samples.next().map(begin)) {
+                Some(look) => callers.ask(look),
+                None => break,
+            }
         }
         match callers.poll(GLANCE)? {
             Polled::Done(look, looked) => {
-                done += 1;
+                queue.let_go(&look);
                 match looked {
-                    Ok((content, size_bytes)) => {
-                        facts[look.sample as usize].content = Some(Box::new(content));
-                        read.bytes += size_bytes;
-                        read.files += 1;
+                    Ok((Looked::Further(look), bytes)) => {
+                        read.bytes += bytes;
+                        queue.push(look);
                     }
-                    Err(error) => report(&mut read.problems, index, look.sample, error)?,
+                    Ok((Looked::Done(content), bytes)) => {
+                        facts[look.sample as usize].content = Some(Box::new(content));
+                        (read.files, read.bytes, done) = (read.files + 1, read.bytes + bytes, done + 1);
+                    }
+                    Err(error) => {
+                        report(&mut read.problems, index, look.sample, error)?;
+                        done += 1;
+                    }
                 }
             }
             Polled::Waiting => {}
             Polled::End => return Ok(read),
         }
         watch(ScanProgress::Reading { done, total, bytes: read.bytes });
+        keep(index, facts)?;
     }
 }
 
-/// Files in memory at a time, too. Far away, most of the time of a read is waiting.
+/// Looks that go on. Those that need a whole large file in memory wait until there is room for it: together they take
+/// `MAX_WHOLE_BYTES`, or what a single one needs.
+#[derive(Default)]
+struct Queue {
+    ready: VecDeque<Look>,
+    whole: VecDeque<Look>,
+    whole_bytes: u64,
+}
+
+impl Queue {
+    fn push(&mut self, look: Look) {
+        if look.whole_bytes() > 0 { self.whole.push_back(look) } else { self.ready.push_back(look) }
+    }
+
+    fn next(&mut self) -> Option<Look> {
+        let has_room = |look: &&Look| {
+            self.whole_bytes == 0 || self.whole_bytes.saturating_add(look.whole_bytes()) <= MAX_WHOLE_BYTES
+        };
+        if self.whole.front().filter(has_room).is_none() {
+            return self.ready.pop_front();
+        }
+        let look = self.whole.pop_front()?;
+        self.whole_bytes += look.whole_bytes();
+        Some(look)
+    }
+
+    /// What a step had in memory is free again.
+    fn let_go(&mut self, look: &Look) {
+        self.whole_bytes = self.whole_bytes.saturating_sub(look.whole_bytes());
+    }
+}
+
+/// Each has a piece in memory. Far away, most of the time of a read is waiting.
 fn reads_at_a_time(store: &dyn Store) -> usize {
     const MAX_REMOTE: usize = 32;
     match store.traffic() {
@@ -199,31 +234,10 @@ fn reads_at_a_time(store: &dyn Store) -> usize {
     }
 }
 
-fn look_into(store: &dyn Store, look: &Look, retry: Retry) -> Result<(Content, u64)> {
-    let read =
-        || store.read(&look.path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)));
-    let mut object = read()?;
-    if let Some(what) = look.expected.differs(object.stat.size_bytes, object.stat.mtime_ns) {
-        return Err(Error::new(Kind::Changed, format!("changed while the folder was scanned ({what})")));
-    }
-    let is_image = look.path.file_name().is_some_and(|name| ScanOptions::images().has_extension(name));
-    let mut header = Decoders::default().header(&object.bytes);
-    if header.is_err() && is_image {
-        // A decode error is guilty of nothing until one fresh read agrees.
-        object = read()?;
-        header = Decoders::default().header(&object.bytes);
-    }
-    let picture = match header {
-        Ok(header) => Some(Picture { width: header.width, height: header.height, format: header.format.name().into() }),
-        Err(error) if is_image => return Err(error.at_stage(Stage::Decode)),
-        Err(_) => None,
-    };
-    Ok((Content { xxh3: content_hash(&object.bytes), picture }, object.stat.size_bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_format::ScanOptions;
 
     #[test]
     fn storage_that_is_down_is_one_problem_and_missing_files_are_many() {

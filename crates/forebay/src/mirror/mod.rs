@@ -223,6 +223,11 @@ impl Mirror {
             let config = Config { io_threads: chosen, max_io_threads: chosen, retry, ..Config::default() };
             (store_for(&self.source, &config)?, self.source.clone())
         };
+        // Nothing is made for a source that is not there.
+        let missing = if is_url(&root) { None } else { source.stat(&root).err() };
+        if let Some(error) = missing.filter(|error| error.kind() == Kind::NotFound) {
+            return Err(error.with_hint("is the name of the source right, and is it mounted?"));
+        }
         // Last: it makes the directory.
         let sink = self.sink()?;
         let pace = self.bytes_per_second.map(Pace::new);
