@@ -66,6 +66,8 @@ impl Expected {
             (expected, got) if self.by_etag && expected != 0 && got != 0 => {
                 return (expected != got).then(|| "its etag is another one".to_owned());
             }
+            // Nothing but the etag was known, and there is none now.
+            (_, 0) if self.by_etag && seconds(expected) == 0 => return None,
             // One of the two knows whole seconds only.
             (0, _) | (_, 0) if seconds(expected) == seconds(stamp_ns) => return None,
             _ => {}
@@ -123,5 +125,8 @@ mod tests {
         assert_eq!(remote.differs(1, stamp_ns(7_000_000_000, Some("b"))).unwrap(), "its etag is another one");
         assert_eq!(remote.differs(1, 7_000_000_000), None, "an answer without an etag");
         assert!(remote.differs(1, 9_000_000_000).is_some());
+        let timeless = Expected { stamp_ns: Some(stamp_ns(0, Some("a"))), ..remote };
+        assert_eq!([timeless.differs(1, other), timeless.differs(1, 9_000_000_000)], [None, None]);
+        assert!(timeless.differs(1, stamp_ns(9_000_000_000, Some("b"))).is_some());
     }
 }

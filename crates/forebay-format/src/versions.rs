@@ -32,10 +32,11 @@ impl Versions {
             self.sizes.resize(sample as usize, LARGE);
             self.sizes.push(small.unwrap_or(LARGE));
         }
-        if let Some(mtime_ns) = version.mtime_ns {
+        if version.mtime_ns.is_some() || version.etag.is_some() {
             self.by_etag |= version.etag.is_some();
             self.stamps.resize(sample as usize, UNKNOWN);
-            self.stamps.push(stamp_ns(mtime_ns, version.etag.as_deref()));
+            // Where there is an etag, the time is not looked at.
+            self.stamps.push(stamp_ns(version.mtime_ns.unwrap_or_default(), version.etag.as_deref()));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_core::Retry;
-use forebay_store::MountKind;
+use forebay_store::{MountKind, Store};
 
 /// Settings that depend on where the files lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,14 @@ impl Defaults {
         }
         // A disk that fails rarely does better a second later. The kernel gives up on one after 30 seconds.
         Self { retry: Retry { retries: 3, ..retry }, io_threads: LOCAL, max_io_threads: MAX_LOCAL }
+    }
+}
+
+/// How listing and looking are tried again, before there is a loader with settings.
+pub(crate) fn retry_of(store: &dyn Store) -> Retry {
+    match store.traffic() {
+        Some(_) => Defaults::on(Some(MountKind::Remote), 1).retry,
+        None => Retry::default(),
     }
 }
 

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_core::{Config, Error, Kind, Result, Retry, SampleId, Stage};
+use forebay_core::{Config, Error, Kind, Result, SampleId, Stage};
 use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest};
 use forebay_store::{StorageOptions, Store, is_url};
 
+use crate::defaults::retry_of;
 use crate::scan::{WatchScan, once, scan_with_versions};
 use crate::source::{open_remote, store_for};
 pub use output::Output;
@@ -96,11 +97,9 @@ fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts:
         true => open_remote(path, options)?,
         false => (store_for(path, &Config { io_threads: 1, ..Config::default() })?, path.to_owned()),
     };
-    let retry = Retry::default();
+    let retry = retry_of(&*store);
     let reader = Arc::clone(&store);
-    let object = once(&store, &path, retry, move |path| {
-        reader.read(path, retry.deadline, &mut |size| Ok(Vec::with_capacity(size.min(1 << 32) as usize)))
-    });
+    let object = once(&store, &path, retry, move |path| reader.read(path, retry.deadline, &mut |_| Ok(Vec::new())));
     let object = object.map_err(|error| match error.kind() {
         // What else there is to say of it is about pictures.
         Kind::Undecodable => error.with_hint(

@@ -13,6 +13,7 @@ use forebay_format::{Accept, FolderIndex, Note, Scan, ScanOptions};
 use forebay_store::{Store, machine};
 
 use crate::callers::{Callers, Polled};
+use crate::defaults::retry_of;
 
 /// How far a scan has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 
 /// The classes of a folder: the directories below it, sorted; and what is to be said of other names beside them.
 pub fn find_classes(store: &Arc<dyn Store>, root: &Path) -> Result<(Vec<String>, Vec<Note>)> {
-    let (classes, refused) = classes_of(store, root, Retry::default())?;
+    let (classes, refused) = classes_of(store, root, retry_of(&**store))?;
     Ok((classes, refused.iter().map(|name| Note::refused(root, name)).collect()))
 }
 
@@ -72,7 +73,7 @@ pub fn scan_folder(
     options: &ScanOptions,
     accept: Option<&mut Accept<'_>>,
 ) -> Result<FolderIndex> {
-    scan_with(store, root, options, accept, max_threads(&**store), Retry::default())
+    scan_with(store, root, options, accept, max_threads(&**store), retry_of(&**store))
 }
 
 /// The same, with what listings tell of each sample.
@@ -82,7 +83,7 @@ pub(crate) fn scan_with_versions(
     options: &ScanOptions,
     watch: &mut WatchScan<'_>,
 ) -> Result<(FolderIndex, Vec<Version>)> {
-    let retry = Retry::default();
+    let retry = retry_of(&**store);
     let (classes, refused) = classes_to_scan(store, root, options, retry)?;
     let scan = Scan::new(root, &classes, options, None).refusing(&refused).keeping_versions();
     drive(store, scan, max_threads(&**store), retry, watch)?.finish_with_versions()

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{Error, Expected, Kind, Result, Retry, SampleId, Stage, stamp_ns};
+use forebay_core::{Error, Expected, Kind, Result, SampleId, Stage, stamp_ns};
 use forebay_format::{Facts, FolderIndex};
 use forebay_store::{Stat, Store};
 
 use super::KeepScan;
 use super::look::{Look, Looked};
 use crate::callers::{Callers, Polled};
+use crate::defaults::retry_of;
 use crate::scan::{GLANCE, ScanProgress, WatchScan, max_threads};
 
 /// Files that one thread examines in a row: handing over each takes longer than examining it.
@@ -50,7 +51,7 @@ pub(super) fn examine(
     }
     let (threads, total) = (max_threads(&**store), index.len());
     let (asked, names) = (Arc::clone(store), Arc::clone(index));
-    let mut callers = Callers::new(threads, Retry::default(), store.keeps_deadlines(), move |chunk: &Chunk| {
+    let mut callers = Callers::new(threads, retry_of(&**store), store.keeps_deadlines(), move |chunk: &Chunk| {
         // One that is asked for alone failed before: the callers try it again, with pauses.
         if chunk.count == 1 {
             return asked.stat(&chunk.path).map(|stat| vec![Ok(stat)]);
@@ -146,7 +147,7 @@ pub(super) fn read(
         (0..index.len()).filter(|&sample| facts[sample as usize].content.is_none() && !is_known(sample)).collect();
     let total = samples.len() as u64;
     let (threads, reader) = (reads_at_a_time(&**store), Arc::clone(store));
-    let retry = Retry::default();
+    let retry = retry_of(&**store);
     let mut callers =
         Callers::new(threads, retry, store.keeps_deadlines(), move |look: &Look| look.step(&*reader, retry.deadline));
     let mut samples = samples.into_iter();
