@@ -17,16 +17,17 @@ pub(super) enum Verdict {
     Ask,
 }
 
-/// By size and time. A file system that keeps whole seconds only, and tools that do, leave times without a fraction: then
-/// the second decides.
+/// By size and time. File systems and tools that keep less of a time than there is cut it off: then the rest decides.
 pub(super) fn judge(stat: Stat, held: Held, is_asked: bool) -> Verdict {
-    const SECOND: i64 = 1_000_000_000;
+    /// Of NTFS and CIFS, of tools that count in micro- and milliseconds, of exFAT, of many, and of FAT.
+    const GRAINS_NS: [i64; 6] = [100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000];
     if held.size_bytes != stat.size_bytes {
         return Verdict::Other;
     }
     let is_same = match held.age {
         Age::Of(time) => {
-            time == stat.mtime_ns || time % SECOND == 0 && time.div_euclid(SECOND) == stat.mtime_ns.div_euclid(SECOND)
+            let is_cut = |grain: &i64| time == stat.mtime_ns.div_euclid(*grain) * grain;
+            time == stat.mtime_ns || GRAINS_NS.iter().any(is_cut)
         }
         Age::Since(time) => time >= stat.mtime_ns,
         Age::Unknown if is_asked => false,
@@ -59,6 +60,8 @@ mod tests {
         let of = |size_bytes, time| judge(stat, Held { size_bytes, age: Age::Of(time) }, false);
         assert_eq!(of(5, stat.mtime_ns), Verdict::Same);
         assert_eq!(of(5, 1_700_000_000_000_000_000), Verdict::Same, "whole seconds");
+        assert_eq!(of(5, 1_700_000_000_123_456_700), Verdict::Same, "a tenth of a microsecond");
+        assert_eq!(of(5, 1_700_000_000_123_456_800), Verdict::Other);
         assert_eq!(of(5, 1_700_000_001_000_000_000), Verdict::Other);
         assert_eq!(of(5, stat.mtime_ns + 1), Verdict::Other);
         assert_eq!(of(6, stat.mtime_ns), Verdict::Other);
