@@ -34,7 +34,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def batches(loader: Callable[..., Any], make: Callable[[], Any], arguments: Callable[[], dict[str, Any]], epochs: int = 2) -> Any:
+def batches(
+    loader: Callable[..., Any], make: Callable[[], Any], arguments: Callable[[], dict[str, Any]], epochs: int = 2
+) -> Any:
     """All batches of some epochs, and the random number that the process draws next."""
     seed(11)
     dataset = make()
