@@ -13,7 +13,8 @@ die() { say "not run: $*"; exit 1; }
 python=${1:-}
 [ -n "$python" ] || die "please name the interpreter: make test-freethreaded PYTHON=python3.14t"
 shift
-python=$(command -v "$python") || die "there is no such program"
+named=$python
+python=$(command -v "$named") || die "$named was not found"
 "$python" -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))' ||
     die "$python has a GIL: expected a build with --disable-gil, such as python3.14t"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))' || die "$python is too old: expected 3.14 or later"
@@ -39,7 +40,7 @@ done
 
 # As a library and not by maturin, which refuses 3.13; it is the same build, and its name says for whom it is.
 say "building the extension for $("$python" -VV)"
-PYO3_PYTHON=$(realpath "$venv/bin/python") cargo build --quiet --release --package forebay-python --no-default-features
+PYO3_BUILD_EXTENSION_MODULE=1 PYO3_PYTHON=$PWD/$venv/bin/python cargo build --quiet --release --package forebay-python --no-default-features
 suffix=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 install -m 755 target/release/lib_forebay.so "python/forebay/_forebay$suffix"
 

@@ -251,7 +251,12 @@ class PythonLoader:
                     f"{loader.timeout!r}"
                 )
             return "inline"
-        if self._policy.workers == "threads" or (self._policy.workers == "auto" and is_free_threaded()):
+        if self._policy.workers == "threads":
+            return "threads"
+        # Threads cannot seed what all of them draw from, so that `seed` could not be kept to, and a data pipe has one
+        # iterator at a time.
+        is_bound = self._policy.seed is not None or _torch_data.is_pipe(loader.dataset)
+        if self._policy.workers == "auto" and is_free_threaded() and not is_bound:
             return "threads"
         return "processes"
 

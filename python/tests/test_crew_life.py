@@ -120,6 +120,7 @@ def test_nothing_is_left_when_the_program_ends(ending: str) -> None:
 
 
 def test_a_crew_that_is_dropped_takes_its_workers_along() -> None:
+    gc.collect()  # those of other tests
     before = crews.children()
     job = crews.job(Slow(), output="numpy")
     crew = crews.ProcessCrew()

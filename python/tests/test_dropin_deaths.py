@@ -60,7 +60,7 @@ PROGRAM = """
     planned = [index for batch in order(torch.utils.data.DataLoader, range(count)) for index in batch.tolist()]
     # No worker is exchanged before it is out of memory: that is another test's.
     loader = order(forebay.DataLoader, Deadly(), num_workers=workers, on_error="skip", deadline_seconds=2.5,
-                   max_worker_memory="1TiB")
+                   workers="processes", max_worker_memory="1TiB")
     delivered, killed = [], 0
     for step, (indices, arrays) in enumerate(loader):
         assert (arrays == indices[:, None]).all()

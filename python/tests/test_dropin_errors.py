@@ -56,7 +56,7 @@ def test_an_exception_keeps_its_type_and_says_the_sample(kind: dict[str, Any], e
 
 
 def test_an_exception_of_another_process_is_told_as_torch_tells_it() -> None:
-    loader = fb.DataLoader(datasets.Bad(4, {2: ValueError("this one")}), num_workers=2)
+    loader = fb.DataLoader(datasets.Bad(4, {2: ValueError("this one")}), num_workers=2, workers="processes")
     with pytest.raises(ValueError, match="this one") as raised:
         list(loader)
     assert str(raised.value).startswith("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback")
@@ -225,19 +225,20 @@ class Holder:
 
 def test_what_cannot_be_sent_is_named_with_its_path() -> None:
     with pytest.raises(TypeError, match=r"dataset cannot be sent to a worker: dataset\.held\[1\] → generator") as told:
-        list(fb.DataLoader(Holder([1, (line for line in "abc")]), num_workers=1))
+        list(fb.DataLoader(Holder([1, (line for line in "abc")]), num_workers=1, workers="processes"))
     assert "call it in the worker" in str(told.value)
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"collate_fn cannot be sent to a worker: collate_fn.*lock"):
-        list(fb.DataLoader(range(3), num_workers=1, collate_fn=lambda samples: (lock, samples)))
+        holding = {"collate_fn": lambda samples: (lock, samples), "workers": "processes"}
+        list(fb.DataLoader(range(3), num_workers=1, **holding))  # type: ignore[arg-type]
 
 
 def test_a_sample_that_cannot_be_sent_is_named_with_its_path() -> None:
     dataset = Holder(lambda: open("/dev/null", "wb"))  # noqa: SIM115 — what is wrong with it
     with pytest.raises(TypeError, match=r'sample 0 cannot be sent.*sample\["image"\] → BufferedWriter on /dev/null'):
-        next(iter(fb.DataLoader(dataset, batch_size=None, num_workers=1)))
+        next(iter(fb.DataLoader(dataset, batch_size=None, num_workers=1, workers="processes")))
     with pytest.raises(TypeError, match=r'batch\[1\]\["image"\] → BufferedWriter on /dev/null') as told:
-        next(iter(fb.DataLoader(Bad(dataset), batch_size=2, collate_fn=list, num_workers=1)))
+        next(iter(fb.DataLoader(Bad(dataset), batch_size=2, collate_fn=list, num_workers=1, workers="processes")))
     assert "batch 0, made of the samples" in notes(told.value) + str(told.value)
 
 

@@ -243,6 +243,8 @@ def test_where_python_runs_without_a_gil_threads_are_preferred(
     assert is_free_threaded() is (kind == "threads")
     loader = fb.DataLoader(range(4), num_workers=2)
     assert loader._loader.kind(loader) == kind  # type: ignore[union-attr]
+    seeded = fb.DataLoader(range(4), num_workers=2, seed=1)
+    assert seeded._loader.kind(seeded) == "processes", "threads could not keep to it"  # type: ignore[union-attr]
     asked = fb.DataLoader(range(4), num_workers=2, workers="processes")
     assert asked._loader.kind(asked) == "processes"  # type: ignore[union-attr]
     if kind == "threads":
