@@ -64,7 +64,7 @@ impl Store for Recorder {
 }
 
 fn content() -> Vec<u8> {
-    (0..SIZE).map(|at| (at * at >> 3) as u8).collect()
+    (0..SIZE).map(|at| ((at * at) >> 3) as u8).collect()
 }
 
 fn part(range: &Range<u64>) -> Vec<u8> {
