@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_core::{Error, Result, Stage};
 use forebay_decode::Scratch;
-use forebay_store::{Object, Stat};
+use forebay_store::{Allot, Object, Stat};
 
 use crate::flight::Job;
 use crate::recover::{after_trouble, panicked};
@@ -66,11 +66,15 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: &Job, scratch: &mut Scra
     // The second of two reads does not wait for the first one, as it would in front of a cache.
     let store = if job.is_hedge { store.origin().unwrap_or(store) } else { store };
     let dataset = &*shared.source.dataset;
-    let mut object = store.read_unless(path, job.within, &job.cancel, &mut allot)?;
+    let read = |allot: &mut Allot<'_>| match &job.cancel {
+        Some(cancel) => store.read_unless(path, job.within, cancel, allot),
+        None => store.read(path, job.within, allot),
+    };
+    let mut object = read(&mut allot)?;
     if store.origin().is_some() && check(dataset, job.sample, object.stat).is_err() {
         // A copy of what it once was, perhaps: the manifest may be the newer one.
         store.doubt(path);
-        object = store.read_unless(path, job.within, &job.cancel, &mut allot)?;
+        object = read(&mut allot)?;
     }
     check(dataset, job.sample, object.stat)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.

@@ -19,8 +19,9 @@ pub(crate) struct Job {
     pub(crate) within: Duration,
     /// Another thread has been reading it for too long already.
     pub(crate) is_hedge: bool,
-    /// Raised when another thread has brought it, or it was written off: this one need not come back with it.
-    pub(crate) cancel: Cancel,
+    /// Raised when another thread has brought it, or it was written off: this one need not come back with it. `None`
+    /// where there are no second reads.
+    pub(crate) cancel: Option<Cancel>,
 }
 
 /// A sample being read: by one thread, or by two when it was hedged.
@@ -30,7 +31,7 @@ struct Flight {
     threads: u32,
     is_hedged: bool,
     /// Ends whoever reads it still.
-    cancel: Cancel,
+    cancel: Option<Cancel>,
 }
 
 /// What one thread has in hand.
@@ -84,6 +85,8 @@ pub(crate) struct WrittenOff {
 /// The I/O threads and what they have in hand.
 #[derive(Debug)]
 pub(crate) struct Flights {
+    /// Whether there are second reads: only then is memory spent on ending the first.
+    hedges: bool,
     seats: Vec<Seat>,
     flights: HashMap<u64, Flight>,
     last_ticket: u64,
@@ -94,9 +97,9 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    pub(crate) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize, hedges: bool) -> Self {
         let seats = (0..threads).map(|_| Seat::Idle).collect();
-        Self { seats, flights: HashMap::new(), last_ticket: 0, reading: 0, lost: 0, working: threads }
+        Self { hedges, seats, flights: HashMap::new(), last_ticket: 0, reading: 0, lost: 0, working: threads }
     }
 
     /// Reads in progress, those of lost threads left out.
@@ -136,7 +139,7 @@ impl Flights {
     pub(crate) fn depart(&mut self, seat: usize, item: Item, now: Duration, within: Duration) -> Job {
         self.last_ticket += 1;
         let (ticket, sample, attempt) = (self.last_ticket, item.sample, item.attempts + 1);
-        let cancel = Cancel::default();
+        let cancel = self.hedges.then(Cancel::default);
         self.flights.insert(ticket, Flight { item, threads: 1, is_hedged: false, cancel: cancel.clone() });
         let until = now.saturating_add(within);
         self.begin(
@@ -156,7 +159,7 @@ impl Flights {
         )
     }
 
-    fn begin(&mut self, seat: usize, reading: Reading, cancel: Cancel) -> Job {
+    fn begin(&mut self, seat: usize, reading: Reading, cancel: Option<Cancel>) -> Job {
         self.reading += 1;
         let within = reading.until.saturating_sub(reading.since);
         let job = Job { sample: reading.sample, within, is_hedge: reading.is_hedge, cancel };
@@ -274,7 +277,7 @@ impl Flights {
     /// still does for it is in vain.
     fn take(&mut self, reading: &Reading) -> Option<Item> {
         let flight = self.flights.remove(&reading.ticket)?;
-        flight.cancel.raise();
+        flight.cancel.iter().for_each(Cancel::raise);
         Some(Item { attempts: reading.attempt, ..flight.item })
     }
 
@@ -333,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_does_not_come_back_loses_its_sample_and_retires() {
-        let mut flights = Flights::new(1);
+        let mut flights = Flights::new(1, true);
         flights.depart(0, item(7), Duration::ZERO, SECOND);
         assert!(flights.charge(0, 50));
         assert_eq!((flights.uncharge(0), flights.uncharge(0)), (Some(50), None), "it began anew");
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn waiting_for_memory_does_not_count() {
-        let mut flights = Flights::new(1);
+        let mut flights = Flights::new(1, true);
         flights.depart(0, item(7), Duration::ZERO, SECOND);
         flights.wait_for_memory(0, SECOND / 2);
         assert!(flights.write_off(9 * SECOND).is_empty() && flights.next_deadline().is_none());
@@ -365,17 +368,18 @@ mod tests {
 
     #[test]
     fn of_two_that_read_the_same_the_first_counts() {
-        let mut flights = Flights::new(3);
+        let mut flights = Flights::new(3, true);
         flights.depart(0, item(7), Duration::ZERO, 9 * SECOND);
         assert!(flights.hedge(1, SECOND / 2, SECOND).is_none(), "it is not slow yet");
         assert_eq!(flights.next_hedge(SECOND), Some(SECOND));
         let job = flights.hedge(1, SECOND, SECOND).unwrap();
         assert_eq!((job.sample, job.within, job.is_hedge), (SampleId(7), 8 * SECOND, true));
         assert!(flights.hedge(2, 2 * SECOND, SECOND).is_none(), "two are enough");
-        assert!(!job.cancel.is_raised());
+        let cancel = job.cancel.unwrap();
+        assert!(!cancel.is_raised());
         let second = flights.land(1, true, 2 * SECOND);
         assert!(second.item.is_some() && second.is_hedge);
-        assert!(job.cancel.is_raised(), "the first one is told");
+        assert!(cancel.is_raised(), "the first one is told");
         assert!(!flights.charge(0, 100), "and takes no memory any more");
         let first = flights.land(0, true, 3 * SECOND);
         assert!(first.item.is_none() && !first.was_lost);
@@ -384,7 +388,7 @@ mod tests {
 
     #[test]
     fn one_of_two_that_fails_leaves_it_to_the_other() {
-        let mut flights = Flights::new(2);
+        let mut flights = Flights::new(2, true);
         flights.depart(0, item(7), Duration::ZERO, 9 * SECOND);
         flights.hedge(1, SECOND, SECOND).unwrap();
         assert!(flights.land(0, false, 2 * SECOND).item.is_none());

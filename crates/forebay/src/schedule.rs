@@ -142,7 +142,7 @@ impl Shared {
         feed: Feed,
     ) -> Self {
         let desk = Desk {
-            flights: Flights::new(config.io_threads),
+            flights: Flights::new(config.io_threads, config.hedge.is_some()),
             decoders: vec![None; config.cpu_threads],
             feed,
             stopped: false,
