@@ -21,24 +21,24 @@ pub struct Replacement {
 impl Replacement {
     /// Begins with nothing. The directory has to exist.
     pub fn new(path: &Path) -> Result<Self> {
-        /// Those that died while they wrote, with the number that this process has now: in containers it is the same.
-        const MAX_LEFT_BEHIND: u32 = 100;
-        let mut left_behind = 0;
-        loop {
+        /// Of processes that had the number of this one and were killed: in containers there are few numbers.
+        const MAX_LEFT: u32 = 100;
+        let beside = |attempt: u32| {
             let mut name = OsString::from(".");
             name.push(path.file_name().unwrap_or_default());
-            name.push(format!(".{}-{left_behind}.tmp", std::process::id()));
-            let temporary = path.with_file_name(name);
+            name.push(format!(".{}-{attempt}.tmp", std::process::id()));
+            path.with_file_name(name)
+        };
+        let mut attempt = 0;
+        let (temporary, file) = loop {
+            let temporary = beside(attempt);
             match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => {
-                    return Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && left_behind < MAX_LEFT_BEHIND => {
-                    left_behind += 1;
-                }
+                Ok(file) => break (temporary, file),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < MAX_LEFT => attempt += 1,
                 Err(error) => return Err(failed("created", path, error).at_stage(Stage::Scan)),
             }
-        }
+        };
+        Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) })
     }
 
     /// Puts it in place of what was there. What is lost if the machine stops now is the old content or the new one's
@@ -112,6 +112,18 @@ mod tests {
         whole.write_all(b"new").unwrap();
         assert_eq!(whole.commit().unwrap(), 3);
         assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["a.parquet".to_owned()]));
+    }
+
+    #[test]
+    fn what_a_killed_process_of_this_number_has_left_is_not_in_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        // As if killed: nothing of it is cleaned up.
+        std::mem::forget(Replacement::new(&path).unwrap());
+        let mut next = Replacement::new(&path).unwrap();
+        next.write_all(b"new").unwrap();
+        next.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 
     #[test]
