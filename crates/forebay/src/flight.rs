@@ -174,20 +174,31 @@ impl Flights {
         })
     }
 
-    /// The read that has been going on for longest, of those that may get a second one beside them.
-    fn slowest(&self) -> Option<&Reading> {
-        let is_alone = |reading: &Reading| {
+    /// The reads that may get a second one beside them.
+    fn alone(&self) -> impl Iterator<Item = &Reading> {
+        self.in_hand().map(|(_, reading)| reading).filter(|reading| {
             reading.waiting.is_none() && self.flights.get(&reading.ticket).is_some_and(|flight| !flight.is_hedged)
-        };
-        self.in_hand()
-            .map(|(_, reading)| reading)
-            .filter(|reading| is_alone(reading))
-            .min_by_key(|reading| reading.since)
+        })
+    }
+
+    /// The one of them that has been going on for longest.
+    fn slowest(&self) -> Option<&Reading> {
+        self.alone().min_by_key(|reading| reading.since)
     }
 
     /// When the next read will have taken `patience`.
     pub(crate) fn next_hedge(&self, patience: Duration) -> Option<Duration> {
         self.slowest().map(|reading| reading.since + patience)
+    }
+
+    /// Reads that are the second of two.
+    pub(crate) fn hedging(&self) -> usize {
+        self.seats.iter().filter(|seat| matches!(seat, Seat::Reading(reading) if reading.is_hedge)).count()
+    }
+
+    /// Reads that have taken longer than `patience`, and have no second one beside them.
+    pub(crate) fn due(&self, now: Duration, patience: Duration) -> usize {
+        self.alone().filter(|reading| reading.since + patience <= now).count()
     }
 
     /// A thread starts to read what another one has been reading for longer than `patience`.

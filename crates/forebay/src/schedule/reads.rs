@@ -73,10 +73,11 @@ impl Shared {
         Some(patience)
     }
 
-    /// A second read beside a slow one, by a thread that has nothing else to do.
+    /// A second read beside a slow one, by a thread that has nothing else to do. There may be as many of them as of first
+    /// ones: where all of those hang, it is the second ones that go on.
     fn pick_hedge(&self, desk: &mut Desk, seat: usize, now: Duration) -> Option<Job> {
         let patience = self.patience(desk, now)?;
-        if desk.flights.reading() >= desk.limit.current() {
+        if desk.flights.hedging() >= desk.limit.current() {
             return None;
         }
         let job = desk.flights.hedge(seat, now, patience)?;
@@ -199,7 +200,7 @@ impl Shared {
             let late = if self.keeps_deadlines { Vec::new() } else { desk.flights.write_off(now) };
             // What a lost thread holds stays charged, because it does hold it; but nobody waits for it.
             desk.holding -= late.iter().filter(|late| late.charged.is_some()).count();
-            let missing = desk.limit.current().saturating_sub(desk.flights.working());
+            let missing = self.missing_threads(&mut desk, now);
             if !late.is_empty() || missing > 0 {
                 let seats = (0..missing).map(|_| desk.flights.sit()).collect();
                 let is_too_much = desk.flights.lost() > self.config.max_lost_threads;
@@ -207,6 +208,8 @@ impl Shared {
                 let stuck = stuck.iter().map(|(_, lost)| (lost.sample, now - lost.since)).collect();
                 drop(desk);
                 self.memory.ring_all();
+                // Its place is free, and those that wait for one do not look for themselves.
+                self.fetch_work.ring_all();
                 self.meters.written_off.fetch_add(late.len() as u64, Relaxed);
                 self.meters.lost.fetch_add(late.len() as u64, Relaxed);
                 return Some(Seen { late, seats, stuck });
@@ -217,6 +220,15 @@ impl Shared {
             let wait = next.max(Duration::from_millis(1));
             desk = self.watching.wait_for(desk, wait);
         }
+    }
+
+    /// As many as reads are allowed at a time, and where all of those are busy, some for second reads that are due.
+    fn missing_threads(&self, desk: &mut Desk, now: Duration) -> usize {
+        let (most, working) = (desk.limit.current(), desk.flights.working());
+        let is_busy = desk.flights.reading() >= working;
+        let patience = if is_busy { self.patience(desk, now) } else { None };
+        let due = patience.map_or(0, |patience| desk.flights.due(now, patience));
+        (most + due.min(most)).saturating_sub(working)
     }
 
     /// No thread could be had for a seat: the others go on, if there are any.

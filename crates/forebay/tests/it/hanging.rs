@@ -133,13 +133,13 @@ fn a_read_that_was_overtaken_gives_its_place_back() {
 }
 
 #[test]
-fn a_second_read_waits_for_a_thread_that_has_nothing_else_to_do() {
-    let store = hanging(8, &[0], &Fault::Wait);
+fn second_reads_go_on_where_all_first_ones_hang() {
+    let store = hanging(8, &[0, 3], &Fault::Wait);
     let hedge = Some(Hedge::After(Duration::from_millis(1)));
-    let config = Config { hedge, io_threads: 1, ..impatient(Config::default()) };
+    let config = Config { hedge, io_threads: 1, max_io_threads: 1, ..impatient(Config::default()) };
     let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
     assert_eq!(epoch(&loader).len(), 8);
-    assert_eq!((loader.stats().hedges, loader.stats().written_off), (0, 1));
+    assert!(loader.stats().hedges_won >= 2 && loader.failures().is_empty(), "{:?}", loader.stats());
     store.release();
 }
 
