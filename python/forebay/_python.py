@@ -29,6 +29,7 @@ from forebay.errors import ConfigError, StateMismatchError, StoppedError
 _VERSION = 1
 # How long `close` waits for a thread that begins a pass.
 _CLOSE_SECONDS = 5.0
+_CLOSED = "this iteration was closed, with its loader"
 
 
 def _nothing() -> None:
@@ -115,8 +116,10 @@ class PythonLoader:
                 self._promised, resumed = resumed["next"], None
         promised, self._promised = self._promised, None
         epoch, self.epoch = self.epoch, self.epoch + 1
-        for latest in self._living() if loader.persistent_workers else []:
-            latest.close()  # workers that stay work for one pass at a time
+        if loader.persistent_workers:
+            self._close_passes(
+                "this iteration was closed: persistent_workers work for one at a time, and another began"
+            )
         order = self._order(loader, epoch)
         self._begin_order(loader, order, epoch, finished, resumed)
         setup = self._setup(loader, order, epoch, resumed, finished, promised)
@@ -382,7 +385,9 @@ class PythonLoader:
 
     def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
         self._progress = self._promised = self._unused = None
-        self._end_staying()  # they are in the midst of another pass
+        if self._staying is not None:  # they are in the midst of another pass
+            self._close_passes("this iteration was closed: load_state_dict ended its persistent_workers")
+            self._end_staying()
         if not state_dict:
             self._resumed = None
             return
@@ -499,6 +504,10 @@ class PythonLoader:
             if callable(setter := getattr(part, "set_epoch", None)):
                 setter(epoch)
 
+    def _close_passes(self, why: str | None = None) -> None:
+        for one in self._living():
+            one.close(why)
+
     def _living(self) -> list[Pass]:
         return [one for known in self._passes if (one := known()) is not None]
 
@@ -507,13 +516,11 @@ class PythonLoader:
         self._is_closed = True
         if self._process not in (None, os.getpid()):
             return
-        for one in self._living():
-            one.close()
+        self._close_passes(_CLOSED)
         # A thread that begins a pass at this moment is waited for, but not for ever.
         is_ours = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
-            for one in self._living():
-                one.close()
+            self._close_passes(_CLOSED)
             self._end_staying()
             while (resting := spare.popped(self._resting)) is not None:
                 resting.close()
