@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forebay import _contract, _notice, _order, _torch_data
+from forebay import _contract, _elastic, _notice, _order, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
 from forebay._gil import is_free_threaded
@@ -355,7 +355,8 @@ class PythonLoader:
             told |= {"base_seed": None, "shard_count": loader.num_workers}
         if told["finished"] or self._progress is None:
             told["next"] = self._promise(loader)
-        return {"forebay": _VERSION, **self._identity(loader), **told}
+        divided = {} if self._is_iterable else {"world_size": _elastic.world_size(loader)}
+        return {"forebay": _VERSION, **self._identity(loader), **divided, **told}
 
     def _promise(self, loader: Any) -> dict[str, Any]:
         """Decides what decides the next pass, as torch would when it begins: drawn once, and kept to."""
@@ -379,7 +380,7 @@ class PythonLoader:
         return {"dataset": f"{kind.__module__}.{kind.__qualname__}", "length": length}
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
+        """Goes on where a state was taken, whatever the number of workers and ranks; refuses one of another dataset."""
         with self._lock:
             self._load(loader, state_dict)
 
@@ -407,7 +408,7 @@ class PythonLoader:
         ]
         if other:
             raise StateMismatchError("the state belongs to another dataset: " + "; ".join(other))
-        self._resumed = state
+        self._resumed = _elastic.converted(state, loader, self._is_own_batches)
 
     def length(self, loader: Any) -> int:
         """Batches in a pass; what an iterable dataset says of itself is remembered, and compared with what it does."""

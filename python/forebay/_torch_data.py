@@ -165,6 +165,13 @@ def is_shuffling(sampler: Any) -> bool:
     return (torch := _loaded()) is not None and type(sampler) is torch.utils.data.RandomSampler
 
 
+def is_dividing(sampler: Any) -> bool:
+    """Whether it is torch's own `DistributedSampler`, or the `SequentialSampler` that it is for a single rank."""
+    if (torch := _loaded()) is None:
+        return False
+    return type(sampler) in (torch.utils.data.SequentialSampler, torch.utils.data.distributed.DistributedSampler)
+
+
 def generator(seed: int) -> Any:
     made = load().Generator()
     made.manual_seed(seed)

@@ -364,7 +364,7 @@ def _many(dataset: Any) -> Callable[[Any], Any] | None:
     """Its `__getitems__`; `None` where it does what `dataset[index]` does, one by one, and hides which one failed."""
     below = dataset
     while (subset := _torch.subset_class(below)) is not None and type(below) is subset:
-        below = below.dataset
+        below = below.dataset  # type: ignore[attr-defined]
     if below is not dataset and not callable(getattr(below, "__getitems__", None)):
         return None
     return getattr(dataset, "__getitems__", None) or None
