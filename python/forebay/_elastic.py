@@ -47,7 +47,5 @@ def converted(state: dict[str, Any], loader: Any, is_own_batches: bool) -> dict[
 
 def _is_known(loader: Any, is_own_batches: bool) -> bool:
     """Whether rank r of n takes samples r, r + n, r + 2n … of an order that all of them share."""
-    is_single = loader.batch_sampler is None or is_own_batches
-    return is_single and (
-        type(loader.sampler) is _samplers.SequentialSampler or _torch_data.is_dividing(loader.sampler)
-    )
+    is_plain = type(loader.sampler) is _samplers.SequentialSampler or _torch_data.is_dividing(loader.sampler)
+    return is_own_batches and is_plain

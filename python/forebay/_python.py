@@ -54,7 +54,9 @@ class PythonLoader:
         # batch inside of it.
         self._lock = threading.RLock()
         self._is_iterable = contract.is_iterable
-        self._is_own_order, self._is_own_batches = contract.is_own_order, contract.is_own_batches
+        # What the loader made itself, to be recognized: subclasses put others in its place, and wrap it.
+        self._own_sampler = contract.sampler if contract.is_own_order else None
+        self._own_batches = contract.batch_sampler if contract.is_own_batches else None
         self._policy = policy
         rank = _contract.rank() if policy.place is None else policy.place[0]
         self.books = Books(rank, policy.max_failures, policy.ledger)
@@ -152,13 +154,20 @@ class PythonLoader:
         key = _order.keyed(self._policy.seed, epoch, "order")
         if loader.batch_sampler is None:
             return _order.Order(loader.sampler, None, False, key)
-        if self._is_own_batches:
+        if self._has_own_batches(loader):
             return _order.Order(loader.sampler, loader.batch_size, loader.drop_last, key)
         return _order.Order(loader.batch_sampler, None, False, key)
 
+    def _has_own_batches(self, loader: Any) -> bool:
+        return loader.batch_sampler is None or loader.batch_sampler is self._own_batches
+
+    def _has_own_order(self, loader: Any) -> bool:
+        is_own = self._own_sampler is not None and loader.sampler is self._own_sampler
+        return is_own and self._has_own_batches(loader) and not self._is_iterable
+
     def _begin_order(self, loader: Any, order: Any, epoch: int, finished: Any, resumed: Any) -> None:
-        if self._policy.place is not None and self._is_own_order and not self._is_iterable:
-            loader.sampler.set_epoch(epoch)
+        if self._policy.place is not None and self._own_sampler is not None and not self._is_iterable:
+            self._own_sampler.set_epoch(epoch)
         if finished is not None:
             order.finish(finished["order"])
         if resumed is None:
@@ -324,7 +333,7 @@ class PythonLoader:
         return None
 
     def _replaces_from(self, loader: Any) -> tuple[int, int] | None:
-        if not self._is_own_order or self._is_iterable or self._policy.on_error != "replace":
+        if not self._has_own_order(loader) or self._policy.on_error != "replace":
             return None
         return self._policy.seed or 0, len(loader.dataset)
 
@@ -408,7 +417,7 @@ class PythonLoader:
         ]
         if other:
             raise StateMismatchError("the state belongs to another dataset: " + "; ".join(other))
-        self._resumed = _elastic.converted(state, loader, self._is_own_batches)
+        self._resumed = _elastic.converted(state, loader, self._has_own_batches(loader))
 
     def length(self, loader: Any) -> int:
         """Batches in a pass; what an iterable dataset says of itself is remembered, and compared with what it does."""
@@ -438,7 +447,7 @@ class PythonLoader:
 
     def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
         """The samples of a step, as planned; with what became of them, where they were delivered."""
-        if not self._is_own_order or self._is_iterable:
+        if not self._has_own_order(loader):
             raise ConfigError("explain: expected an order of the loader's own, got a sampler or an iterable dataset")
         begun = self._progress
         wanted = epoch if epoch is not None else (self.epoch if begun is None else begun.epoch)

@@ -197,15 +197,24 @@ class DataLoader:
         """Makes the arguments attributes, as they were checked and completed."""
         shown = vars(given) | {"shuffle": bool(given.shuffle), "with_ids": bool(given.with_ids)} | dict(completed)
         for name in _SHOWN:
-            object.__setattr__(self, name, shown[name])
+            if name in _TORCHS or self.__initialized or not self._is_taken(name):
+                object.__setattr__(self, name, shown[name])
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a subclass has something of its own by a name that torch's loader does not have."""
+        return name in self.__dict__ or hasattr(type(self), name)
 
     def _finish(self, loader: NativeLoader | PythonLoader) -> None:
         object.__setattr__(self, "_loader", loader)
+        self.__initialized = True
         _open.add(weakref.ref(self, _open.discard))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Torch's rule: what the order was made of cannot be changed later."""
-        if name in _FIXED and "_loader" in self.__dict__:
+        """Torch's rule: what the order was made of cannot be changed later. Subclasses that repeat it for ever change it
+        nevertheless, past this method or with `_DataLoader__initialized = False`, and it is followed.
+        """
+        is_fixed = self.__initialized or isinstance(self.__dict__.get("_loader"), NativeLoader)
+        if name in _FIXED and is_fixed:
             raise ConfigError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         if name == "multiprocessing_context" and isinstance(self.__dict__.get("_loader"), PythonLoader):
             value = _contract.check_context(value, self.num_workers)
@@ -213,6 +222,8 @@ class DataLoader:
 
     # Of torch's class, and used by libraries that work with loaders. Torch keeps a pass there whose workers stay.
     _iterator: Any = None
+    # In this class it goes by the same name as in torch's.
+    __initialized = False
 
     @property
     def _auto_collation(self) -> bool:
@@ -228,6 +239,9 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Enters the next epoch, or goes on where a loaded state was taken."""
+        return self._loader.begin(self)
+
+    def _get_iterator(self) -> Iterator[Any]:
         return self._loader.begin(self)
 
     def __len__(self) -> int:
@@ -334,6 +348,8 @@ class DataLoader:
 
 # What the class says that a loader has.
 _SHOWN = [name for name in DataLoader.__annotations__ if not name.startswith("_")]
+# And of it, what torch's loader has, too.
+_TORCHS = frozenset(_SHOWN[: _SHOWN.index("on_error")]) - {"shuffle"}
 
 
 def _close_all() -> None:
