@@ -121,6 +121,9 @@ class Pass(Iterator[Any]):
                 if self._advance() is END:
                     break
 
+    def __getstate__(self) -> object:
+        raise TypeError("an iterator of a DataLoader cannot be pickled: send the loader, and begin a pass there")
+
     def __iter__(self) -> "Pass":
         return self
 
