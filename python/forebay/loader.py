@@ -224,8 +224,8 @@ class DataLoader:
         object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is made anew from the same arguments, in whatever process it is: it has workers, descriptors, epochs and
-        books of its own. What was set since, and attributes of a subclass, are copied.
+        """A copy is made anew from the same arguments, in whatever process it is: it has workers, descriptors, epochs
+        and books of its own. What was set since, and attributes of a subclass, are copied.
         """
         own = {name: value for name, value in self.__dict__.items() if name not in _PRIVATE}
         changed = {name: value for name, value in own.items() if self._made.get(name, _PRIVATE) is not value}

@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -269,3 +270,29 @@ def test_a_pass_that_nobody_asked_for_a_batch_does_not_count(kind: dict[str, Any
     assert taken(other) == second[2:], "the state that was loaded is still there"
     del passed
     assert taken(loader) != second, "a pass that was begun counts"
+
+
+class Slow(data.IterableDataset[int]):
+    """Cannot say where it is, and takes its time for each sample."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(12):
+            time.sleep(self.seconds)
+            yield number
+
+
+@pytest.mark.parametrize(
+    "kind", [THREADS | {"num_workers": 1}, PROCESSES | {"num_workers": 1}], ids=["threads", "processes"]
+)
+def test_what_a_stream_draws_again_has_a_deadline_for_each_sample(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(Slow(0.0), batch_size=2)
+    passed = iter(loader)
+    for _ in range(5):
+        next(passed)
+    again = fb.DataLoader(Slow(0.25), batch_size=2, deadline_seconds=1.5, **kind)
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [[10, 11]]
+    assert again.stats()["crew"]["restarts"] == 0

@@ -91,7 +91,7 @@ class Fetcher:
                 self._stream.draw()
                 self._stream = _Stream(self._dataset, None)
         # Decided once: the attribute may be computed, and `None` switches it off.
-        self._get_many = _many(self._dataset) if job.is_batched and not job.is_iterable else None
+        self._get_many = many(job)
         # Whether it is asked for a whole batch at once. Where samples have random numbers of their own it is asked for
         # one by one, unless it does not give samples, but batches: that is looked at once.
         self._asks_for_all: bool | None = True if job.seed is None else None
@@ -129,7 +129,7 @@ class Fetcher:
     def catch_up(self) -> None:
         """Draws now what was delivered before, where the dataset cannot say where it is."""
         if self._stream is not None:
-            self._stream.catch_up()
+            self._stream.catch_up(self._note)
 
     def is_resumable(self) -> bool:
         """Whether another worker can go on without drawing everything again."""
@@ -280,7 +280,7 @@ class Fetcher:
 
     def _from_stream(self, task: Task, result: Result, stream: "_Stream") -> Any:
         """The next samples of an iterable dataset, or `END`."""
-        stream.catch_up()
+        stream.catch_up(self._note)
         if stream.is_ended:
             return END
         if not self._job.is_batched:
@@ -337,9 +337,10 @@ class _Stream:
         else:
             self._behind, self.is_ended = state["drawn"], False
 
-    def catch_up(self) -> None:
-        """Draws what was delivered before, from a dataset that cannot say where it is."""
+    def catch_up(self, note: Callable[[int], None]) -> None:
+        """Draws what was delivered before, from a dataset that cannot say where it is; each with its deadline."""
         while self._behind:
+            note(0)
             self._behind -= 1
             if self.draw() is END:
                 self._behind, self.is_ended = 0, True
@@ -360,8 +361,13 @@ class _Stream:
         return {"iterator": iterator, "drawn": self.drawn + self._behind, "ended": self.is_ended}
 
 
-def _many(dataset: Any) -> Callable[[Any], Any] | None:
-    """Its `__getitems__`; `None` where it does what `dataset[index]` does, one by one, and hides which one failed."""
+def many(job: Job) -> Callable[[Any], Any] | None:
+    """The dataset's `__getitems__`, where torch would call it. `None` also where it only does what `dataset[index]`
+    does, one by one, and hides which one failed: that of a `Subset` of a dataset without.
+    """
+    if job.is_iterable or not job.is_batched:
+        return None
+    dataset: Any = job.dataset
     below = dataset
     while (subset := _torch.subset_class(below)) is not None and type(below) is subset:
         below = below.dataset  # type: ignore[attr-defined]
