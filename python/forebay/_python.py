@@ -76,8 +76,10 @@ class PythonLoader:
             weakref.finalize(self, spare.leave, crews).atexit = False
         # Those that worked for it, whose counts are still told when a pass is over; last, that of the last pass.
         self._crews: list[Crew] = []
-        # What a state that was taken between two passes says of the next one.
+        # What a state that was taken between two passes says of the next one, and what the generators were seeded with
+        # then, where nothing had been drawn from them; `None` where the state was loaded, which holds in any case.
         self._promised: dict[str, Any] | None = None
+        self._seeds_then: list[int | None] | None = None
         # The pass that was begun last, and what had been said of it before.
         self._unused: tuple[Progress, weakref.ref[Pass], tuple[int, Any, Any]] | None = None
         # Whether the dataset was searched for what is something else in a worker.
@@ -117,6 +119,8 @@ class PythonLoader:
             if "next" in resumed:  # taken before the pass began
                 self._promised, resumed = resumed["next"], None
         promised, self._promised = self._promised, None
+        if promised is not None and self._is_seeded_since(loader):
+            promised = None
         epoch, self.epoch = self.epoch, self.epoch + 1
         if loader.persistent_workers:
             self._close_passes(
@@ -172,6 +176,18 @@ class PythonLoader:
             order.finish(finished["order"])
         if resumed is None:
             order.begin()
+
+    def _seeds(self, loader: Any) -> list[int | None]:
+        if self._policy.output != "torch":
+            return []
+        sampler = loader.sampler if _order.is_shuffling(loader.sampler) else loader
+        return [_torch_data.fresh_seed(part.generator) for part in (loader, sampler)]
+
+    def _is_seeded_since(self, loader: Any) -> bool:
+        """Whether a generator was seeded after the next pass was promised: then that decides, as it does in torch."""
+        if (then := self._seeds_then) is None:
+            return False
+        return any(now not in (None, before) for now, before in zip(self._seeds(loader), then, strict=True))
 
     def _base_seed(self, loader: Any, epoch: int) -> int:
         seed = _order.keyed(self._policy.seed, epoch, "workers")
@@ -378,7 +394,7 @@ class PythonLoader:
                 draw = self._order(loader, self.epoch)
                 draw.decide()
                 order = draw.state()
-            self._promised = {"base_seed": base_seed, "order": order}
+            self._promised, self._seeds_then = {"base_seed": base_seed, "order": order}, self._seeds(loader)
         return self._promised
 
     def _identity(self, loader: Any) -> dict[str, Any]:
@@ -394,7 +410,7 @@ class PythonLoader:
             self._load(loader, state_dict)
 
     def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
-        self._progress = self._promised = self._unused = None
+        self._progress = self._promised = self._unused = self._seeds_then = None
         if self._staying is not None:  # they are in the midst of another pass
             self._close_passes("this iteration was closed: load_state_dict ended its persistent_workers")
             self._end_staying()
@@ -507,9 +523,12 @@ class PythonLoader:
 
     def set_epoch(self, loader: Any, epoch: int) -> None:
         with self._lock:
-            self.epoch = epoch
-            if self._resumed is not None and self._resumed["epoch"] != epoch:
+            # At its end a state is that of the next epoch, too.
+            if (told := self._resumed) is not None and epoch not in (told["epoch"], told["epoch"] + told["finished"]):
                 self._resumed = None
+            if self.epoch != epoch:
+                self._promised = None
+            self.epoch = epoch
         for part in (loader.batch_sampler, loader.sampler):
             if callable(setter := getattr(part, "set_epoch", None)):
                 setter(epoch)

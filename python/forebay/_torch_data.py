@@ -188,6 +188,12 @@ def generator_state(generator: Any) -> str | int:
     return base64.b85encode(zlib.compress(state.numpy().tobytes())).decode()
 
 
+def fresh_seed(generator: Any) -> int | None:
+    """What a generator, by default torch's own, was seeded with, where nothing was drawn from it since."""
+    state = generator_state(load().default_generator if generator is None else generator)
+    return state if isinstance(state, int) else None
+
+
 def set_generator_state(generator: Any, state: str | int) -> None:
     """Puts a generator where `generator_state` found one."""
     if isinstance(state, int):

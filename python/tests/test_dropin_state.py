@@ -1,5 +1,6 @@
 """States of a loader of a Python dataset: taken after any step, gone on with by any number of workers."""
 
+import functools
 import itertools
 import json
 import time
@@ -296,3 +297,44 @@ def test_what_a_stream_draws_again_has_a_deadline_for_each_sample(kind: dict[str
     again.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in again] == [[10, 11]]
     assert again.stats()["crew"]["restarts"] == 0
+
+
+@pytest.mark.parametrize("has_generator", [False, True], ids=["torch's generator", "its own"])
+@pytest.mark.parametrize("kind", [{}, THREADS], ids=["caller", "threads"])
+def test_seeding_each_epoch_counts_however_often_a_state_is_taken(kind: dict[str, Any], has_generator: bool) -> None:
+    def epochs(make: Any, is_checkpointed: bool = False) -> list[Any]:
+        given: list[Any] = []
+        mine = generator(1) if has_generator else torch.default_generator
+        made = make(datasets.Noisy(8), batch_size=4, shuffle=True, generator=mine if has_generator else None)
+        for epoch in range(3):
+            mine.manual_seed(100 + epoch)
+            given.append([batch[0].tolist() for batch in made])
+            if is_checkpointed:
+                made.state_dict()
+        return given
+
+    ours = functools.partial(fb.DataLoader, **kind)
+    expected = epochs(data.DataLoader)
+    assert epochs(ours) == epochs(ours, is_checkpointed=True) == expected
+
+
+@pytest.mark.parametrize("is_generator_its_own", [False, True])
+def test_a_state_of_an_epochs_end_holds_when_the_next_epoch_is_set(is_generator_its_own: bool) -> None:
+    def made() -> Any:
+        own = generator(2) if is_generator_its_own else None
+        return fb.DataLoader(range(12), batch_size=4, shuffle=True, generator=own)
+
+    torch.manual_seed(5)
+    loader = made()
+    list(loader)
+    state = through_json(loader.state_dict())
+    expected = [batch.tolist() for batch in loader]
+    torch.manual_seed(77)
+    torch.rand(1)
+    again = made()
+    again.load_state_dict(state)
+    again.set_epoch(1)
+    assert [batch.tolist() for batch in again] == expected
+    again.load_state_dict(state)
+    again.set_epoch(4)
+    assert again.state_dict()["epoch"] == 4
