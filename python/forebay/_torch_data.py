@@ -165,6 +165,15 @@ def is_shuffling(sampler: Any) -> bool:
     return (torch := _loaded()) is not None and type(sampler) is torch.utils.data.RandomSampler
 
 
+def is_random(sampler: Any) -> bool:
+    """Whether it, or one that it draws from, is one of torch's samplers whose order is another one each time."""
+    if (torch := _loaded()) is None:
+        return False
+    known = torch.utils.data
+    kinds = known.RandomSampler, known.SubsetRandomSampler, known.WeightedRandomSampler
+    return isinstance(sampler, kinds) or isinstance(getattr(sampler, "sampler", None), kinds)
+
+
 def is_dividing(sampler: Any) -> bool:
     """Whether it is torch's own `DistributedSampler`, or the `SequentialSampler` that it is for a single rank."""
     if (torch := _loaded()) is None:

@@ -338,3 +338,32 @@ def test_a_state_of_an_epochs_end_holds_when_the_next_epoch_is_set(is_generator_
     again.load_state_dict(state)
     again.set_epoch(4)
     assert again.state_dict()["epoch"] == 4
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda: {"sampler": data.SubsetRandomSampler(range(12))},
+        lambda: {"sampler": data.WeightedRandomSampler([1.0] * 12, 12)},
+        lambda: {"batch_sampler": data.BatchSampler(data.RandomSampler(range(12)), 2, False)},
+    ],
+    ids=["SubsetRandomSampler", "WeightedRandomSampler", "BatchSampler"],
+)
+def test_a_random_sampler_without_a_state_is_warned_of(order: Callable[[], dict[str, Any]]) -> None:
+    loader = fb.DataLoader(range(12), **order())
+    next(iter(loader))
+    again = fb.DataLoader(range(12), **order())
+    again.load_state_dict(loader.state_dict())
+    with pytest.warns(RuntimeWarning, match="has no state: it begins anew") as warned:
+        list(again)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("error")
+def test_orders_that_are_the_same_again_are_not_warned_of() -> None:
+    for order in ({}, {"shuffle": True}, {"sampler": range(12)}, {"batch_sampler": [[0, 1], [2, 3]]}):
+        loader = fb.DataLoader(range(12), **order)
+        next(iter(loader))
+        again = fb.DataLoader(range(12), **order)
+        again.load_state_dict(loader.state_dict())
+        list(again)
