@@ -201,7 +201,8 @@ class DataLoader:
         shown = vars(given) | {"shuffle": bool(given.shuffle), "with_ids": bool(given.with_ids)} | dict(completed)
         names = [name for name in _SHOWN if name in _TORCHS or self.__initialized or not self._is_taken(name)]
         made = {name: shown[name] for name in names}
-        self.__dict__.update(made, _given=given, _made=made)
+        for name, value in (made | {"_given": given, "_made": made}).items():
+            object.__setattr__(self, name, value)
 
     def _is_taken(self, name: str) -> bool:
         """Whether a subclass has something of its own by a name that torch's loader does not have."""
