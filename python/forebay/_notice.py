@@ -121,3 +121,14 @@ def shared(findings: Sequence[Finding]) -> None:
                 'time; give each its own (threading.local()), guard it with a lock, or pass workers="processes"'
             )
             warnings.warn(said, RuntimeWarning, stacklevel=users_level())
+
+
+def random_order(name: str) -> None:
+    """Says that a state goes on in an order that may be another one than it was taken in."""
+    warnings.warn(
+        f"the sampler ({name}) has no state: it begins anew, and as much as was given is passed over. If its order is "
+        "not the same again, samples repeat and others are left out: seed its generator as it was when that epoch "
+        "began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
+        RuntimeWarning,
+        stacklevel=users_level(),
+    )

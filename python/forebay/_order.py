@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from forebay import _samplers, _torch_data
+from forebay import _notice, _samplers, _torch_data
 from forebay._workers import seeds
 from forebay._workers.fetch import is_stateful
 
@@ -123,6 +123,8 @@ class Draw:
         if "iterator" in state and is_stateful(self._iterator):
             self._iterator.load_state_dict(state["iterator"])  # type: ignore[union-attr]
         if "sampler" not in state and "iterator" not in state:
+            if self.count and _torch_data.is_random(self._source):
+                _notice.random_order(type(self._source).__name__)
             self._iterator = itertools.islice(self._iterator, self.count, None)  # type: ignore[arg-type]
 
     def finish(self, state: dict[str, Any]) -> None:

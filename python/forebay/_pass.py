@@ -85,6 +85,8 @@ class Pass(Iterator[Any]):
         # Of the order and the progress, for moments; taken after `_turn`.
         self._lock = threading.RLock()
         self._crew: Crew | None = setup.crew
+        # What closed it, where it was not its end.
+        self._why = "this iteration was closed"
         self._process = os.getpid()
         # Also when the loop is left and the pass is dropped. Not at exit: then the loader closes everything.
         self._release = weakref.finalize(self, setup.release)
@@ -119,6 +121,9 @@ class Pass(Iterator[Any]):
                 if self._advance() is END:
                     break
 
+    def __getstate__(self) -> object:
+        raise TypeError("an iterator of a DataLoader cannot be pickled: send the loader, and begin a pass there")
+
     def __iter__(self) -> "Pass":
         return self
 
@@ -141,7 +146,7 @@ class Pass(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._crew is None:
-            raise StopIteration
+            raise self._end()
         if self._process != os.getpid():
             raise StoppedError("the pass was begun in another process", hint="begin a pass in each process")
         with self._turn:
@@ -149,7 +154,7 @@ class Pass(Iterator[Any]):
 
     def _next(self) -> Any:
         if self._crew is None:  # since then
-            raise StopIteration
+            raise self._end()
         self._progress.is_begun = True
         began = time.monotonic()
         value = self._advance()
@@ -160,6 +165,10 @@ class Pass(Iterator[Any]):
             raise StopIteration
         self._check_length()
         return self._handed_over(value)
+
+    def _end(self) -> Exception:
+        """Why there is nothing more: a pass that was closed must not look like one that came to its end."""
+        return StopIteration() if self._progress.is_finished else _closed(self._why)
 
     def _handed_over(self, value: Any) -> Any:
         """The batch where the user wants it: pinned, on a device."""
@@ -235,7 +244,7 @@ class Pass(Iterator[Any]):
         """A result of the crew. A long wait is said in between, and ended where the user wants it ended."""
         crew, patience, began = self._crew, self._setup.patience, time.monotonic()
         if crew is None:
-            raise _closed()
+            raise _closed(self._why)
         waited = 0.0
         while (result := self._received(crew, patience.until_told(waited))) is None:
             waited = time.monotonic() - began
@@ -256,7 +265,7 @@ class Pass(Iterator[Any]):
             result = crew.receive(max(0.0, min(left, _SLICE_SECONDS)))
             if result is not None or left <= 0:
                 return result
-        raise _closed()
+        raise _closed(self._why)
 
     def _refill(self) -> None:
         with self._lock:
@@ -353,12 +362,15 @@ class Pass(Iterator[Any]):
             self._progress.finish()
         self.close()
 
-    def close(self) -> None:
+    def close(self, why: str | None = None) -> None:
         """Ends the workers of this pass, unless they are to stay for the next one. Further calls do nothing.
 
+        `why` is what a loop that asks for more is told.
         A thread that waits in `next` leaves it with an error first; one that makes samples there itself is waited for,
         but not for ever.
         """
+        if self._crew is not None and why is not None:
+            self._why = why
         crew, self._crew = self._crew, None
         if crew is None:
             return
@@ -370,8 +382,8 @@ class Pass(Iterator[Any]):
                 self._turn.release()
 
 
-def _closed() -> StoppedError:
-    return StoppedError("this iteration was closed", hint="begin another one, or close it later")
+def _closed(why: str) -> StoppedError:
+    return StoppedError(why, hint="begin another one, or close it later")
 
 
 def in_words(crew: Crew) -> str:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forebay import _contract, _notice, _order, _torch_data
+from forebay import _contract, _elastic, _notice, _order, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
 from forebay._gil import is_free_threaded
@@ -29,6 +29,7 @@ from forebay.errors import ConfigError, StateMismatchError, StoppedError
 _VERSION = 1
 # How long `close` waits for a thread that begins a pass.
 _CLOSE_SECONDS = 5.0
+_CLOSED = "this iteration was closed, with its loader"
 
 
 def _nothing() -> None:
@@ -53,7 +54,9 @@ class PythonLoader:
         # batch inside of it.
         self._lock = threading.RLock()
         self._is_iterable = contract.is_iterable
-        self._is_own_order, self._is_own_batches = contract.is_own_order, contract.is_own_batches
+        # What the loader made itself, to be recognized: subclasses put others in its place, and wrap it.
+        self._own_sampler = contract.sampler if contract.is_own_order else None
+        self._own_batches = contract.batch_sampler if contract.is_own_batches else None
         self._policy = policy
         rank = _contract.rank() if policy.place is None else policy.place[0]
         self.books = Books(rank, policy.max_failures, policy.ledger)
@@ -73,8 +76,10 @@ class PythonLoader:
             weakref.finalize(self, spare.leave, crews).atexit = False
         # Those that worked for it, whose counts are still told when a pass is over; last, that of the last pass.
         self._crews: list[Crew] = []
-        # What a state that was taken between two passes says of the next one.
+        # What a state that was taken between two passes says of the next one, and what the generators were seeded with
+        # then, where nothing had been drawn from them; `None` where the state was loaded, which holds in any case.
         self._promised: dict[str, Any] | None = None
+        self._seeds_then: list[int | None] | None = None
         # The pass that was begun last, and what had been said of it before.
         self._unused: tuple[Progress, weakref.ref[Pass], tuple[int, Any, Any]] | None = None
         # Whether the dataset was searched for what is something else in a worker.
@@ -114,9 +119,13 @@ class PythonLoader:
             if "next" in resumed:  # taken before the pass began
                 self._promised, resumed = resumed["next"], None
         promised, self._promised = self._promised, None
+        if promised is not None and self._is_seeded_since(loader):
+            promised = None
         epoch, self.epoch = self.epoch, self.epoch + 1
-        for latest in self._living() if loader.persistent_workers else []:
-            latest.close()  # workers that stay work for one pass at a time
+        if loader.persistent_workers:
+            self._close_passes(
+                "this iteration was closed: persistent_workers work for one at a time, and another began"
+            )
         order = self._order(loader, epoch)
         self._begin_order(loader, order, epoch, finished, resumed)
         setup = self._setup(loader, order, epoch, resumed, finished, promised)
@@ -149,17 +158,36 @@ class PythonLoader:
         key = _order.keyed(self._policy.seed, epoch, "order")
         if loader.batch_sampler is None:
             return _order.Order(loader.sampler, None, False, key)
-        if self._is_own_batches:
+        if self._has_own_batches(loader):
             return _order.Order(loader.sampler, loader.batch_size, loader.drop_last, key)
         return _order.Order(loader.batch_sampler, None, False, key)
 
+    def _has_own_batches(self, loader: Any) -> bool:
+        return loader.batch_sampler is None or loader.batch_sampler is self._own_batches
+
+    def _has_own_order(self, loader: Any) -> bool:
+        is_own = self._own_sampler is not None and loader.sampler is self._own_sampler
+        return is_own and self._has_own_batches(loader) and not self._is_iterable
+
     def _begin_order(self, loader: Any, order: Any, epoch: int, finished: Any, resumed: Any) -> None:
-        if self._policy.place is not None and self._is_own_order and not self._is_iterable:
-            loader.sampler.set_epoch(epoch)
+        if self._policy.place is not None and self._own_sampler is not None and not self._is_iterable:
+            self._own_sampler.set_epoch(epoch)
         if finished is not None:
             order.finish(finished["order"])
         if resumed is None:
             order.begin()
+
+    def _seeds(self, loader: Any) -> list[int | None]:
+        if self._policy.output != "torch":
+            return []
+        sampler = loader.sampler if _order.is_shuffling(loader.sampler) else loader
+        return [_torch_data.fresh_seed(part.generator) for part in (loader, sampler)]
+
+    def _is_seeded_since(self, loader: Any) -> bool:
+        """Whether a generator was seeded after the next pass was promised: then that decides, as it does in torch."""
+        if (then := self._seeds_then) is None:
+            return False
+        return any(now not in (None, before) for now, before in zip(self._seeds(loader), then, strict=True))
 
     def _base_seed(self, loader: Any, epoch: int) -> int:
         seed = _order.keyed(self._policy.seed, epoch, "workers")
@@ -326,7 +354,7 @@ class PythonLoader:
         return None
 
     def _replaces_from(self, loader: Any) -> tuple[int, int] | None:
-        if not self._is_own_order or self._is_iterable or self._policy.on_error != "replace":
+        if not self._has_own_order(loader) or self._policy.on_error != "replace":
             return None
         return self._policy.seed or 0, len(loader.dataset)
 
@@ -357,7 +385,8 @@ class PythonLoader:
             told |= {"base_seed": None, "shard_count": loader.num_workers}
         if told["finished"] or self._progress is None:
             told["next"] = self._promise(loader)
-        return {"forebay": _VERSION, **self._identity(loader), **told}
+        divided = {} if self._is_iterable else {"world_size": _elastic.world_size(loader)}
+        return {"forebay": _VERSION, **self._identity(loader), **divided, **told}
 
     def _promise(self, loader: Any) -> dict[str, Any]:
         """Decides what decides the next pass, as torch would when it begins: drawn once, and kept to."""
@@ -370,7 +399,7 @@ class PythonLoader:
                 draw = self._order(loader, self.epoch)
                 draw.decide()
                 order = draw.state()
-            self._promised = {"base_seed": base_seed, "order": order}
+            self._promised, self._seeds_then = {"base_seed": base_seed, "order": order}, self._seeds(loader)
         return self._promised
 
     def _identity(self, loader: Any) -> dict[str, Any]:
@@ -381,13 +410,15 @@ class PythonLoader:
         return {"dataset": f"{kind.__module__}.{kind.__qualname__}", "length": length}
 
     def load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where a state was taken, whatever the number of workers; refuses one of another dataset."""
+        """Goes on where a state was taken, whatever the number of workers and ranks; refuses one of another dataset."""
         with self._lock:
             self._load(loader, state_dict)
 
     def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
-        self._progress = self._promised = self._unused = None
-        self._end_staying()  # they are in the midst of another pass
+        self._progress = self._promised = self._unused = self._seeds_then = None
+        if self._staying is not None:  # they are in the midst of another pass
+            self._close_passes("this iteration was closed: load_state_dict ended its persistent_workers")
+            self._end_staying()
         if not state_dict:
             self._resumed = None
             return
@@ -407,7 +438,7 @@ class PythonLoader:
         ]
         if other:
             raise StateMismatchError("the state belongs to another dataset: " + "; ".join(other))
-        self._resumed = state
+        self._resumed = _elastic.converted(state, loader, self._has_own_batches(loader))
 
     def length(self, loader: Any) -> int:
         """Batches in a pass; what an iterable dataset says of itself is remembered, and compared with what it does."""
@@ -437,7 +468,7 @@ class PythonLoader:
 
     def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
         """The samples of a step, as planned; with what became of them, where they were delivered."""
-        if not self._is_own_order or self._is_iterable:
+        if not self._has_own_order(loader):
             raise ConfigError("explain: expected an order of the loader's own, got a sampler or an iterable dataset")
         begun = self._progress
         wanted = epoch if epoch is not None else (self.epoch if begun is None else begun.epoch)
@@ -497,12 +528,19 @@ class PythonLoader:
 
     def set_epoch(self, loader: Any, epoch: int) -> None:
         with self._lock:
-            self.epoch = epoch
-            if self._resumed is not None and self._resumed["epoch"] != epoch:
+            # At its end a state is that of the next epoch, too.
+            if (told := self._resumed) is not None and epoch not in (told["epoch"], told["epoch"] + told["finished"]):
                 self._resumed = None
+            if self.epoch != epoch:
+                self._promised = None
+            self.epoch = epoch
         for part in (loader.batch_sampler, loader.sampler):
             if callable(setter := getattr(part, "set_epoch", None)):
                 setter(epoch)
+
+    def _close_passes(self, why: str | None = None) -> None:
+        for one in self._living():
+            one.close(why)
 
     def _living(self) -> list[Pass]:
         return [one for known in self._passes if (one := known()) is not None]
@@ -512,13 +550,11 @@ class PythonLoader:
         self._is_closed = True
         if self._process not in (None, os.getpid()):
             return
-        for one in self._living():
-            one.close()
+        self._close_passes(_CLOSED)
         # A thread that begins a pass at this moment is waited for, but not for ever.
         is_ours = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
-            for one in self._living():
-                one.close()
+            self._close_passes(_CLOSED)
             self._end_staying()
             while (resting := spare.popped(self._resting)) is not None:
                 resting.close()

@@ -165,6 +165,22 @@ def is_shuffling(sampler: Any) -> bool:
     return (torch := _loaded()) is not None and type(sampler) is torch.utils.data.RandomSampler
 
 
+def is_random(sampler: Any) -> bool:
+    """Whether it, or one that it draws from, is one of torch's samplers whose order is another one each time."""
+    if (torch := _loaded()) is None:
+        return False
+    known = torch.utils.data
+    kinds = known.RandomSampler, known.SubsetRandomSampler, known.WeightedRandomSampler
+    return isinstance(sampler, kinds) or isinstance(getattr(sampler, "sampler", None), kinds)
+
+
+def is_dividing(sampler: Any) -> bool:
+    """Whether it is torch's own `DistributedSampler`, or the `SequentialSampler` that it is for a single rank."""
+    if (torch := _loaded()) is None:
+        return False
+    return type(sampler) in (torch.utils.data.SequentialSampler, torch.utils.data.distributed.DistributedSampler)
+
+
 def generator(seed: int) -> Any:
     made = load().Generator()
     made.manual_seed(seed)
@@ -179,6 +195,12 @@ def generator_state(generator: Any) -> str | int:
     if torch.equal(fresh.get_state(), state):
         return int(generator.initial_seed())
     return base64.b85encode(zlib.compress(state.numpy().tobytes())).decode()
+
+
+def fresh_seed(generator: Any) -> int | None:
+    """What a generator, by default torch's own, was seeded with, where nothing was drawn from it since."""
+    state = generator_state(load().default_generator if generator is None else generator)
+    return state if isinstance(state, int) else None
 
 
 def set_generator_state(generator: Any, state: str | int) -> None:

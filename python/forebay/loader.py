@@ -124,6 +124,9 @@ class DataLoader:
     decode: str
     snapshot_every_n_steps: int | None
     _loader: NativeLoader | PythonLoader
+    # The arguments as they were given, and as they were shown.
+    _given: Settings
+    _made: dict[str, Any]
 
     def __init__(
         self,
@@ -196,23 +199,47 @@ class DataLoader:
     def _show(self, given: Settings, completed: Mapping[str, Any]) -> None:
         """Makes the arguments attributes, as they were checked and completed."""
         shown = vars(given) | {"shuffle": bool(given.shuffle), "with_ids": bool(given.with_ids)} | dict(completed)
-        for name in _SHOWN:
-            object.__setattr__(self, name, shown[name])
+        names = [name for name in _SHOWN if name in _TORCHS or self.__initialized or not self._is_taken(name)]
+        made = {name: shown[name] for name in names}
+        for name, value in (made | {"_given": given, "_made": made}).items():
+            object.__setattr__(self, name, value)
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a subclass has something of its own by a name that torch's loader does not have."""
+        return name in self.__dict__ or hasattr(type(self), name)
 
     def _finish(self, loader: NativeLoader | PythonLoader) -> None:
         object.__setattr__(self, "_loader", loader)
+        self.__initialized = True
         _open.add(weakref.ref(self, _open.discard))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Torch's rule: what the order was made of cannot be changed later."""
-        if name in _FIXED and "_loader" in self.__dict__:
+        """Torch's rule: what the order was made of cannot be changed later. Subclasses that repeat it for ever do so
+        nevertheless, past this method or with `_DataLoader__initialized = False`, and it is followed.
+        """
+        is_fixed = self.__initialized or isinstance(self.__dict__.get("_loader"), NativeLoader)
+        if name in _FIXED and is_fixed:
             raise ConfigError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         if name == "multiprocessing_context" and isinstance(self.__dict__.get("_loader"), PythonLoader):
             value = _contract.check_context(value, self.num_workers)
         object.__setattr__(self, name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is made anew from the same arguments, in whatever process it is: it has workers, descriptors, epochs
+        and books of its own. What was set since, and attributes of a subclass, are copied.
+        """
+        own = {name: value for name, value in self.__dict__.items() if name not in _PRIVATE}
+        changed = {name: value for name, value in own.items() if self._made.get(name, _PRIVATE) is not value}
+        return {"given": vars(self._given), "changed": changed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        DataLoader.__init__(self, **state["given"])
+        self.__dict__.update(state["changed"])
+
     # Of torch's class, and used by libraries that work with loaders. Torch keeps a pass there whose workers stay.
     _iterator: Any = None
+    # In this class it goes by the same name as in torch's.
+    __initialized = False
 
     @property
     def _auto_collation(self) -> bool:
@@ -228,6 +255,9 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Enters the next epoch, or goes on where a loaded state was taken."""
+        return self._loader.begin(self)
+
+    def _get_iterator(self) -> Iterator[Any]:
         return self._loader.begin(self)
 
     def __len__(self) -> int:
@@ -334,6 +364,10 @@ class DataLoader:
 
 # What the class says that a loader has.
 _SHOWN = [name for name in DataLoader.__annotations__ if not name.startswith("_")]
+# What a copy has of its own.
+_PRIVATE = frozenset(("_loader", "_given", "_made", "_DataLoader__initialized"))
+# Of what is shown, what torch's loader has, too.
+_TORCHS = frozenset(_SHOWN[: _SHOWN.index("on_error")]) - {"shuffle"}
 
 
 def _close_all() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from PIL import ImageFile
 from torch.utils import data
 
 import forebay as fb
@@ -306,3 +307,26 @@ def test_data_pipes_are_shuffled_and_divided_as_by_torch(num_workers: int, stay:
 
     more = {"num_workers": num_workers, "persistent_workers": stay}
     same_batches(pipe, lambda: {"batch_size": 4, "shuffle": True, **more})
+
+
+class Truncated:
+    """Tells a setting of a module."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> bool:
+        return ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def load_truncated(worker: int) -> None:
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+
+
+def test_settings_of_modules_reach_workers_by_worker_init_fn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    made = [
+        fb.DataLoader(Truncated(), num_workers=1, workers="processes", worker_init_fn=init)
+        for init in (None, load_truncated)
+    ]
+    assert [next(iter(loader)).tolist() for loader in made] == [[False], [True]]

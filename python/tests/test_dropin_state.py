@@ -1,8 +1,10 @@
 """States of a loader of a Python dataset: taken after any step, gone on with by any number of workers."""
 
+import functools
 import itertools
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -269,3 +271,99 @@ def test_a_pass_that_nobody_asked_for_a_batch_does_not_count(kind: dict[str, Any
     assert taken(other) == second[2:], "the state that was loaded is still there"
     del passed
     assert taken(loader) != second, "a pass that was begun counts"
+
+
+class Slow(data.IterableDataset[int]):
+    """Cannot say where it is, and takes its time for each sample."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(12):
+            time.sleep(self.seconds)
+            yield number
+
+
+@pytest.mark.parametrize(
+    "kind", [THREADS | {"num_workers": 1}, PROCESSES | {"num_workers": 1}], ids=["threads", "processes"]
+)
+def test_what_a_stream_draws_again_has_a_deadline_for_each_sample(kind: dict[str, Any]) -> None:
+    loader = fb.DataLoader(Slow(0.0), batch_size=2)
+    passed = iter(loader)
+    for _ in range(5):
+        next(passed)
+    again = fb.DataLoader(Slow(0.25), batch_size=2, deadline_seconds=1.5, **kind)
+    again.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in again] == [[10, 11]]
+    assert again.stats()["crew"]["restarts"] == 0
+
+
+@pytest.mark.parametrize("has_generator", [False, True], ids=["torch's generator", "its own"])
+@pytest.mark.parametrize("kind", [{}, THREADS], ids=["caller", "threads"])
+def test_seeding_each_epoch_counts_however_often_a_state_is_taken(kind: dict[str, Any], has_generator: bool) -> None:
+    def epochs(make: Any, is_checkpointed: bool = False) -> list[Any]:
+        given: list[Any] = []
+        mine = generator(1) if has_generator else torch.default_generator
+        made = make(datasets.Noisy(8), batch_size=4, shuffle=True, generator=mine if has_generator else None)
+        for epoch in range(3):
+            mine.manual_seed(100 + epoch)
+            given.append([batch[0].tolist() for batch in made])
+            if is_checkpointed:
+                made.state_dict()
+        return given
+
+    ours = functools.partial(fb.DataLoader, **kind)
+    expected = epochs(data.DataLoader)
+    assert epochs(ours) == epochs(ours, is_checkpointed=True) == expected
+
+
+@pytest.mark.parametrize("is_generator_its_own", [False, True])
+def test_a_state_of_an_epochs_end_holds_when_the_next_epoch_is_set(is_generator_its_own: bool) -> None:
+    def made() -> Any:
+        own = generator(2) if is_generator_its_own else None
+        return fb.DataLoader(range(12), batch_size=4, shuffle=True, generator=own)
+
+    torch.manual_seed(5)
+    loader = made()
+    list(loader)
+    state = through_json(loader.state_dict())
+    expected = [batch.tolist() for batch in loader]
+    torch.manual_seed(77)
+    torch.rand(1)
+    again = made()
+    again.load_state_dict(state)
+    again.set_epoch(1)
+    assert [batch.tolist() for batch in again] == expected
+    again.load_state_dict(state)
+    again.set_epoch(4)
+    assert again.state_dict()["epoch"] == 4
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda: {"sampler": data.SubsetRandomSampler(range(12))},
+        lambda: {"sampler": data.WeightedRandomSampler([1.0] * 12, 12)},
+        lambda: {"batch_sampler": data.BatchSampler(data.RandomSampler(range(12)), 2, False)},
+    ],
+    ids=["SubsetRandomSampler", "WeightedRandomSampler", "BatchSampler"],
+)
+def test_a_random_sampler_without_a_state_is_warned_of(order: Callable[[], dict[str, Any]]) -> None:
+    loader = fb.DataLoader(range(12), **order())
+    next(iter(loader))
+    again = fb.DataLoader(range(12), **order())
+    again.load_state_dict(loader.state_dict())
+    with pytest.warns(RuntimeWarning, match="has no state: it begins anew") as warned:
+        list(again)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("error")
+def test_orders_that_are_the_same_again_are_not_warned_of() -> None:
+    for order in ({}, {"shuffle": True}, {"sampler": range(12)}, {"batch_sampler": [[0, 1], [2, 3]]}):
+        loader = fb.DataLoader(range(12), **order)
+        next(iter(loader))
+        again = fb.DataLoader(range(12), **order)
+        again.load_state_dict(loader.state_dict())
+        list(again)

@@ -242,7 +242,8 @@ def test_closed_by_another_thread_a_waiting_one_leaves_with_an_error(kind: str) 
     waiting.join(10)
     assert not waiting.is_alive()
     assert isinstance(seen[0], fb.errors.StoppedError) and "closed" in str(seen[0])
-    assert next(shared, None) is None
+    with pytest.raises(fb.errors.StoppedError, match="closed"):
+        next(shared)
     assert crews.wait_until(lambda: workers() <= before)
 
 
@@ -251,7 +252,15 @@ def test_closed_by_another_thread_a_loop_without_workers_finishes_its_batch_firs
     loader = fb.DataLoader(Stuck(), batch_size=2)
     shared = iter(loader)
     got: list[Any] = []
-    looping = threading.Thread(target=lambda: got.extend(batch.tolist() for batch in shared), daemon=True)
+    ended: list[str] = []
+
+    def loop() -> None:
+        try:
+            got.extend(batch.tolist() for batch in shared)
+        except fb.errors.StoppedError as error:
+            ended.append(str(error))
+
+    looping = threading.Thread(target=loop, daemon=True)
     looping.start()
     assert crews.wait_until(lambda: any(item["index"] == 6 for item in loader.in_flight()))
     closing = threading.Thread(target=loader.close, daemon=True)
@@ -261,6 +270,7 @@ def test_closed_by_another_thread_a_loop_without_workers_finishes_its_batch_firs
     looping.join(10)
     assert not closing.is_alive() and not looping.is_alive()
     assert got == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert len(ended) == 1 and "closed" in ended[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forebay import _torch_data
+from forebay import _torch, _torch_data
 from forebay._workers import blame, collate, seeds
 from forebay._workers.job import END, Incident, Job, Raised, Result, Task
 
@@ -91,7 +91,10 @@ class Fetcher:
                 self._stream.draw()
                 self._stream = _Stream(self._dataset, None)
         # Decided once: the attribute may be computed, and `None` switches it off.
-        self._get_many = None if job.is_iterable else getattr(self._dataset, "__getitems__", None) or None
+        self._get_many = many(job)
+        # Whether it is asked for a whole batch at once. Where samples have random numbers of their own it is asked for
+        # one by one, unless it does not give samples, but batches: that is looked at once.
+        self._asks_for_all: bool | None = True if job.seed is None else None
 
     def fetch(self, task: Task) -> Result:
         """The result of a task. Only what is no `Exception`, such as an interrupt, goes through."""
@@ -126,7 +129,7 @@ class Fetcher:
     def catch_up(self) -> None:
         """Draws now what was delivered before, where the dataset cannot say where it is."""
         if self._stream is not None:
-            self._stream.catch_up()
+            self._stream.catch_up(self._note)
 
     def is_resumable(self) -> bool:
         """Whether another worker can go on without drawing everything again."""
@@ -168,13 +171,13 @@ class Fetcher:
             raise
 
     def _batch(self, task: Task, result: Result) -> Any:
-        if self._get_many is not None and not task.excluded:
+        if self._get_many is not None and not task.excluded and self._is_asked_for_all(task):
             self._note(0)
             self._seed(task, task.indices[0] if len(task.indices) else None)
             try:
                 return self._get_many(task.indices)
             except Exception as error:
-                if self._job.on_error == "raise":
+                if self._job.on_error == "raise" and not blame.is_transient(error):
                     error.add_note(_of_batch(task, "__getitems__ with"))
                     raise
                 # One of them is bad, and only asking for each by itself says which.
@@ -198,6 +201,16 @@ class Fetcher:
         if len(result.incidents):
             result.delivered = delivered
         return samples
+
+    def _is_asked_for_all(self, task: Task) -> bool:
+        if self._asks_for_all is None and len(task.indices):
+            self._note(0)
+            try:
+                given = self._get_many([task.indices[0]])  # type: ignore[misc]
+            except Exception:
+                return False  # met again, and told, when the sample is asked for
+            self._asks_for_all = not (isinstance(given, (list, tuple)) and len(given) == 1)
+        return bool(self._asks_for_all)
 
     def _single(self, task: Task, result: Result) -> Any:
         """The one sample of a task that is no batch; `END` where it is skipped."""
@@ -267,7 +280,7 @@ class Fetcher:
 
     def _from_stream(self, task: Task, result: Result, stream: "_Stream") -> Any:
         """The next samples of an iterable dataset, or `END`."""
-        stream.catch_up()
+        stream.catch_up(self._note)
         if stream.is_ended:
             return END
         if not self._job.is_batched:
@@ -324,9 +337,10 @@ class _Stream:
         else:
             self._behind, self.is_ended = state["drawn"], False
 
-    def catch_up(self) -> None:
-        """Draws what was delivered before, from a dataset that cannot say where it is."""
+    def catch_up(self, note: Callable[[int], None]) -> None:
+        """Draws what was delivered before, from a dataset that cannot say where it is; each with its deadline."""
         while self._behind:
+            note(0)
             self._behind -= 1
             if self.draw() is END:
                 self._behind, self.is_ended = 0, True
@@ -345,6 +359,21 @@ class _Stream:
     def state(self) -> dict[str, Any]:
         iterator = self.iterator.state_dict() if is_stateful(self.iterator) else None
         return {"iterator": iterator, "drawn": self.drawn + self._behind, "ended": self.is_ended}
+
+
+def many(job: Job) -> Callable[[Any], Any] | None:
+    """The dataset's `__getitems__`, where torch would call it. `None` also where it only does what `dataset[index]`
+    does, one by one, and hides which one failed: that of a `Subset` of a dataset without.
+    """
+    if job.is_iterable or not job.is_batched:
+        return None
+    dataset: Any = job.dataset
+    below = dataset
+    while (subset := _torch.subset_class(below)) is not None and type(below) is subset:
+        below = below.dataset  # type: ignore[attr-defined]
+    if below is not dataset and not callable(getattr(below, "__getitems__", None)):
+        return None
+    return getattr(dataset, "__getitems__", None) or None
 
 
 def is_stateful(value: Any) -> bool:
