@@ -1,8 +1,10 @@
 """Datasets that leak: the worker is exchanged before it is too large, nothing is lost, and the growth is reported."""
 
+import multiprocessing
 import os
 import random
 import resource
+import signal
 import time
 import warnings
 from pathlib import Path
@@ -142,6 +144,33 @@ def test_a_worker_that_grows_within_a_batch_is_exchanged_within_it() -> None:
     assert stats["recycled"] >= 3 and stats["restarts"] == 0
     # Two whole batches would be 512 MiB more.
     assert max(crews.flat(batch[2] for batch in made)) < base + 400
+
+
+def wait_for_nothing() -> None:
+    nursery._prctl(nursery._PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pause()
+
+
+class Attended(Swelling):
+    """Has a process of its own beside it, which does not end before the worker does."""
+
+    def __getitem__(self, index: int) -> Any:
+        if not self._kept:
+            multiprocessing.get_context("fork").Process(target=wait_for_nothing).start()
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_cannot_leave_is_ended() -> None:
+    """Python waits at exit for processes that were started with `multiprocessing`."""
+    calm, job = (crews.job(Attended(lost), output="numpy", shard_count=1) for lost in (0, 16 << 20))
+    with crews.crew(calm) as crew:
+        (only,) = crews.values(crews.results(crew, crews.tasks(calm, 4, 4)))
+    with crews.crew(job, max_worker_memory=max(only[2].tolist()) + 100 << 20) as crew, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = crews.values(crews.results(crew, crews.tasks(job, 16, 4)))
+        stats = crew.stats()
+    assert crews.flat(batch[0] for batch in made) == list(range(16))
+    assert stats["recycled"] >= 2 and stats["restarts"] == 0
 
 
 def test_a_limit_below_what_a_fresh_worker_needs_is_no_endless_loop() -> None:

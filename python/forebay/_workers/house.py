@@ -38,6 +38,7 @@ class Hired:
     recycling: str | None = None
     # What it had in hand when it was first past its deadline, and when that was.
     suspect: tuple[tuple[int, ...], float, int] | None = None
+    # When it was killed, or will be.
     killed: float | None = None
     verdict: Death | None = None
 

@@ -22,7 +22,7 @@ from typing import Any
 from forebay._workers import blocks, parcel, wire
 
 # From the loader.
-JOB, SPAWN, KILL = range(3)
+JOB, SPAWN, KILL, LEAVE = range(4)
 # To the loader.
 DIED, TROUBLE = range(2)
 
@@ -31,6 +31,9 @@ _CHUNK_BYTES = 4096
 # How long workers may take to leave by themselves once the loader has closed its ends.
 _GRACE_SECONDS = 0.1
 _REAP_SECONDS = 1.0
+# How long one worker may take that leaves while others go on: at exit Python joins processes that the dataset started,
+# which need not ever end.
+LEAVE_SECONDS = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 # A worker puts its own in its place, which says where it was called.
 _exit = os._exit
@@ -80,6 +83,8 @@ class Nursery:
         self._poll = select.poll()
         self._children: dict[int, _Child] = {}
         self._by_fd: dict[int, _Child] = {}
+        # Those that leave, and when they are ended, in this order.
+        self._leaving: dict[int, float] = {}
         self._job: Any = None
         self._handles: list[int] = []
         # Written by workers, not yet taken by our stderr.
@@ -94,7 +99,7 @@ class Nursery:
 
     def _serve(self) -> None:
         while True:
-            for fd, _ in self._poll.poll():
+            for fd, _ in self._poll.poll(self._hasten()):
                 if fd == self._parent:
                     return
                 if fd == self._wire.fileno():
@@ -119,9 +124,23 @@ class Nursery:
         elif kind == SPAWN:
             self._fork(parcel.loads(content), fds)
         elif kind == KILL:
-            key, number = parcel.loads(content)
-            if (child := self._children.get(key)) is not None:
-                signal.pidfd_send_signal(child.pidfd, number)
+            self._signal(*parcel.loads(content))
+        elif kind == LEAVE:
+            self._leaving[parcel.loads(content)] = time.monotonic() + LEAVE_SECONDS
+
+    def _signal(self, key: int, number: int) -> None:
+        if (child := self._children.get(key)) is not None:
+            signal.pidfd_send_signal(child.pidfd, number)
+
+    def _hasten(self) -> int | None:
+        """Ends workers that took too long to leave; gives the milliseconds until the next one has."""
+        for key, until in list(self._leaving.items()):
+            left = until - time.monotonic()
+            if left > 0 and key in self._children:
+                return int(left * 1000) + 1
+            del self._leaving[key]
+            self._signal(key, signal.SIGKILL)
+        return None
 
     def _take_job(self, fds: list[int]) -> None:
         for fd in self._handles:

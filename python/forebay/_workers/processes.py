@@ -327,6 +327,9 @@ class ProcessCrew:
         if kind == worker.RECYCLE:
             source.recycling, samples, grown_bytes, grown_fds, files = parcel.loads(content)
             self._growth.note(source, *growth_over(samples, grown_bytes, grown_fds), files)
+            # It sends nothing any more. The nursery ends it if it does not leave by itself.
+            self._house.tell(nursery.LEAVE, parcel.dumps(source.key))
+            source.killed = time.monotonic() + nursery.LEAVE_SECONDS
         elif kind == worker.RESULT:
             self._take(source, content, fds)
 
