@@ -1,5 +1,7 @@
 """Datasets that leak: the worker is exchanged before it is too large, nothing is lost, and the growth is reported."""
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import random
@@ -7,6 +9,7 @@ import resource
 import signal
 import time
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import pytest
 
 import children
 import crews
-from forebay._workers import nursery
+import forebay
+from forebay._workers import nursery, worker
 
 HERE = str(Path(__file__).parent)
 
@@ -211,3 +215,50 @@ def test_a_dozen_crews_one_after_the_other_leave_nothing(monkeypatch: pytest.Mon
 class Wide:
     def __getitem__(self, index: int) -> Any:
         return np.full(10_000, index)
+
+
+class Heavy:
+    """Notes, when it is sent, how many jobs there are already."""
+
+    def __init__(self) -> None:
+        self.table = np.ones(8 << 20, np.uint8)
+        self.jobs: list[int] = []
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.table[index]) + index
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.jobs.append(len(jobs()))
+        return {"table": self.table}
+
+
+def jobs() -> list[str]:
+    """What of datasets on their way to workers is kept, here and where workers are forked from."""
+    found = [name for name, count in worker.open_files() for _ in range(count)]
+    for pid in crews.children():
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [name for name in found if "forebay-job" in name]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_dataset_is_freed_with_its_loader(stays: bool) -> None:
+    dataset = Heavy()
+    loader = forebay.DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=stays)
+    assert [sum(crews.flat(loader)) for _ in range(2)] == [136, 136]
+    assert crews.wait_until(lambda: bool(jobs()) == stays)
+    known = weakref.ref(dataset)
+    del loader, dataset
+    gc.collect()
+    assert known() is None
+    assert crews.wait_until(lambda: not jobs())
+
+
+def test_a_dataset_is_sent_when_the_one_before_is_freed() -> None:
+    dataset = Heavy()
+    with crews.crew(crews.job(dataset, output="numpy", shard_count=1)) as crew:
+        crew.start(crews.job(dataset, output="numpy", shard_count=1), [0], None)
+    assert dataset.jobs == [0, 0]

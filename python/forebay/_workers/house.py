@@ -81,9 +81,7 @@ class House:
             each.close()
         self.workers.clear()
         self.close_nursery()
-        if self.job is not None:
-            self.job.close()
-            self.job = None
+        self._close_job()
 
     def open(self, modules: list[str]) -> int:
         """Starts the nursery, which imports these first; gives the descriptor it is heard at."""
@@ -125,6 +123,17 @@ class House:
                 f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(self.job.handles)}"
             )
         self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+
+    def drop_job(self) -> None:
+        """Frees what the job holds, here and in the nursery: a dataset may be most of the memory there is."""
+        if self.job is not None:
+            self._close_job()
+            self.tell(nursery.JOB, b"")
+
+    def _close_job(self) -> None:
+        if self.job is not None:
+            self.job.close()
+            self.job = None
 
     def close_nursery(self) -> None:
         if self.wire is not None:

@@ -143,8 +143,12 @@ class Nursery:
         return None
 
     def _take_job(self, fds: list[int]) -> None:
+        """Keeps a job for the workers to come; without descriptors there is none any more."""
         for fd in self._handles:
             os.close(fd)
+        self._job, self._handles = None, []
+        if not fds:
+            return
         size_bytes = os.fstat(fds[0]).st_size
         self._job = blocks.Mapping(fds[0], size_bytes, is_private=True).array()
         os.close(fds[0])

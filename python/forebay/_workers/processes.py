@@ -72,15 +72,10 @@ class ProcessCrew:
     def start(self, job: Job, shards: list[int], states: list[Any] | None) -> None:
         """Starts a worker for each shard, which goes on from its state if it has one."""
         self._check_owner()
-        sealed = parcel.SealedJob(job)
-        for seat in self._seats.values():
-            self._dismiss(seat)
-        if self._house.job is not None:
-            self._house.job.close()
-        self._house.job = sealed
+        self.rest()  # first: two copies of a large dataset may be more than there is room for
+        self._house.job = parcel.SealedJob(job)
         self._job, self._changes = job, {}
         self._generation += 1
-        self._results.clear()
         self._is_many = job.is_batched and not job.is_iterable and bool(getattr(job.dataset, "__getitems__", None))
         if self._house.process is None:
             self._open_nursery()
@@ -134,17 +129,20 @@ class ProcessCrew:
         return is_ours and nursery_process is not None and nursery_process.poll() is None
 
     def rest(self) -> None:
-        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds."""
+        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds; of the job nothing."""
         if not self._closer.alive or os.getpid() != self._house.owner:
             return
         for seat in self._seats.values():
             self._dismiss(seat)
         self._seats.clear()
         self._results.clear()
+        self._job = None
+        self._house.drop_job()
 
     def close(self) -> None:
         """Ends every worker. Further calls do nothing."""
         self._closer()
+        self._job = None
         self._seats.clear()
         self._results.clear()
         self._readable.clear()
