@@ -14,7 +14,8 @@ import pytest
 
 import children
 import crews
-from forebay.errors import StoppedError
+from forebay._workers import nursery
+from forebay.errors import StoppedError, WorkerDiedError
 
 HERE = str(Path(__file__).parent)
 BEGIN = f"""
@@ -259,3 +260,34 @@ class Loud:
         if index < 8:
             sys.stderr.write("x" * (1 << 20))
         return index
+
+
+class Told:
+    """What a worker knows of the program it works for."""
+
+    def __getitem__(self, index: int) -> Any:
+        return len(sys.argv), len(sys.path)
+
+
+def test_a_program_may_have_any_number_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", *(f"data/shard-{number:08}.tar" for number in range(14_000))])
+    monkeypatch.setattr(sys, "path", [*sys.path, *(f"/nowhere/package-{number:06}" for number in range(500))])
+    job = crews.job(Told(), output="numpy", shard_count=1)
+    with crews.crew(job) as crew:
+        ((arguments, folders),) = crews.values(crews.results(crew, crews.tasks(job, 1, 1)))
+    assert (int(arguments[0]), int(folders[0])) == (14_001, len(sys.path))
+
+
+def test_a_crew_that_was_given_up_says_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = crews.job(list(range(32)), output="numpy")
+    with monkeypatch.context() as broken:
+        broken.setattr(nursery, "BOOT", "raise SystemExit(3)")
+        with crews.crew(job) as crew:
+            crew.submit(crews.tasks(job, 8, 8)[0])
+            for _ in range(3):
+                with pytest.raises(WorkerDiedError, match="left with exit status 3, 5 times in a row"):
+                    crew.receive(30)
+            broken.undo()
+            # Another epoch begins anew, whatever was wrong may be over.
+            crew.renew({}, None)
+            assert crews.flat(crews.values(crews.results(crew, crews.tasks(job, 32, 8)))) == list(range(32))

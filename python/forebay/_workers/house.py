@@ -85,19 +85,6 @@ class House:
 
     def open(self, modules: list[str]) -> int:
         """Starts the nursery, which imports these first; gives the descriptor it is heard at."""
-        ours, theirs = wire.pair()
-        try:
-            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-            command = [os.fsdecode(spawn.get_executable()), *flags, "-c", nursery.BOOT]
-            self.process = subprocess.Popen(
-                [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self.wire = wire.Wire(ours)
         told = {
             "pid": os.getpid(),
             "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
@@ -105,7 +92,23 @@ class House:
             "modules": modules,
             "authkey": bytes(process.current_process().authkey).hex(),
         }
-        ours.send(json.dumps(told).encode())
+        ours, theirs = wire.pair()
+        try:
+            with open(os.memfd_create("forebay-boot", os.MFD_CLOEXEC), "wb") as file:
+                file.write(json.dumps(told).encode())
+                file.flush()
+                flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+                command = [os.fsdecode(spawn.get_executable()), *flags, "-c", nursery.BOOT]
+                passed = theirs.fileno(), file.fileno()
+                self.process = subprocess.Popen(
+                    [*command, *map(str, passed)], pass_fds=passed, stdin=subprocess.DEVNULL
+                )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.wire = wire.Wire(ours)
         return ours.fileno()
 
     def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> None:

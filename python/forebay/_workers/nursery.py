@@ -54,11 +54,12 @@ PRELOADED = (
     "scipy.ndimage",
     "cv2",
 )
-# Executed by the new interpreter: `sys.path` comes first, then this module can be found.
+# Executed by the new interpreter: `sys.path` comes first, then this module can be found. What it is told comes in a
+# file: the arguments of a program may be longer than a packet.
 BOOT = (
     "import json, socket, sys; end = socket.socket(fileno=int(sys.argv[1])); "
-    "told = json.loads(end.recv(1 << 18)); sys.path[:] = told['path']; "
-    "from forebay._workers.nursery import main; main(end, told)"
+    "file = open(int(sys.argv[2]), 'rb'); file.seek(0); told = json.load(file); file.close(); "
+    "sys.path[:] = told['path']; from forebay._workers.nursery import main; main(end, told)"
 )
 
 
@@ -322,7 +323,7 @@ def main(end: socket.socket, told: Mapping[str, Any]) -> None:
     name_process("forebay-nursery")
     _preload(told["modules"])
     main_module = sys.modules["__main__"]
-    for name in ("end", "told", "json", "socket"):
+    for name in ("end", "told", "file", "json", "socket"):
         vars(main_module).pop(name, None)
     process = importlib.import_module("multiprocessing.process")
     process.current_process().authkey = bytes.fromhex(told["authkey"])

@@ -61,6 +61,8 @@ class ProcessCrew:
         self._by_fd: dict[int, Hired] = {}
         self._poll = select.poll()
         self._nursery_deaths = 0
+        # Why nothing comes any more.
+        self._failure: str | None = None
         self._counts = {"restarts": 0, "recycled": 0, "nursery_restarts": 0}
         self._growth = figures.Growths()
         self._is_many = False
@@ -77,9 +79,7 @@ class ProcessCrew:
         self._job, self._changes = job, {}
         self._generation += 1
         self._is_many = job.is_batched and not job.is_iterable and bool(getattr(job.dataset, "__getitems__", None))
-        if self._house.process is None:
-            self._open_nursery()
-        self._house.send_job()
+        self._revive()
         self._seats = {
             shard: Seat(shard, states[place] if states else None, last=(self._generation, -1))
             for place, shard in enumerate(shards)
@@ -96,6 +96,8 @@ class ProcessCrew:
         self._changes.update(changes)
         self._generation += 1
         self._results.clear()
+        if self._house.process is None:
+            self._revive()
         for place, seat in enumerate(self._seats.values()):
             seat.tasks.clear()
             seat.deaths.clear()
@@ -158,6 +160,13 @@ class ProcessCrew:
             raise StoppedError("the loader is closed")
 
     # ── the nursery ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _revive(self) -> None:
+        """Has a nursery that knows the job, also after another one was given up."""
+        self._failure, self._nursery_deaths = None, 0
+        if self._house.process is None:
+            self._open_nursery()
+        self._house.send_job()
 
     def _open_nursery(self) -> None:
         self._poll.register(self._house.open(self._modules()), select.POLLIN)
@@ -279,6 +288,8 @@ class ProcessCrew:
         while True:
             if self._results:
                 return self._results.popleft()
+            if self._failure is not None:
+                raise WorkerDiedError(self._failure, hint="what it wrote to stderr says why")
             if not self._readable:
                 now = time.monotonic()
                 wait = max(0.0, until - now)
@@ -451,11 +462,9 @@ class ProcessCrew:
                 self._forget(seat.worker)
                 seat.worker = None
         if self._nursery_deaths >= _MAX_NURSERY_DEATHS:
-            raise WorkerDiedError(
-                f"the process that workers are forked from {autopsy.ending(exit_code)}, "
-                f"{self._nursery_deaths} times in a row",
-                hint="what it wrote to stderr says why",
-            )
+            ending = f"{autopsy.ending(exit_code)}, {self._nursery_deaths} times in a row"
+            self._failure = f"the process that workers are forked from {ending}"
+            return
         self._open_nursery()
         self._house.send_job()
         for seat in self._seats.values():
