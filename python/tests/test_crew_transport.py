@@ -168,6 +168,24 @@ def test_workers_wait_when_the_budget_is_used_up() -> None:
     assert [sample for number in range(40) for sample in found[number]] == list(range(320))
 
 
+def collate_slowly(samples: list[Any]) -> Any:
+    batch = torch.utils.data.default_collate(samples)
+    time.sleep(0.6)
+    return batch
+
+
+def test_waiting_for_room_is_within_no_deadline() -> None:
+    job = crews.job(Large(1 << 17), collate_fn=collate_slowly, shard_count=2)
+    with crews.crew(job, memory_budget=20 << 20, deadline_seconds=2.0) as crew:
+        todo = crews.tasks(job, 8 * 8, 8)
+        for task in todo:
+            crew.submit(task)
+        # The loop is elsewhere, for longer than a sample may take.
+        assert crews.wait_until(lambda: waiting_seconds(crew) > 2.2, 30)
+        crews.values([crew.receive(10) for _ in todo])
+        assert crew.stats()["restarts"] == 0
+
+
 def test_a_batch_larger_than_the_budget_passes_alone() -> None:
     job = crews.job(Large(1 << 18), shard_count=2)
     with crews.crew(job, memory_budget=1 << 20) as crew:

@@ -326,7 +326,7 @@ class Worker:
     def _wait_for_room(self) -> None:
         self._board.stage(slate.WAITING)
         self._pump()
-        self._board.stage(slate.WORKING)
+        self._board.resume()
 
     def _memory_for(self, size_bytes: int) -> Any | None:
         if len(self._pool.current) >= parcel.MAX_BLOCKS:
