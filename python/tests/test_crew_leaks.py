@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import random
 import resource
-import signal
 import time
 import warnings
 import weakref
@@ -150,17 +149,12 @@ def test_a_worker_that_grows_within_a_batch_is_exchanged_within_it() -> None:
     assert max(crews.flat(batch[2] for batch in made)) < base + 400
 
 
-def wait_for_nothing() -> None:
-    nursery._prctl(nursery._PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.pause()
-
-
 class Attended(Swelling):
     """Has a process of its own beside it, which does not end before the worker does."""
 
     def __getitem__(self, index: int) -> Any:
         if not self._kept:
-            multiprocessing.get_context("fork").Process(target=wait_for_nothing).start()
+            multiprocessing.get_context("fork").Process(target=crews.outlast).start()
         return super().__getitem__(index)
 
 

@@ -1,6 +1,7 @@
 """How worker processes end: with the loader, whatever ends it, and without a trace."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import children
 import crews
-from forebay._workers import nursery
+from forebay._workers import house, nursery
 from forebay.errors import StoppedError, WorkerDiedError
 
 HERE = str(Path(__file__).parent)
@@ -188,6 +189,50 @@ def test_in_a_forked_child_it_says_so_and_leaves_the_parents_alone() -> None:
         second = crews.results(crew, todo[4:])
         assert crew.stats()["restarts"] == 0
     assert crews.flat(result.value for result in first + second) == list(range(64))
+
+
+def test_workers_leave_although_a_forked_child_has_copies_of_everything() -> None:
+    job = crews.job(list(range(64)), output="numpy")
+    before = crews.children()
+    with crews.crew(job) as crew:
+        crews.results(crew, crews.tasks(job, 64, 8))
+        pids = [pid for pid in crews.children() if pid not in before]
+        reading, writing = os.pipe()
+        if not (child := os.fork()):
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        try:
+            assert crews.wait_until(lambda: not crew.in_flight())
+            crew.rest()
+            assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 1)
+            began = time.monotonic()
+            crew.close()
+            assert time.monotonic() - began < house._CLOSE_SECONDS
+        finally:
+            os.close(writing)
+            os.close(reading)
+            os.waitpid(child, 0)
+
+
+class Attended:
+    """Has a process of its own beside it, which does not end before the worker does."""
+
+    def __getitem__(self, index: int) -> int:
+        multiprocessing.get_context("fork").Process(target=crews.outlast).start()
+        return index
+
+
+def test_workers_that_cannot_leave_do_not_stay_behind() -> None:
+    job = crews.job(Attended(), output="numpy")
+    before = crews.children()
+    with crews.crew(job) as crew:
+        crews.results(crew, crews.tasks(job, 2, 1))
+        assert crews.wait_until(lambda: not crew.in_flight())
+        pids = [pid for pid in crews.children() if pid not in before]
+        assert len(pids) == 5
+        crew.rest()
+        assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 1)
 
 
 NESTED = f"""

@@ -42,8 +42,12 @@ class Hired:
     killed: float | None = None
     verdict: Death | None = None
 
-    def close(self) -> None:
-        self.wire.close()
+    def close(self, is_ours: bool = True) -> None:
+        """Ends what is between it and us; in a forked child, whose worker it is not, only the copies there."""
+        if is_ours:
+            self.wire.hang_up()
+        else:
+            self.wire.close()
         os.close(self.dump)
 
 
@@ -78,7 +82,7 @@ class House:
     def close(self) -> None:
         """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
         for each in self.workers.values():
-            each.close()
+            each.close(is_ours=os.getpid() == self.owner)
         self.workers.clear()
         self.close_nursery()
         self._close_job()
@@ -139,11 +143,15 @@ class House:
             self.job = None
 
     def close_nursery(self) -> None:
+        is_ours = os.getpid() == self.owner
         if self.wire is not None:
-            self.wire.close()
+            if is_ours:
+                self.wire.hang_up()
+            else:
+                self.wire.close()
             self.wire = None
         if self.process is not None:
-            if os.getpid() != self.owner:
+            if not is_ours:
                 self.process.returncode = 0  # somebody else's child
                 return
             try:

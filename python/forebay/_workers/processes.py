@@ -226,6 +226,8 @@ class ProcessCrew:
             return
         if gone.board.hand()[0] != slate.IDLE:
             self._house.tell(nursery.KILL, parcel.dumps((gone.key, int(signal.SIGKILL))))
+        else:
+            self._house.tell(nursery.LEAVE, parcel.dumps(gone.key))
         self._forget(gone)
 
     def _forget(self, gone: Hired) -> None:

@@ -4,6 +4,7 @@ What is too long for a packet goes into an unnamed file in memory, and the packe
 """
 
 import array
+import contextlib
 import os
 import socket
 import struct
@@ -45,6 +46,13 @@ class Wire:
         return self._end.fileno()
 
     def close(self) -> None:
+        """Closes this copy of the end; the other side hears of it when there is no other one."""
+        self._end.close()
+
+    def hang_up(self) -> None:
+        """Closes the end for whoever has a copy of it, as a process has that was forked from this one."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
     def send(self, kind: int, parts: Sequence[Any], fds: Sequence[int] = (), is_patient: bool = True) -> bool:
