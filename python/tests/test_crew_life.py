@@ -15,6 +15,7 @@ import pytest
 
 import children
 import crews
+import forebay
 from forebay._workers import house, nursery
 from forebay.errors import StoppedError, WorkerDiedError
 
@@ -336,3 +337,45 @@ def test_a_crew_that_was_given_up_says_so_again(monkeypatch: pytest.MonkeyPatch)
             # Another epoch begins anew, whatever was wrong may be over.
             crew.renew({}, None)
             assert crews.flat(crews.values(crews.results(crew, crews.tasks(job, 32, 8)))) == list(range(32))
+
+
+class Around:
+    """What a worker finds around it."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return os.environ.get("FOREBAY_AROUND", "nothing"), os.getcwd(), sys.path[-1], sys.argv[-1]
+
+
+def nurseries() -> list[int]:
+    return [pid for pid in crews.children() if Path(f"/proc/{pid}/comm").read_text().strip() == "forebay-nursery"]
+
+
+def test_workers_have_the_surroundings_of_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another interpreter: what is changed before every pass must not cost seconds."""
+
+    def change(name: str) -> tuple[str, ...]:
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.setenv("FOREBAY_AROUND", name)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+        monkeypatch.setattr(sys, "argv", ["train.py", name])
+        return name, str(folder), str(folder), name
+
+    loader = forebay.DataLoader(Around(), batch_size=None, num_workers=1)
+    assert next(iter(loader))[0] == "nothing"
+    before = nurseries()
+    for name in ("one", "two"):
+        expected = change(name)
+        assert [tuple(sample) for sample in loader] == [expected]
+    del loader
+    gc.collect()
+    expected = change("three")
+    again = forebay.DataLoader(Around(), batch_size=None, num_workers=1)
+    assert [tuple(sample) for sample in again] == [expected]
+    monkeypatch.delenv("FOREBAY_AROUND")
+    assert next(iter(again))[0] == "nothing"
+    assert nurseries() == before

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing import process, spawn
@@ -15,6 +14,7 @@ from forebay._workers import blocks, nursery, parcel, slate, wire
 from forebay._workers.autopsy import Death
 from forebay._workers.growth import Growth
 from forebay._workers.job import Task
+from forebay._workers.surroundings import Surroundings
 from forebay.errors import WorkerDiedError
 
 _CLOSE_SECONDS = 3.0
@@ -75,6 +75,8 @@ class House:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.process: subprocess.Popen[bytes] | None = None
+        # What workers have around them that are told nothing else.
+        self.born_into: Surroundings | None = None
         self.wire: wire.Wire | None = None
         self.workers: dict[int, Hired] = {}
         self.job: parcel.SealedJob | None = None
@@ -89,10 +91,11 @@ class House:
 
     def open(self, modules: list[str]) -> int:
         """Starts the nursery, which imports these first; gives the descriptor it is heard at."""
+        self.born_into = Surroundings.here()
         told = {
             "pid": os.getpid(),
-            "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
-            "argv": [argument for argument in sys.argv if isinstance(argument, str)],
+            "path": self.born_into.path,
+            "argv": self.born_into.arguments,
             "modules": modules,
             "authkey": bytes(process.current_process().authkey).hex(),
         }

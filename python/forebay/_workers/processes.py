@@ -22,6 +22,7 @@ from forebay._workers.autopsy import Death
 from forebay._workers.growth import growth_over
 from forebay._workers.house import Hired, House, Seat
 from forebay._workers.job import Job, Raised, Result, Task
+from forebay._workers.surroundings import Surroundings
 from forebay.errors import StoppedError, WorkerDiedError
 
 # Deaths of the nursery without a batch in between, before the crew is given up.
@@ -53,6 +54,8 @@ class ProcessCrew:
         self._max_worker_bytes = max_worker_memory
         self._job: Job | None = None
         self._changes: dict[str, Any] = {}
+        # Those of the moment it was started in, also for workers that come later.
+        self._surroundings: Surroundings | None = None
         self._generation = 0
         self._next_key = 0
         self._seats: dict[int, Seat] = {}
@@ -77,6 +80,7 @@ class ProcessCrew:
         self.rest()  # first: two copies of a large dataset may be more than there is room for
         self._house.job = parcel.SealedJob(job)
         self._job, self._changes = job, {}
+        self._surroundings = Surroundings.here()
         self._generation += 1
         self._is_many = job.is_batched and not job.is_iterable and bool(getattr(job.dataset, "__getitems__", None))
         self._revive()
@@ -202,6 +206,7 @@ class ProcessCrew:
             streams=seat.streams,
             budget_bytes=limits.budget_bytes(self._budget_bytes) // count,
             max_memory_bytes=self._max_memory_bytes(count),
+            surroundings=None if self._surroundings == self._house.born_into else self._surroundings,
         )
         seat.worker, seat.sent = new, 0
         self._house.workers[key] = new
