@@ -108,12 +108,62 @@ KEEPER = """
 """
 
 
+def unprivileged() -> tuple[str, ...]:
+    """What to begin a command with, so that the kernel's limits are those of ordinary users."""
+    if os.geteuid() != 0:
+        return ()
+    if (setpriv := shutil.which("setpriv")) is None:
+        pytest.skip("root needs setpriv to do without its privileges")
+    return setpriv, "--bounding-set", "-sys_admin,-sys_resource"
+
+
 def test_a_consumer_that_keeps_every_batch_needs_few_descriptors() -> None:
-    ended = children.run(KEEPER.format(folder=HERE))
+    ended = children.run(KEEPER.format(folder=HERE), prefix=unprivileged())
     assert ended.returncode == 0, ended.stderr
     count, highest = map(int, ended.stdout.split())
     assert count == 1000
     assert highest < 64
+
+
+class Many:
+    """Samples of many tensors: each batch of them comes in as many blocks."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [torch.full((2048,), index) for _ in range(24)]
+
+
+CROWDED = """
+    import os, resource, signal, sys
+    sys.path.insert(0, {folder!r})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    import crews
+    from test_crew_transport import Many
+
+    def waiting():
+        return [row["pid"] for row in crew.in_flight() if row["stage"] == "deliver" and row["since_seconds"] > 0.5]
+
+    job = crews.job(Many(), shard_count=4)
+    with crews.crew(job) as crew:
+        todo = crews.tasks(job, 80, 4)
+        for task in todo:
+            crew.submit(task)
+        # 256 descriptors are on their way, and nobody takes them.
+        assert crews.wait_until(lambda: len(waiting()) >= 2, 30), crew.in_flight()
+        os.kill(waiting()[0], signal.SIGKILL)
+        found = {{}}
+        while len(found) < len(todo):
+            result = crew.receive(20)
+            found[result.number] = [tensor[:, 5].tolist() for tensor in result.value]
+            del result
+        print(crew.stats()["restarts"])
+    assert [found[number] for number in range(20)] == [[task.indices] * 24 for task in todo]
+"""
+
+
+def test_too_many_descriptors_on_their_way_are_waited_for() -> None:
+    ended = children.run(CROWDED.format(folder=HERE), prefix=unprivileged())
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["1"]
 
 
 def test_works_where_dev_shm_is_too_small_for_anything() -> None:

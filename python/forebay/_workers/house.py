@@ -29,6 +29,8 @@ class Hired:
     wire: wire.Wire
     board: slate.Slate
     dump: int
+    # What it is told first, until it is.
+    hello: bytes | None = None
     tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
     growth: Growth = field(default_factory=Growth)
     looked: float = 0.0
@@ -80,6 +82,7 @@ class House:
         self.wire: wire.Wire | None = None
         self.workers: dict[int, Hired] = {}
         self.job: parcel.SealedJob | None = None
+        self.is_job_sent = False
 
     def close(self) -> None:
         """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
@@ -115,24 +118,32 @@ class House:
             raise
         finally:
             theirs.close()
-        self.wire = wire.Wire(ours)
+        self.wire, self.is_job_sent = wire.Wire(ours), False
         return ours.fileno()
 
-    def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> None:
-        """Tells the nursery; if it is gone, that is noticed when it is listened to."""
-        if self.wire is None:
-            return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.wire.send(kind, [content], fds or [])
+    def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> bool:
+        """Tells the nursery; if it is gone, that is noticed when it is listened to.
 
-    def send_job(self) -> None:
+        `False` where descriptors cannot be sent now: those on their way to us may be in the way, so nobody waits here.
+        """
+        if self.wire is None:
+            return True
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            return self.wire.send(kind, [content], fds or [], is_patient=not fds)
+        return True
+
+    def send_job(self) -> bool:
+        """Whether the nursery has the job, or will have."""
         if self.job is None:
             raise AssertionError("no job to send")
+        if self.is_job_sent:
+            return True
         if len(self.job.handles) > wire.MAX_FDS:
             raise pickle.PicklingError(
                 f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(self.job.handles)}"
             )
-        self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+        self.is_job_sent = self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+        return self.is_job_sent
 
     def drop_job(self) -> None:
         """Frees what the job holds, here and in the nursery: a dataset may be most of the memory there is."""
@@ -144,6 +155,7 @@ class House:
         if self.job is not None:
             self.job.close()
             self.job = None
+        self.is_job_sent = False
 
     def close_nursery(self) -> None:
         is_ours = os.getpid() == self.owner

@@ -33,6 +33,8 @@ _DUMP_SECONDS = 0.1
 # After that a killed worker is written off: it is stuck in the kernel.
 _KILL_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
+# Between two attempts to have a worker where the kernel passes on no more descriptors.
+_CROWDED_SECONDS = 0.02
 # Of a control group's memory, what workers and loader share if nobody says otherwise.
 _WORKERS_SHARE = 0.9
 
@@ -113,6 +115,10 @@ class ProcessCrew:
                 self._hire(seat)
                 continue
             seat.worker.board.want_generation(self._generation)
+            if seat.worker.hello is not None:
+                self._dismiss(seat)
+                self._hire(seat)
+                continue
             told = parcel.dumps((self._generation, dict(changes), seat.state))
             # It reads its messages between tasks, and hardly any are waiting: nothing holds this up but a stuck worker.
             if not self._tell(seat.worker, worker.BEGIN, told):
@@ -170,7 +176,6 @@ class ProcessCrew:
         self._failure, self._nursery_deaths = None, 0
         if self._house.process is None:
             self._open_nursery()
-        self._house.send_job()
 
     def _open_nursery(self) -> None:
         self._poll.register(self._house.open(self._modules()), select.POLLIN)
@@ -182,20 +187,29 @@ class ProcessCrew:
         return wanted
 
     def _hire(self, seat: Seat) -> None:
-        """Has a worker forked for a shard, and hands it what is unfinished there."""
+        """Has a worker forked for a shard, and hands it what is unfinished there; where that has to wait, later."""
+        if not self._house.send_job():
+            return
         ours, theirs = wire.pair()
         board = dump = -1
+        new = None
         try:
             board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
             key = self._next_key
-            self._next_key += 1
-            new = Hired(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
-            new.board.want_generation(self._generation)
-            self._house.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump])
+            if self._house.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump]):
+                self._next_key += 1
+                new = Hired(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
         finally:
             theirs.close()
             if board >= 0:
                 os.close(board)
+            if new is None:
+                ours.close()
+                if dump >= 0:
+                    os.close(dump)
+        if new is None:
+            return
+        new.board.want_generation(self._generation)
         count = max(1, len(self._seats))
         hello = worker.Hello(
             shard=seat.shard,
@@ -208,15 +222,23 @@ class ProcessCrew:
             max_memory_bytes=self._max_memory_bytes(count),
             surroundings=None if self._surroundings == self._house.born_into else self._surroundings,
         )
+        new.hello = parcel.dumps(hello)
         seat.worker, seat.sent = new, 0
         self._house.workers[key] = new
         self._by_fd[new.wire.fileno()] = new
         self._poll.register(new.wire.fileno(), select.POLLIN)
-        try:
-            new.wire.send(worker.HELLO, [parcel.dumps(hello)])
-        except (BrokenPipeError, ConnectionResetError):
-            return
         self._send_tasks(seat)
+
+    def _greet(self, new: Hired) -> bool:
+        """Tells a worker what it is told first; `False` where it has to wait."""
+        if new.hello is None:
+            return True
+        try:
+            if new.wire.send(worker.HELLO, [new.hello], is_patient=False):
+                new.hello = None
+        except (BrokenPipeError, ConnectionResetError):
+            return False  # its death comes by the nursery
+        return new.hello is None
 
     def _max_memory_bytes(self, count: int) -> int | None:
         if self._max_worker_bytes is not None:
@@ -260,6 +282,8 @@ class ProcessCrew:
             self._send_tasks(seat)
 
     def _send_tasks(self, seat: Seat) -> None:
+        if seat.worker is None or not self._greet(seat.worker):
+            return
         while seat.worker is not None and seat.sent < len(seat.tasks):
             task = seat.tasks[seat.sent]
             suspicion = sum(len(died) for (number, _), died in seat.deaths.items() if number == task.number)
@@ -301,7 +325,8 @@ class ProcessCrew:
                 now = time.monotonic()
                 wait = max(0.0, until - now)
                 due = self._watch(now)
-                self._settle_debts()
+                if not self._settle_debts():
+                    due = _CROWDED_SECONDS if due is None else min(due, _CROWDED_SECONDS)
                 patience = wait if due is None else min(wait, due)
                 self._readable.extend(fd for fd, _ in self._poll.poll(_milliseconds(patience)))
                 if not self._readable:
@@ -317,15 +342,28 @@ class ProcessCrew:
     def delivered(self, result: Result) -> None:
         """Workers count what they sent by themselves."""
 
-    def _settle_debts(self) -> None:
-        """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room."""
+    def _settle_debts(self) -> bool:
+        """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room.
+
+        `False` where a worker could not be begun with, which no message will remind us of.
+        """
+        is_settled = True
         for seat in self._seats.values():
-            if seat.worker is None or seat.worker.is_at_end:
+            if seat.refusal is not None:
                 continue
-            if seat.sent < len(seat.tasks):
+            if seat.worker is None:
+                self._hire(seat)
+            if (each := seat.worker) is None:
+                is_settled = False
+                continue
+            if each.is_at_end:
+                continue
+            if seat.sent < len(seat.tasks) or each.hello is not None:
                 self._send_tasks(seat)
-            if seat.worker.owed or len(seat.worker.tenancy.returns) > 1:
-                self._tell(seat.worker, worker.BACK)
+            is_settled = is_settled and each.hello is None
+            if each.owed or len(each.tenancy.returns) > 1:
+                self._tell(each, worker.BACK)
+        return is_settled
 
     def _listen(self, source: Hired) -> None:
         """Takes one message of a worker."""
@@ -473,7 +511,6 @@ class ProcessCrew:
             self._failure = f"the process that workers are forked from {ending}"
             return
         self._open_nursery()
-        self._house.send_job()
         for seat in self._seats.values():
             if seat.refusal is None:
                 self._hire(seat)
