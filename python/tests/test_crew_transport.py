@@ -284,6 +284,20 @@ def test_messages_of_any_length_pass() -> None:
     right.close()
 
 
+def test_what_was_sent_before_the_end_arrives_whatever_was_left_unread() -> None:
+    ours, theirs = wire.pair()
+    left, right = wire.Wire(ours), wire.Wire(theirs)
+    assert left.send(1, [b"a task that is not begun any more"])
+    assert right.send(2, [b"a result"])
+    right.close()
+    message = left.receive(is_patient=False)
+    assert message is not None and (message[0], bytes(message[1])) == (2, b"a result")
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            left.receive()
+    left.close()
+
+
 def test_sizes_that_vary_do_not_pile_up() -> None:
     pool = blocks.Pool(1 << 40, lambda: None)
     sizes = np.random.default_rng(0).integers(1 << 15, 1 << 20, 300)

@@ -106,7 +106,8 @@ class Wire:
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            raise EOFError from None
+            # The other side left without reading everything. The kernel says so once, before what that side had sent.
+            return self.receive(is_patient)
         fds: list[int] = []
         for level, kind, data in beside:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
