@@ -118,6 +118,36 @@ def test_descriptors_alone_are_reason_enough(tmp_path: Path) -> None:
     assert stats["recycled"] >= 8
 
 
+class Quick:
+    """Loses a descriptor with every sample, in no time at all."""
+
+    def __init__(self) -> None:
+        self._kept: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self._kept.append(os.open("/dev/null", os.O_RDONLY))
+        return index, random.random()
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_batch_that_takes_the_last_descriptor_is_made_by_another_worker(policy: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        # The second batch of each worker does not fit.
+        job = crews.job(Quick(), output="numpy", on_error=policy)
+        with crews.crew(job) as crew, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = crews.results(crew, crews.tasks(job, 128 * 12, 128))
+            stats = crew.stats()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert crews.flat(batch[0] for batch in crews.values(made)) == list(range(128 * 12))
+    assert not any(result.incidents for result in made)
+    assert stats["restarts"] == 0 and stats["recycled"] >= 8
+    assert stats["growth"][0]["files"][0][0] == "/dev/null"
+
+
 class Swelling:
     """Loses 16 MiB with every sample, slowly; tells what the process has of its own."""
 
