@@ -127,7 +127,7 @@ class Nursery:
         elif kind == KILL:
             self._signal(*parcel.loads(content))
         elif kind == LEAVE:
-            self._leaving[parcel.loads(content)] = time.monotonic() + LEAVE_SECONDS
+            self._leaving.setdefault(parcel.loads(content), time.monotonic() + LEAVE_SECONDS)
 
     def _signal(self, key: int, number: int) -> None:
         if (child := self._children.get(key)) is not None:
