@@ -198,7 +198,7 @@ def test_a_worker_that_cannot_leave_is_ended() -> None:
         made = crews.values(crews.results(crew, crews.tasks(job, 16, 4)))
         stats = crew.stats()
     assert crews.flat(batch[0] for batch in made) == list(range(16))
-    assert stats["recycled"] >= 2 and stats["restarts"] == 0
+    assert stats["recycled"] >= 1 and stats["restarts"] == 0
 
 
 def test_a_limit_below_what_a_fresh_worker_needs_is_no_endless_loop() -> None:

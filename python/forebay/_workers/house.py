@@ -81,6 +81,7 @@ class House:
         self.born_into: Surroundings | None = None
         self.wire: wire.Wire | None = None
         self.workers: dict[int, Hired] = {}
+        self._next_key = 0
         self.job: parcel.SealedJob | None = None
         self.is_job_sent = False
 
@@ -144,6 +145,29 @@ class House:
             )
         self.is_job_sent = self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
         return self.is_job_sent
+
+    def spawn(self, shard: int) -> Hired | None:
+        """Has a worker forked, which waits to be told what to do; `None` where that cannot be done now."""
+        if not self.send_job():
+            return None
+        ours, theirs = wire.pair()
+        board = dump = -1
+        new = None
+        try:
+            board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
+            key = self._next_key
+            if self.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump]):
+                self._next_key += 1
+                new = self.workers[key] = Hired(key, shard, wire.Wire(ours), slate.Slate(board), dump)
+        finally:
+            theirs.close()
+            if board >= 0:
+                os.close(board)
+            if new is None:
+                ours.close()
+                if dump >= 0:
+                    os.close(dump)
+        return new
 
     def drop_job(self) -> None:
         """Frees what the job holds, here and in the nursery: a dataset may be most of the memory there is."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from forebay import _torch
-from forebay._workers import autopsy, blocks, deaths, figures, limits, nursery, parcel, slate, wire, worker
+from forebay._workers import autopsy, deaths, figures, limits, nursery, parcel, slate, worker
 from forebay._workers.autopsy import Death
 from forebay._workers.growth import growth_over
 from forebay._workers.house import Hired, House, Seat
@@ -59,7 +59,6 @@ class ProcessCrew:
         # Those of the moment it was started in, also for workers that come later.
         self._surroundings: Surroundings | None = None
         self._generation = 0
-        self._next_key = 0
         self._seats: dict[int, Seat] = {}
         self._results: deque[Result] = deque()
         self._readable: deque[int] = deque()
@@ -188,25 +187,7 @@ class ProcessCrew:
 
     def _hire(self, seat: Seat) -> None:
         """Has a worker forked for a shard, and hands it what is unfinished there; where that has to wait, later."""
-        if not self._house.send_job():
-            return
-        ours, theirs = wire.pair()
-        board = dump = -1
-        new = None
-        try:
-            board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
-            key = self._next_key
-            if self._house.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump]):
-                self._next_key += 1
-                new = Hired(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
-        finally:
-            theirs.close()
-            if board >= 0:
-                os.close(board)
-            if new is None:
-                ours.close()
-                if dump >= 0:
-                    os.close(dump)
+        new = self._house.spawn(seat.shard)
         if new is None:
             return
         new.board.want_generation(self._generation)
@@ -224,7 +205,6 @@ class ProcessCrew:
         )
         new.hello = parcel.dumps(hello)
         seat.worker, seat.sent = new, 0
-        self._house.workers[key] = new
         self._by_fd[new.wire.fileno()] = new
         self._poll.register(new.wire.fileno(), select.POLLIN)
         self._send_tasks(seat)
