@@ -1,12 +1,14 @@
 """Crews of worker processes, driven as a loader drives them: so many tasks ahead, results put in order."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from forebay._workers import nursery
 from forebay._workers.job import END, Job, Raised, Result, Task
 from forebay._workers.processes import ProcessCrew
 
@@ -121,3 +123,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def outlast() -> None:
+    """Waits until the process is gone that this one was forked from."""
+    nursery._prctl(nursery._PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pause()

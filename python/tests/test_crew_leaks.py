@@ -1,10 +1,14 @@
 """Datasets that leak: the worker is exchanged before it is too large, nothing is lost, and the growth is reported."""
 
+import contextlib
+import gc
+import multiprocessing
 import os
 import random
 import resource
 import time
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,8 @@ import pytest
 
 import children
 import crews
-from forebay._workers import nursery
+import forebay
+from forebay._workers import nursery, worker
 
 HERE = str(Path(__file__).parent)
 
@@ -113,6 +118,36 @@ def test_descriptors_alone_are_reason_enough(tmp_path: Path) -> None:
     assert stats["recycled"] >= 8
 
 
+class Quick:
+    """Loses a descriptor with every sample, in no time at all."""
+
+    def __init__(self) -> None:
+        self._kept: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self._kept.append(os.open("/dev/null", os.O_RDONLY))
+        return index, random.random()
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_batch_that_takes_the_last_descriptor_is_made_by_another_worker(policy: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        # The second batch of each worker does not fit.
+        job = crews.job(Quick(), output="numpy", on_error=policy)
+        with crews.crew(job) as crew, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = crews.results(crew, crews.tasks(job, 128 * 12, 128))
+            stats = crew.stats()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert crews.flat(batch[0] for batch in crews.values(made)) == list(range(128 * 12))
+    assert not any(result.incidents for result in made)
+    assert stats["restarts"] == 0 and stats["recycled"] >= 8
+    assert stats["growth"][0]["files"][0][0] == "/dev/null"
+
+
 class Swelling:
     """Loses 16 MiB with every sample, slowly; tells what the process has of its own."""
 
@@ -142,6 +177,28 @@ def test_a_worker_that_grows_within_a_batch_is_exchanged_within_it() -> None:
     assert stats["recycled"] >= 3 and stats["restarts"] == 0
     # Two whole batches would be 512 MiB more.
     assert max(crews.flat(batch[2] for batch in made)) < base + 400
+
+
+class Attended(Swelling):
+    """Has a process of its own beside it, which does not end before the worker does."""
+
+    def __getitem__(self, index: int) -> Any:
+        if not self._kept:
+            multiprocessing.get_context("fork").Process(target=crews.outlast).start()
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_cannot_leave_is_ended() -> None:
+    """Python waits at exit for processes that were started with `multiprocessing`."""
+    calm, job = (crews.job(Attended(lost), output="numpy", shard_count=1) for lost in (0, 16 << 20))
+    with crews.crew(calm) as crew:
+        (only,) = crews.values(crews.results(crew, crews.tasks(calm, 4, 4)))
+    with crews.crew(job, max_worker_memory=max(only[2].tolist()) + 100 << 20) as crew, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = crews.values(crews.results(crew, crews.tasks(job, 16, 4)))
+        stats = crew.stats()
+    assert crews.flat(batch[0] for batch in made) == list(range(16))
+    assert stats["recycled"] >= 1 and stats["restarts"] == 0
 
 
 def test_a_limit_below_what_a_fresh_worker_needs_is_no_endless_loop() -> None:
@@ -182,3 +239,50 @@ def test_a_dozen_crews_one_after_the_other_leave_nothing(monkeypatch: pytest.Mon
 class Wide:
     def __getitem__(self, index: int) -> Any:
         return np.full(10_000, index)
+
+
+class Heavy:
+    """Notes, when it is sent, how many jobs there are already."""
+
+    def __init__(self) -> None:
+        self.table = np.ones(8 << 20, np.uint8)
+        self.jobs: list[int] = []
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.table[index]) + index
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.jobs.append(len(jobs()))
+        return {"table": self.table}
+
+
+def jobs() -> list[str]:
+    """What of datasets on their way to workers is kept, here and where workers are forked from."""
+    found = [name for name, count in worker.open_files() for _ in range(count)]
+    for pid in crews.children():
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [name for name in found if "forebay-job" in name]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_dataset_is_freed_with_its_loader(stays: bool) -> None:
+    dataset = Heavy()
+    loader = forebay.DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=stays)
+    assert [sum(crews.flat(loader)) for _ in range(2)] == [136, 136]
+    assert crews.wait_until(lambda: bool(jobs()) == stays)
+    known = weakref.ref(dataset)
+    del loader, dataset
+    gc.collect()
+    assert known() is None
+    assert crews.wait_until(lambda: not jobs())
+
+
+def test_a_dataset_is_sent_when_the_one_before_is_freed() -> None:
+    dataset = Heavy()
+    with crews.crew(crews.job(dataset, output="numpy", shard_count=1)) as crew:
+        crew.start(crews.job(dataset, output="numpy", shard_count=1), [0], None)
+    assert dataset.jobs == [0, 0]

@@ -1,6 +1,7 @@
 """How worker processes end: with the loader, whatever ends it, and without a trace."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 
 import children
 import crews
-from forebay.errors import StoppedError
+import forebay
+from forebay._workers import house, nursery
+from forebay.errors import StoppedError, WorkerDiedError
 
 HERE = str(Path(__file__).parent)
 BEGIN = f"""
@@ -190,6 +193,50 @@ def test_in_a_forked_child_it_says_so_and_leaves_the_parents_alone() -> None:
     assert crews.flat(result.value for result in first + second) == list(range(64))
 
 
+def test_workers_leave_although_a_forked_child_has_copies_of_everything() -> None:
+    job = crews.job(list(range(64)), output="numpy")
+    before = crews.children()
+    with crews.crew(job) as crew:
+        crews.results(crew, crews.tasks(job, 64, 8))
+        pids = [pid for pid in crews.children() if pid not in before]
+        reading, writing = os.pipe()
+        if not (child := os.fork()):
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        try:
+            assert crews.wait_until(lambda: not crew.in_flight())
+            crew.rest()
+            assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 1)
+            began = time.monotonic()
+            crew.close()
+            assert time.monotonic() - began < house._CLOSE_SECONDS
+        finally:
+            os.close(writing)
+            os.close(reading)
+            os.waitpid(child, 0)
+
+
+class Attended:
+    """Has a process of its own beside it, which does not end before the worker does."""
+
+    def __getitem__(self, index: int) -> int:
+        multiprocessing.get_context("fork").Process(target=crews.outlast).start()
+        return index
+
+
+def test_workers_that_cannot_leave_do_not_stay_behind() -> None:
+    job = crews.job(Attended(), output="numpy")
+    before = crews.children()
+    with crews.crew(job) as crew:
+        crews.results(crew, crews.tasks(job, 2, 1))
+        assert crews.wait_until(lambda: not crew.in_flight())
+        pids = [pid for pid in crews.children() if pid not in before]
+        assert len(pids) == 5
+        crew.rest()
+        assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 1)
+
+
 NESTED = f"""
     import multiprocessing, os, sys
     sys.path.insert(0, {HERE!r})
@@ -260,3 +307,76 @@ class Loud:
         if index < 8:
             sys.stderr.write("x" * (1 << 20))
         return index
+
+
+class Told:
+    """What a worker knows of the program it works for."""
+
+    def __getitem__(self, index: int) -> Any:
+        return len(sys.argv), len(sys.path)
+
+
+def test_a_program_may_have_any_number_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", *(f"data/shard-{number:08}.tar" for number in range(14_000))])
+    monkeypatch.setattr(sys, "path", [*sys.path, *(f"/nowhere/package-{number:06}" for number in range(500))])
+    job = crews.job(Told(), output="numpy", shard_count=1)
+    with crews.crew(job) as crew:
+        ((arguments, folders),) = crews.values(crews.results(crew, crews.tasks(job, 1, 1)))
+    assert (int(arguments[0]), int(folders[0])) == (14_001, len(sys.path))
+
+
+def test_a_crew_that_was_given_up_says_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = crews.job(list(range(32)), output="numpy")
+    with monkeypatch.context() as broken:
+        broken.setattr(nursery, "BOOT", "raise SystemExit(3)")
+        with crews.crew(job) as crew:
+            crew.submit(crews.tasks(job, 8, 8)[0])
+            for _ in range(3):
+                with pytest.raises(WorkerDiedError, match="left with exit status 3, 5 times in a row"):
+                    crew.receive(30)
+            broken.undo()
+            # Another epoch begins anew, whatever was wrong may be over.
+            crew.renew({}, None)
+            assert crews.flat(crews.values(crews.results(crew, crews.tasks(job, 32, 8)))) == list(range(32))
+
+
+class Around:
+    """What a worker finds around it."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return os.environ.get("FOREBAY_AROUND", "nothing"), os.getcwd(), sys.path[-1], sys.argv[-1]
+
+
+def nurseries() -> list[int]:
+    return [pid for pid in crews.children() if Path(f"/proc/{pid}/comm").read_text().strip() == "forebay-nursery"]
+
+
+def test_workers_have_the_surroundings_of_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another interpreter: what is changed before every pass must not cost seconds."""
+
+    def change(name: str) -> tuple[str, ...]:
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.setenv("FOREBAY_AROUND", name)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+        monkeypatch.setattr(sys, "argv", ["train.py", name])
+        return name, str(folder), str(folder), name
+
+    loader = forebay.DataLoader(Around(), batch_size=None, num_workers=1)
+    assert next(iter(loader))[0] == "nothing"
+    before = nurseries()
+    for name in ("one", "two"):
+        expected = change(name)
+        assert [tuple(sample) for sample in loader] == [expected]
+    del loader
+    gc.collect()
+    expected = change("three")
+    again = forebay.DataLoader(Around(), batch_size=None, num_workers=1)
+    assert [tuple(sample) for sample in again] == [expected]
+    monkeypatch.delenv("FOREBAY_AROUND")
+    assert next(iter(again))[0] == "nothing"
+    assert nurseries() == before

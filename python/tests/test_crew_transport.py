@@ -108,12 +108,62 @@ KEEPER = """
 """
 
 
+def unprivileged() -> tuple[str, ...]:
+    """What to begin a command with, so that the kernel's limits are those of ordinary users."""
+    if os.geteuid() != 0:
+        return ()
+    if (setpriv := shutil.which("setpriv")) is None:
+        pytest.skip("root needs setpriv to do without its privileges")
+    return setpriv, "--bounding-set", "-sys_admin,-sys_resource"
+
+
 def test_a_consumer_that_keeps_every_batch_needs_few_descriptors() -> None:
-    ended = children.run(KEEPER.format(folder=HERE))
+    ended = children.run(KEEPER.format(folder=HERE), prefix=unprivileged())
     assert ended.returncode == 0, ended.stderr
     count, highest = map(int, ended.stdout.split())
     assert count == 1000
     assert highest < 64
+
+
+class Many:
+    """Samples of many tensors: each batch of them comes in as many blocks."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [torch.full((2048,), index) for _ in range(24)]
+
+
+CROWDED = """
+    import os, resource, signal, sys
+    sys.path.insert(0, {folder!r})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    import crews
+    from test_crew_transport import Many
+
+    def waiting():
+        return [row["pid"] for row in crew.in_flight() if row["stage"] == "deliver" and row["since_seconds"] > 0.5]
+
+    job = crews.job(Many(), shard_count=4)
+    with crews.crew(job) as crew:
+        todo = crews.tasks(job, 80, 4)
+        for task in todo:
+            crew.submit(task)
+        # 256 descriptors are on their way, and nobody takes them.
+        assert crews.wait_until(lambda: len(waiting()) >= 2, 30), crew.in_flight()
+        os.kill(waiting()[0], signal.SIGKILL)
+        found = {{}}
+        while len(found) < len(todo):
+            result = crew.receive(20)
+            found[result.number] = [tensor[:, 5].tolist() for tensor in result.value]
+            del result
+        print(crew.stats()["restarts"])
+    assert [found[number] for number in range(20)] == [[task.indices] * 24 for task in todo]
+"""
+
+
+def test_too_many_descriptors_on_their_way_are_waited_for() -> None:
+    ended = children.run(CROWDED.format(folder=HERE), prefix=unprivileged())
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["1"]
 
 
 def test_works_where_dev_shm_is_too_small_for_anything() -> None:
@@ -168,6 +218,26 @@ def test_workers_wait_when_the_budget_is_used_up() -> None:
     assert [sample for number in range(40) for sample in found[number]] == list(range(320))
 
 
+def collate_slowly(samples: list[Any]) -> Any:
+    batch = torch.utils.data.default_collate(samples)
+    time.sleep(0.6)
+    return batch
+
+
+def test_waiting_for_room_is_within_no_deadline() -> None:
+    job = crews.job(Large(1 << 17), collate_fn=collate_slowly, shard_count=2)
+    with crews.crew(job, memory_budget=20 << 20, deadline_seconds=2.0) as crew:
+        todo = crews.tasks(job, 8 * 8, 8)
+        for task in todo:
+            crew.submit(task)
+        # The loop is elsewhere, for longer than a sample may take.
+        assert crews.wait_until(lambda: waiting_seconds(crew) > 2.2, 30)
+        found: list[Any] = []
+        # It looks at the workers at every call.
+        assert crews.wait_until(lambda: found.append(crew.receive(0.05)) or len(list(filter(None, found))) == 8, 30)
+        assert crew.stats()["restarts"] == 0
+
+
 def test_a_batch_larger_than_the_budget_passes_alone() -> None:
     job = crews.job(Large(1 << 18), shard_count=2)
     with crews.crew(job, memory_budget=1 << 20) as crew:
@@ -212,6 +282,20 @@ def test_messages_of_any_length_pass() -> None:
     with pytest.raises(EOFError):
         right.receive()
     right.close()
+
+
+def test_what_was_sent_before_the_end_arrives_whatever_was_left_unread() -> None:
+    ours, theirs = wire.pair()
+    left, right = wire.Wire(ours), wire.Wire(theirs)
+    assert left.send(1, [b"a task that is not begun any more"])
+    assert right.send(2, [b"a result"])
+    right.close()
+    message = left.receive(is_patient=False)
+    assert message is not None and (message[0], bytes(message[1])) == (2, b"a result")
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            left.receive()
+    left.close()
 
 
 def test_sizes_that_vary_do_not_pile_up() -> None:

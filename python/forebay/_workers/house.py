@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing import process, spawn
@@ -15,6 +14,7 @@ from forebay._workers import blocks, nursery, parcel, slate, wire
 from forebay._workers.autopsy import Death
 from forebay._workers.growth import Growth
 from forebay._workers.job import Task
+from forebay._workers.surroundings import Surroundings
 from forebay.errors import WorkerDiedError
 
 _CLOSE_SECONDS = 3.0
@@ -29,6 +29,8 @@ class Hired:
     wire: wire.Wire
     board: slate.Slate
     dump: int
+    # What it is told first, until it is.
+    hello: bytes | None = None
     tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
     growth: Growth = field(default_factory=Growth)
     looked: float = 0.0
@@ -38,11 +40,16 @@ class Hired:
     recycling: str | None = None
     # What it had in hand when it was first past its deadline, and when that was.
     suspect: tuple[tuple[int, ...], float, int] | None = None
+    # When it was killed, or will be.
     killed: float | None = None
     verdict: Death | None = None
 
-    def close(self) -> None:
-        self.wire.close()
+    def close(self, is_ours: bool = True) -> None:
+        """Ends what is between it and us; in a forked child, whose worker it is not, only the copies there."""
+        if is_ours:
+            self.wire.hang_up()
+        else:
+            self.wire.close()
         os.close(self.dump)
 
 
@@ -70,67 +77,120 @@ class House:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.process: subprocess.Popen[bytes] | None = None
+        # What workers have around them that are told nothing else.
+        self.born_into: Surroundings | None = None
         self.wire: wire.Wire | None = None
         self.workers: dict[int, Hired] = {}
+        self._next_key = 0
         self.job: parcel.SealedJob | None = None
+        self.is_job_sent = False
 
     def close(self) -> None:
         """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
         for each in self.workers.values():
-            each.close()
+            each.close(is_ours=os.getpid() == self.owner)
         self.workers.clear()
         self.close_nursery()
-        if self.job is not None:
-            self.job.close()
-            self.job = None
+        self._close_job()
 
     def open(self, modules: list[str]) -> int:
         """Starts the nursery, which imports these first; gives the descriptor it is heard at."""
+        self.born_into = Surroundings.here()
+        told = {
+            "pid": os.getpid(),
+            "path": self.born_into.path,
+            "argv": self.born_into.arguments,
+            "modules": modules,
+            "authkey": bytes(process.current_process().authkey).hex(),
+        }
         ours, theirs = wire.pair()
         try:
-            flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-            command = [os.fsdecode(spawn.get_executable()), *flags, "-c", nursery.BOOT]
-            self.process = subprocess.Popen(
-                [*command, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
+            with open(os.memfd_create("forebay-boot", os.MFD_CLOEXEC), "wb") as file:
+                file.write(json.dumps(told).encode())
+                file.flush()
+                flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+                command = [os.fsdecode(spawn.get_executable()), *flags, "-c", nursery.BOOT]
+                passed = theirs.fileno(), file.fileno()
+                self.process = subprocess.Popen(
+                    [*command, *map(str, passed)], pass_fds=passed, stdin=subprocess.DEVNULL
+                )
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-        self.wire = wire.Wire(ours)
-        told = {
-            "pid": os.getpid(),
-            "path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
-            "argv": [argument for argument in sys.argv if isinstance(argument, str)],
-            "modules": modules,
-            "authkey": bytes(process.current_process().authkey).hex(),
-        }
-        ours.send(json.dumps(told).encode())
+        self.wire, self.is_job_sent = wire.Wire(ours), False
         return ours.fileno()
 
-    def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> None:
-        """Tells the nursery; if it is gone, that is noticed when it is listened to."""
-        if self.wire is None:
-            return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.wire.send(kind, [content], fds or [])
+    def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> bool:
+        """Tells the nursery; if it is gone, that is noticed when it is listened to.
 
-    def send_job(self) -> None:
+        `False` where descriptors cannot be sent now: those on their way to us may be in the way, so nobody waits here.
+        """
+        if self.wire is None:
+            return True
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            return self.wire.send(kind, [content], fds or [], is_patient=not fds)
+        return True
+
+    def send_job(self) -> bool:
+        """Whether the nursery has the job, or will have."""
         if self.job is None:
             raise AssertionError("no job to send")
+        if self.is_job_sent:
+            return True
         if len(self.job.handles) > wire.MAX_FDS:
             raise pickle.PicklingError(
                 f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(self.job.handles)}"
             )
-        self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+        self.is_job_sent = self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+        return self.is_job_sent
+
+    def spawn(self, shard: int) -> Hired | None:
+        """Has a worker forked, which waits to be told what to do; `None` where that cannot be done now."""
+        if not self.send_job():
+            return None
+        ours, theirs = wire.pair()
+        board = dump = -1
+        new = None
+        try:
+            board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
+            key = self._next_key
+            if self.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump]):
+                self._next_key += 1
+                new = self.workers[key] = Hired(key, shard, wire.Wire(ours), slate.Slate(board), dump)
+        finally:
+            theirs.close()
+            if board >= 0:
+                os.close(board)
+            if new is None:
+                ours.close()
+                if dump >= 0:
+                    os.close(dump)
+        return new
+
+    def drop_job(self) -> None:
+        """Frees what the job holds, here and in the nursery: a dataset may be most of the memory there is."""
+        if self.job is not None:
+            self._close_job()
+            self.tell(nursery.JOB, b"")
+
+    def _close_job(self) -> None:
+        if self.job is not None:
+            self.job.close()
+            self.job = None
+        self.is_job_sent = False
 
     def close_nursery(self) -> None:
+        is_ours = os.getpid() == self.owner
         if self.wire is not None:
-            self.wire.close()
+            if is_ours:
+                self.wire.hang_up()
+            else:
+                self.wire.close()
             self.wire = None
         if self.process is not None:
-            if os.getpid() != self.owner:
+            if not is_ours:
                 self.process.returncode = 0  # somebody else's child
                 return
             try:

@@ -22,7 +22,7 @@ from typing import Any
 from forebay._workers import blocks, parcel, wire
 
 # From the loader.
-JOB, SPAWN, KILL = range(3)
+JOB, SPAWN, KILL, LEAVE = range(4)
 # To the loader.
 DIED, TROUBLE = range(2)
 
@@ -31,6 +31,9 @@ _CHUNK_BYTES = 4096
 # How long workers may take to leave by themselves once the loader has closed its ends.
 _GRACE_SECONDS = 0.1
 _REAP_SECONDS = 1.0
+# How long one worker may take that leaves while others go on: at exit Python joins processes that the dataset started,
+# which need not ever end.
+LEAVE_SECONDS = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 # A worker puts its own in its place, which says where it was called.
 _exit = os._exit
@@ -51,11 +54,12 @@ PRELOADED = (
     "scipy.ndimage",
     "cv2",
 )
-# Executed by the new interpreter: `sys.path` comes first, then this module can be found.
+# Executed by the new interpreter: `sys.path` comes first, then this module can be found. What it is told comes in a
+# file: the arguments of a program may be longer than a packet.
 BOOT = (
     "import json, socket, sys; end = socket.socket(fileno=int(sys.argv[1])); "
-    "told = json.loads(end.recv(1 << 18)); sys.path[:] = told['path']; "
-    "from forebay._workers.nursery import main; main(end, told)"
+    "file = open(int(sys.argv[2]), 'rb'); file.seek(0); told = json.load(file); file.close(); "
+    "sys.path[:] = told['path']; from forebay._workers.nursery import main; main(end, told)"
 )
 
 
@@ -80,6 +84,8 @@ class Nursery:
         self._poll = select.poll()
         self._children: dict[int, _Child] = {}
         self._by_fd: dict[int, _Child] = {}
+        # Those that leave, and when they are ended, in this order.
+        self._leaving: dict[int, float] = {}
         self._job: Any = None
         self._handles: list[int] = []
         # Written by workers, not yet taken by our stderr.
@@ -94,7 +100,7 @@ class Nursery:
 
     def _serve(self) -> None:
         while True:
-            for fd, _ in self._poll.poll():
+            for fd, _ in self._poll.poll(self._hasten()):
                 if fd == self._parent:
                     return
                 if fd == self._wire.fileno():
@@ -119,13 +125,31 @@ class Nursery:
         elif kind == SPAWN:
             self._fork(parcel.loads(content), fds)
         elif kind == KILL:
-            key, number = parcel.loads(content)
-            if (child := self._children.get(key)) is not None:
-                signal.pidfd_send_signal(child.pidfd, number)
+            self._signal(*parcel.loads(content))
+        elif kind == LEAVE:
+            self._leaving.setdefault(parcel.loads(content), time.monotonic() + LEAVE_SECONDS)
+
+    def _signal(self, key: int, number: int) -> None:
+        if (child := self._children.get(key)) is not None:
+            signal.pidfd_send_signal(child.pidfd, number)
+
+    def _hasten(self) -> int | None:
+        """Ends workers that took too long to leave; gives the milliseconds until the next one has."""
+        for key, until in list(self._leaving.items()):
+            left = until - time.monotonic()
+            if left > 0 and key in self._children:
+                return int(left * 1000) + 1
+            del self._leaving[key]
+            self._signal(key, signal.SIGKILL)
+        return None
 
     def _take_job(self, fds: list[int]) -> None:
+        """Keeps a job for the workers to come; without descriptors there is none any more."""
         for fd in self._handles:
             os.close(fd)
+        self._job, self._handles = None, []
+        if not fds:
+            return
         size_bytes = os.fstat(fds[0]).st_size
         self._job = blocks.Mapping(fds[0], size_bytes, is_private=True).array()
         os.close(fds[0])
@@ -299,7 +323,7 @@ def main(end: socket.socket, told: Mapping[str, Any]) -> None:
     name_process("forebay-nursery")
     _preload(told["modules"])
     main_module = sys.modules["__main__"]
-    for name in ("end", "told", "json", "socket"):
+    for name in ("end", "told", "file", "json", "socket"):
         vars(main_module).pop(name, None)
     process = importlib.import_module("multiprocessing.process")
     process.current_process().authkey = bytes.fromhex(told["authkey"])

@@ -17,11 +17,12 @@ from dataclasses import replace
 from typing import Any
 
 from forebay import _torch
-from forebay._workers import autopsy, blocks, deaths, figures, limits, nursery, parcel, slate, wire, worker
+from forebay._workers import autopsy, deaths, fetch, figures, limits, nursery, parcel, slate, worker
 from forebay._workers.autopsy import Death
 from forebay._workers.growth import growth_over
 from forebay._workers.house import Hired, House, Seat
 from forebay._workers.job import Job, Raised, Result, Task
+from forebay._workers.surroundings import Surroundings
 from forebay.errors import StoppedError, WorkerDiedError
 
 # Deaths of the nursery without a batch in between, before the crew is given up.
@@ -32,6 +33,8 @@ _DUMP_SECONDS = 0.1
 # After that a killed worker is written off: it is stuck in the kernel.
 _KILL_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
+# Between two attempts to have a worker where the kernel passes on no more descriptors.
+_CROWDED_SECONDS = 0.02
 # Of a control group's memory, what workers and loader share if nobody says otherwise.
 _WORKERS_SHARE = 0.9
 
@@ -53,14 +56,17 @@ class ProcessCrew:
         self._max_worker_bytes = max_worker_memory
         self._job: Job | None = None
         self._changes: dict[str, Any] = {}
+        # Those of the moment it was started in, also for workers that come later.
+        self._surroundings: Surroundings | None = None
         self._generation = 0
-        self._next_key = 0
         self._seats: dict[int, Seat] = {}
         self._results: deque[Result] = deque()
         self._readable: deque[int] = deque()
         self._by_fd: dict[int, Hired] = {}
         self._poll = select.poll()
         self._nursery_deaths = 0
+        # Why nothing comes any more.
+        self._failure: str | None = None
         self._counts = {"restarts": 0, "recycled": 0, "nursery_restarts": 0}
         self._growth = figures.Growths()
         self._is_many = False
@@ -72,19 +78,13 @@ class ProcessCrew:
     def start(self, job: Job, shards: list[int], states: list[Any] | None) -> None:
         """Starts a worker for each shard, which goes on from its state if it has one."""
         self._check_owner()
-        sealed = parcel.SealedJob(job)
-        for seat in self._seats.values():
-            self._dismiss(seat)
-        if self._house.job is not None:
-            self._house.job.close()
-        self._house.job = sealed
+        self.rest()  # first: two copies of a large dataset may be more than there is room for
+        self._house.job = parcel.SealedJob(job)
         self._job, self._changes = job, {}
+        self._surroundings = Surroundings.here()
         self._generation += 1
-        self._results.clear()
-        self._is_many = job.is_batched and not job.is_iterable and bool(getattr(job.dataset, "__getitems__", None))
-        if self._house.process is None:
-            self._open_nursery()
-        self._house.send_job()
+        self._is_many = fetch.many(job) is not None
+        self._revive()
         self._seats = {
             shard: Seat(shard, states[place] if states else None, last=(self._generation, -1))
             for place, shard in enumerate(shards)
@@ -101,6 +101,8 @@ class ProcessCrew:
         self._changes.update(changes)
         self._generation += 1
         self._results.clear()
+        if self._house.process is None:
+            self._revive()
         for place, seat in enumerate(self._seats.values()):
             seat.tasks.clear()
             seat.deaths.clear()
@@ -112,6 +114,10 @@ class ProcessCrew:
                 self._hire(seat)
                 continue
             seat.worker.board.want_generation(self._generation)
+            if seat.worker.hello is not None:
+                self._dismiss(seat)
+                self._hire(seat)
+                continue
             told = parcel.dumps((self._generation, dict(changes), seat.state))
             # It reads its messages between tasks, and hardly any are waiting: nothing holds this up but a stuck worker.
             if not self._tell(seat.worker, worker.BEGIN, told):
@@ -134,17 +140,20 @@ class ProcessCrew:
         return is_ours and nursery_process is not None and nursery_process.poll() is None
 
     def rest(self) -> None:
-        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds."""
+        """Ends every worker and keeps the nursery, so that another `start` takes milliseconds; of the job nothing."""
         if not self._closer.alive or os.getpid() != self._house.owner:
             return
         for seat in self._seats.values():
             self._dismiss(seat)
         self._seats.clear()
         self._results.clear()
+        self._job = None
+        self._house.drop_job()
 
     def close(self) -> None:
         """Ends every worker. Further calls do nothing."""
         self._closer()
+        self._job = None
         self._seats.clear()
         self._results.clear()
         self._readable.clear()
@@ -161,6 +170,12 @@ class ProcessCrew:
 
     # ── the nursery ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _revive(self) -> None:
+        """Has a nursery that knows the job, also after another one was given up."""
+        self._failure, self._nursery_deaths = None, 0
+        if self._house.process is None:
+            self._open_nursery()
+
     def _open_nursery(self) -> None:
         self._poll.register(self._house.open(self._modules()), select.POLLIN)
 
@@ -171,20 +186,11 @@ class ProcessCrew:
         return wanted
 
     def _hire(self, seat: Seat) -> None:
-        """Has a worker forked for a shard, and hands it what is unfinished there."""
-        ours, theirs = wire.pair()
-        board = dump = -1
-        try:
-            board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
-            key = self._next_key
-            self._next_key += 1
-            new = Hired(key, seat.shard, wire.Wire(ours), slate.Slate(board), dump)
-            new.board.want_generation(self._generation)
-            self._house.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump])
-        finally:
-            theirs.close()
-            if board >= 0:
-                os.close(board)
+        """Has a worker forked for a shard, and hands it what is unfinished there; where that has to wait, later."""
+        new = self._house.spawn(seat.shard)
+        if new is None:
+            return
+        new.board.want_generation(self._generation)
         count = max(1, len(self._seats))
         hello = worker.Hello(
             shard=seat.shard,
@@ -195,16 +201,24 @@ class ProcessCrew:
             streams=seat.streams,
             budget_bytes=limits.budget_bytes(self._budget_bytes) // count,
             max_memory_bytes=self._max_memory_bytes(count),
+            surroundings=None if self._surroundings == self._house.born_into else self._surroundings,
         )
+        new.hello = parcel.dumps(hello)
         seat.worker, seat.sent = new, 0
-        self._house.workers[key] = new
         self._by_fd[new.wire.fileno()] = new
         self._poll.register(new.wire.fileno(), select.POLLIN)
-        try:
-            new.wire.send(worker.HELLO, [parcel.dumps(hello)])
-        except (BrokenPipeError, ConnectionResetError):
-            return
         self._send_tasks(seat)
+
+    def _greet(self, new: Hired) -> bool:
+        """Tells a worker what it is told first; `False` where it has to wait."""
+        if new.hello is None:
+            return True
+        try:
+            if new.wire.send(worker.HELLO, [new.hello], is_patient=False):
+                new.hello = None
+        except (BrokenPipeError, ConnectionResetError):
+            return False  # its death comes by the nursery
+        return new.hello is None
 
     def _max_memory_bytes(self, count: int) -> int | None:
         if self._max_worker_bytes is not None:
@@ -219,6 +233,8 @@ class ProcessCrew:
             return
         if gone.board.hand()[0] != slate.IDLE:
             self._house.tell(nursery.KILL, parcel.dumps((gone.key, int(signal.SIGKILL))))
+        else:
+            self._house.tell(nursery.LEAVE, parcel.dumps(gone.key))
         self._forget(gone)
 
     def _forget(self, gone: Hired) -> None:
@@ -246,6 +262,8 @@ class ProcessCrew:
             self._send_tasks(seat)
 
     def _send_tasks(self, seat: Seat) -> None:
+        if seat.worker is None or not self._greet(seat.worker):
+            return
         while seat.worker is not None and seat.sent < len(seat.tasks):
             task = seat.tasks[seat.sent]
             suspicion = sum(len(died) for (number, _), died in seat.deaths.items() if number == task.number)
@@ -281,11 +299,14 @@ class ProcessCrew:
         while True:
             if self._results:
                 return self._results.popleft()
+            if self._failure is not None:
+                raise WorkerDiedError(self._failure, hint="what it wrote to stderr says why")
             if not self._readable:
                 now = time.monotonic()
                 wait = max(0.0, until - now)
                 due = self._watch(now)
-                self._settle_debts()
+                if not self._settle_debts():
+                    due = _CROWDED_SECONDS if due is None else min(due, _CROWDED_SECONDS)
                 patience = wait if due is None else min(wait, due)
                 self._readable.extend(fd for fd, _ in self._poll.poll(_milliseconds(patience)))
                 if not self._readable:
@@ -301,15 +322,28 @@ class ProcessCrew:
     def delivered(self, result: Result) -> None:
         """Workers count what they sent by themselves."""
 
-    def _settle_debts(self) -> None:
-        """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room."""
+    def _settle_debts(self) -> bool:
+        """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room.
+
+        `False` where a worker could not be begun with, which no message will remind us of.
+        """
+        is_settled = True
         for seat in self._seats.values():
-            if seat.worker is None or seat.worker.is_at_end:
+            if seat.refusal is not None:
                 continue
-            if seat.sent < len(seat.tasks):
+            if seat.worker is None:
+                self._hire(seat)
+            if (each := seat.worker) is None:
+                is_settled = False
+                continue
+            if each.is_at_end:
+                continue
+            if seat.sent < len(seat.tasks) or each.hello is not None:
                 self._send_tasks(seat)
-            if seat.worker.owed or len(seat.worker.tenancy.returns) > 1:
-                self._tell(seat.worker, worker.BACK)
+            is_settled = is_settled and each.hello is None
+            if each.owed or len(each.tenancy.returns) > 1:
+                self._tell(each, worker.BACK)
+        return is_settled
 
     def _listen(self, source: Hired) -> None:
         """Takes one message of a worker."""
@@ -327,6 +361,9 @@ class ProcessCrew:
         if kind == worker.RECYCLE:
             source.recycling, samples, grown_bytes, grown_fds, files = parcel.loads(content)
             self._growth.note(source, *growth_over(samples, grown_bytes, grown_fds), files)
+            # It sends nothing any more. The nursery ends it if it does not leave by itself.
+            self._house.tell(nursery.LEAVE, parcel.dumps(source.key))
+            source.killed = time.monotonic() + nursery.LEAVE_SECONDS
         elif kind == worker.RESULT:
             self._take(source, content, fds)
 
@@ -450,13 +487,10 @@ class ProcessCrew:
                 self._forget(seat.worker)
                 seat.worker = None
         if self._nursery_deaths >= _MAX_NURSERY_DEATHS:
-            raise WorkerDiedError(
-                f"the process that workers are forked from {autopsy.ending(exit_code)}, "
-                f"{self._nursery_deaths} times in a row",
-                hint="what it wrote to stderr says why",
-            )
+            ending = f"{autopsy.ending(exit_code)}, {self._nursery_deaths} times in a row"
+            self._failure = f"the process that workers are forked from {ending}"
+            return
         self._open_nursery()
-        self._house.send_job()
         for seat in self._seats.values():
             if seat.refusal is None:
                 self._hire(seat)

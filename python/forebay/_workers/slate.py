@@ -24,7 +24,7 @@ _PID = struct.Struct("<q")
 _NUMBER = struct.Struct("<q")
 _HAND_AT, _USE_AT, _PID_AT, _GENERATION_AT = 0, 64, 128, 192
 _POSITION = struct.Struct("<qq")
-_POSITION_AT = _HAND_AT + 24
+_POSITION_AT, _SINCE_AT = _HAND_AT + 24, _HAND_AT + 32
 
 # Two places for random states: that after the last task that was finished, and that after the one before.
 _TAG = struct.Struct("<qqIII")
@@ -51,6 +51,11 @@ class Slate:
 
     def stage(self, stage: int) -> None:
         _NUMBER.pack_into(self._view, _HAND_AT, stage)
+
+    def resume(self) -> None:
+        """Goes on with what the worker was at: the time it waited was not the sample's."""
+        _NUMBER.pack_into(self._view, _SINCE_AT, time.monotonic_ns())
+        self.stage(WORKING)
 
     def noter(self, look: Callable[[int], None]) -> Callable[[int], None]:
         """A function that notes which sample of its task a worker begins; -1: it makes a batch of them.

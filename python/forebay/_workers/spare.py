@@ -4,8 +4,6 @@ Their interpreters have imported torch already, which is nearly all of what star
 kept: loaders that are made one after the other share them, those that live at the same time have their own.
 """
 
-import os
-import sys
 import threading
 from typing import TypeVar
 
@@ -15,21 +13,14 @@ _T = TypeVar("_T")
 
 # A loader to train with, and one to validate with.
 _MAX_SPARE = 2
-_spare: list[tuple[object, ProcessCrew]] = []
+_spare: list[ProcessCrew] = []
 _leaving = threading.RLock()  # a loader may be finalised, and leave its crews, inside of it
-
-
-def _surroundings() -> object:
-    """What a nursery was born into, and passes on: one of other surroundings is of no use."""
-    return os.getpid(), tuple(sys.path), os.getcwd(), tuple(os.environ.items())
 
 
 def take(deadline_seconds: float | None, memory_budget: int | None, max_worker_memory: int | None) -> ProcessCrew:
     """A crew, with the nursery that is left over, if there is one."""
-    here = _surroundings()
-    while (left := popped(_spare)) is not None:
-        there, crew = left
-        if there == here and crew.is_at_hand():
+    while (crew := popped(_spare)) is not None:
+        if crew.is_at_hand():
             crew.settings(deadline_seconds, memory_budget, max_worker_memory)
             return crew
         crew.close()
@@ -48,7 +39,7 @@ def _is_kept(crew: ProcessCrew) -> bool:
     with _leaving:
         if len(_spare) >= _MAX_SPARE:
             return False
-        _spare.append((_surroundings(), crew))
+        _spare.append(crew)
         return True
 
 

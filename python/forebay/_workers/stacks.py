@@ -1,19 +1,15 @@
 """Where other threads are, while they run.
 
-With a GIL the frames of a thread stand still while another one looks at them. Without one they do not, and reading them
-ends in a crash sooner or later; what Python stops all threads for is `faulthandler`'s own dump.
+Their frames do not stand still while Python code walks along them, and that ends in a crash sooner or later (seen with
+3.11); what all threads are stopped for is `faulthandler`'s own dump.
 """
 
 import faulthandler
 import linecache
 import os
 import re
-import sys
 import threading
-import traceback
 from collections.abc import Iterable
-
-from forebay._gil import is_free_threaded
 
 _HEAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+).*\(most recent call first\):$")
 _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)$')
@@ -24,14 +20,8 @@ def of(threads: Iterable[threading.Thread | None]) -> dict[threading.Thread | No
     asked: dict[threading.Thread | None, int] = {
         thread: thread.ident for thread in threads if thread is not None and thread.ident is not None
     }
-    if is_free_threaded():
-        told = _parsed(_dump())
-        return {thread: told.get(ident, "") for thread, ident in asked.items()}
-    frames = sys._current_frames()
-    return {
-        thread: "".join(traceback.format_stack(frames[ident])).rstrip() if ident in frames else ""
-        for thread, ident in asked.items()
-    }
+    told = _parsed(_dump())
+    return {thread: told.get(ident, "") for thread, ident in asked.items()}
 
 
 def _dump() -> str:

@@ -4,9 +4,12 @@ What is too long for a packet goes into an unnamed file in memory, and the packe
 """
 
 import array
+import contextlib
+import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +19,8 @@ PACKET_BYTES = 96 * 1024
 _QUEUE_BYTES = 1 << 20
 # The kernel passes at most 253 descriptors at a time.
 MAX_FDS = 240
+# Between two attempts to send where too many descriptors are under way. Not measured.
+_CROWDED_SECONDS = 0.01
 _ELSEWHERE = 0x80
 # As plain numbers: combining flags of an enumeration costs more than the call they are for.
 _NO_SIGNAL, _NO_WAIT = int(socket.MSG_NOSIGNAL), int(socket.MSG_DONTWAIT)
@@ -45,10 +50,18 @@ class Wire:
         return self._end.fileno()
 
     def close(self) -> None:
+        """Closes this copy of the end; the other side hears of it when there is no other one."""
+        self._end.close()
+
+    def hang_up(self) -> None:
+        """Closes the end for whoever has a copy of it, as a process has that was forked from this one."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
     def send(self, kind: int, parts: Sequence[Any], fds: Sequence[int] = (), is_patient: bool = True) -> bool:
-        """Whether it was sent: without patience it is not, where the other side is behind.
+        """Whether it was sent: without patience it is not, where the other side is behind, or where descriptors of too
+        many messages are on their way.
 
         Raises `BrokenPipeError` or `ConnectionResetError` when there is no other side.
         """
@@ -69,11 +82,21 @@ class Wire:
 
     def _send(self, parts: Sequence[Any], fds: Sequence[int], flags: int) -> bool:
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        try:
-            self._end.sendmsg(parts, beside, flags)
-        except BlockingIOError:
-            return False
-        return True
+        while True:
+            try:
+                self._end.sendmsg(parts, beside, flags)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:
+                    raise
+                if flags & _NO_WAIT:
+                    return False
+                # All processes of a user may have as many descriptors under way as one of them may have open. It is
+                # over when somebody takes one, or, when the other side is gone, with a broken pipe.
+                time.sleep(_CROWDED_SECONDS)
+            else:
+                return True
 
     def receive(self, is_patient: bool = True) -> tuple[int, Any, list[int]] | None:
         """(kind, content, descriptors), or `None` where nothing has come yet; `EOFError` when nothing will."""
@@ -83,7 +106,8 @@ class Wire:
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            raise EOFError from None
+            # The other side left without reading everything. The kernel says so once, before what that side had sent.
+            return self.receive(is_patient)
         fds: list[int] = []
         for level, kind, data in beside:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

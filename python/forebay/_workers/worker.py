@@ -1,6 +1,7 @@
 """The loop in a worker process: takes tasks, makes them, sends results, and looks at what it uses itself."""
 
 import contextlib
+import errno
 import faulthandler
 import os
 import resource
@@ -21,6 +22,7 @@ from forebay._workers.blocks import LEAST_BYTES, Pool
 from forebay._workers.fetch import Fetcher, is_stateful
 from forebay._workers.job import Job, Raised, Result, Task
 from forebay._workers.streams import Streams, restore
+from forebay._workers.surroundings import Surroundings
 
 # To a worker.
 HELLO, TASK, BEGIN, BACK = range(4)
@@ -34,6 +36,7 @@ _SUSPECT_SECONDS = 0.02
 _LOOK_SECONDS = 0.05
 # Of what descriptors there may be, the share at which a worker is exchanged.
 _FD_SHARE = 0.6
+_NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
 # Generation, how many results were taken, how many block numbers follow.
 BACK_HEAD = struct.Struct("<qII")
 _BLOCK = struct.Struct("<i")
@@ -52,6 +55,8 @@ class Hello:
     streams: tuple[bytes, bytes, bytes] | None
     budget_bytes: int
     max_memory_bytes: int | None
+    # Where they are others than the nursery was born into.
+    surroundings: Surroundings | None = None
 
 
 def back(generation: int, taken: int, returns: list[int]) -> bytes:
@@ -75,8 +80,9 @@ class _Meter:
         self._page_bytes = resource.getpagesize()
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_fds = soft
         self._max_fd = int(soft * _FD_SHARE) if soft != resource.RLIM_INFINITY else 1 << 30
-        self._first_bytes, self._first_fds = self._memory_bytes(), len(os.listdir("/proc/self/fd"))
+        self._first_bytes, self._first_fds = self._memory_bytes(), self._count("fd")
         self.max_bytes = max_memory_bytes
         if max_memory_bytes is not None and self._first_bytes * 1.25 > max_memory_bytes:
             # A fresh worker would be no smaller.
@@ -93,8 +99,19 @@ class _Meter:
         return (int(fields[1]) - int(fields[2])) * self._page_bytes
 
     def grown(self) -> tuple[int, int]:
-        """By how many bytes and descriptors this process grew since it began."""
-        return self._memory_bytes() - self._first_bytes, len(os.listdir("/proc/self/fd")) - self._first_fds
+        """By how many bytes and descriptors this process grew since it began. Asked once, when it leaves."""
+        grown_bytes = self._memory_bytes() - self._first_bytes
+        # Where none is left, what is open can be listed with this one.
+        with contextlib.suppress(OSError):
+            os.close(self._statm)
+        return grown_bytes, self._count("fd") - self._first_fds
+
+    def _count(self, what: str) -> int:
+        """How many there are of what `/proc` lists of this process; with no descriptor left, as many as may be."""
+        try:
+            return len(os.listdir(f"/proc/self/{what}"))
+        except OSError:
+            return self._most_fds if what == "fd" else 1
 
     def look(self, samples: int) -> str | None:
         """Why this worker should be exchanged, if it should."""
@@ -102,9 +119,7 @@ class _Meter:
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            self._board.use(
-                memory_bytes, len(os.listdir("/proc/self/fd")) - 1, len(os.listdir("/proc/self/task")), samples
-            )
+            self._board.use(memory_bytes, self._count("fd") - 1, self._count("task"), samples)
         if self.max_bytes is not None and memory_bytes > self.max_bytes:
             return f"{memory_bytes >> 20} MiB of memory, max_worker_memory is {self.max_bytes >> 20} MiB"
         try:
@@ -136,6 +151,8 @@ class Worker:
         """Makes the job its own; what the user's code raises is told with every task."""
 
         def enter() -> Job:
+            if hello.surroundings is not None:
+                hello.surroundings.enter()
             job: Job = replace(parcel.open_job(memory, handles), **hello.changes)
             if job.output == "torch":
                 _torch_parcel.stack_into(self._memory_for, LEAST_BYTES)
@@ -246,6 +263,7 @@ class Worker:
         if generation != self._board.wanted_generation():
             self._pool.end_task()
             return
+        self._check_descriptors(result)
         kept = result.state
         if self._is_kept and kept is None and self._fetcher is not None:
             try:
@@ -265,6 +283,17 @@ class Worker:
             raise _Gone from None
         self._pool.sent(packed.blocks)
 
+    def _check_descriptors(self, result: Result) -> None:
+        """Leaves where samples failed because no descriptor is left: in a fresh worker they do not.
+
+        Not with the first batch: one that needs so many by itself would never be done.
+        """
+        errors = [result.value.exception] if isinstance(result.value, Raised) else []
+        numbers = {incident.errno for incident in result.incidents} | {getattr(each, "errno", None) for each in errors}
+        if numbers & _NO_DESCRIPTOR and self._tasks and self._may_leave():
+            self._samples += result.sample_count
+            raise _FullError("no descriptor is left")
+
     def _made(self, task: Task) -> Result:
         if self._refusal is not None or self._fetcher is None:
             return Result(task.number, self._shard, self._refusal)
@@ -283,6 +312,7 @@ class Worker:
         try:
             return parcel.pack(task.number, self._shard, generation, (fields, kept), self._pool)
         except Exception as error:
+            self._check_descriptors(Result(task.number, self._shard, Raised(error, "")))
             explained = self._explained(task, result.value, error)
             text = "".join(traceback.format_exception(explained))
             result.value = Raised(parcel.sent_exception(explained), text)
@@ -326,7 +356,7 @@ class Worker:
     def _wait_for_room(self) -> None:
         self._board.stage(slate.WAITING)
         self._pump()
-        self._board.stage(slate.WORKING)
+        self._board.resume()
 
     def _memory_for(self, size_bytes: int) -> Any | None:
         if len(self._pool.current) >= parcel.MAX_BLOCKS:

@@ -1,0 +1,45 @@
+"""What a worker finds around it: the directory, `sys.path`, `sys.argv` and the environment of the process it works for.
+
+A nursery is born into those of its time. A program may change them before any pass, and workers are to see that.
+"""
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Those of one moment."""
+
+    # `None`: the directory was removed.
+    folder: str | None
+    path: tuple[str, ...]
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+    @classmethod
+    def here(cls) -> "Surroundings":
+        """Those of this process, now."""
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            folder = None
+        path = (entry or folder for entry in sys.path if isinstance(entry, str))
+        return cls(
+            folder,
+            tuple(entry for entry in path if entry is not None),
+            tuple(argument for argument in sys.argv if isinstance(argument, str)),
+            dict(os.environ),
+        )
+
+    def enter(self) -> None:
+        """Makes them those of this process."""
+        if self.folder is not None:
+            os.chdir(self.folder)
+        sys.path[:], sys.argv[:] = self.path, self.arguments
+        importlib.invalidate_caches()
+        for name in os.environ.keys() - self.environment.keys():
+            del os.environ[name]
+        os.environ.update(self.environment)
