@@ -152,14 +152,16 @@ class Telling(Numbers):
 def test_a_state_taken_while_another_thread_goes_on_is_exact(kind: str) -> None:
     for _ in rounds(kind):
         loader = fb.DataLoader(Telling(), batch_size=BATCH, shuffle=True, seed=7, **KINDS[kind])
-        shared, is_over = iter(loader), threading.Event()
+        shared, is_over, has_begun = iter(loader), threading.Event(), threading.Barrier(3)
 
         def work(place: int) -> list[Any]:
             if place == 0:
+                has_begun.wait(30)
                 batches = [batch.tolist() for batch in shared]
                 is_over.set()
                 return batches
-            states = []
+            states = [loader.state_dict()]
+            has_begun.wait(30)
             while not is_over.wait(0.001):  # without a pause they would have the processors for themselves
                 states.append(loader.state_dict())
             return states
@@ -185,15 +187,17 @@ def test_a_native_state_taken_while_another_thread_goes_on_is_exact(folder: Path
             fb.ImageFolder(folder, transform=plain), batch_size=2, shuffle=True, seed=7, with_ids=True, num_workers=2
         )
 
-    loader, is_over = made(), threading.Event()
+    loader, is_over, has_begun = made(), threading.Event(), threading.Barrier(2)
     shared = iter(loader)
 
     def work(place: int) -> list[Any]:
         if place == 0:
+            has_begun.wait(30)
             batches = [ids.tolist() for _, _, ids in shared]
             is_over.set()
             return batches
-        states = []
+        states = [loader.state_dict()]
+        has_begun.wait(30)
         while not is_over.wait(0.001):  # without a pause they would have the processors for themselves
             states.append(loader.state_dict())
         return states
