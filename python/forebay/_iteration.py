@@ -8,7 +8,7 @@ from forebay import _notice, _torch
 from forebay._delivery import Delivery
 from forebay._forebay import Batch, Run
 from forebay._settings import Patience, whole
-from forebay.errors import ConfigError, DeadlineError
+from forebay.errors import ConfigError, DeadlineError, StoppedError
 
 # Whoever is this impatient must not wait for what a thread has in hand.
 IMPATIENT = (KeyboardInterrupt, DeadlineError)
@@ -81,6 +81,8 @@ class Iteration(Iterator[Any]):
         self._first_failure = first_failure
         self._received = 0
         self._ahead: Coming | BaseException | None = None
+        # Its end, or the error that ended it, was told.
+        self._is_over = False
 
     def __next__(self) -> Any:
         with self._turn:
@@ -88,20 +90,27 @@ class Iteration(Iterator[Any]):
 
     def _next(self) -> Any:
         if (run := self._run) is None:
-            raise StopIteration
+            if self._is_over:
+                raise StopIteration
+            # A loop would take it for the end of the epoch.
+            raise StoppedError("the pass was closed before its end", hint="begin another one, or close it later")
         try:
             made = self._advance(run)
         except IMPATIENT:
+            self._is_over = True
             self.abandon()
             raise
         except StopIteration as error:
             # The user's own code raised it, by mistake: a loop would take it for the end of the epoch.
+            self._is_over = True
             self.close()
             raise RuntimeError("transform, loader, target_transform or collate_fn raised StopIteration") from error
         except BaseException:
+            self._is_over = True
             self.close()
             raise
         if made is _END:
+            self._is_over = True
             self.close()
             raise StopIteration
         return made

@@ -403,7 +403,7 @@ def test_a_closed_loader_keeps_its_books_and_refuses_to_go_on(dataset: fb.ImageF
         next(iterator)
     assert threads() == before
     assert loader.state_dict()["step"] == 1 and "epoch 0" in loader.report()
-    with pytest.raises(StopIteration):
+    with pytest.raises(fb.errors.StoppedError, match="closed before its end"):
         next(iterator)
     with pytest.raises(fb.errors.StoppedError, match="closed"):
         iter(loader)
