@@ -260,9 +260,7 @@ impl Cache {
     /// place) concerns this one only; after anything else nothing is written for a while.
     pub(super) fn failed(&self, error: io::Error) {
         let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR];
-        // ENOENT: somebody clears the cache, and removes the directory that was just made.
-        let in_place =
-            [libc::EISDIR, libc::ENOTEMPTY, libc::ELOOP, libc::ENOTDIR, libc::EMLINK, libc::EEXIST, libc::ENOENT];
+        let in_place = [libc::EISDIR, libc::ENOTEMPTY, libc::ELOOP, libc::ENOTDIR, libc::EMLINK, libc::EEXIST];
         let errno = error.raw_os_error().unwrap_or(0);
         let Some(mut trouble) = self.trouble().filter(|_| !passing.contains(&errno)) else { return };
         if !in_place.contains(&errno) {
