@@ -57,9 +57,10 @@ impl Trip {
         let read = || -> Result<Object> {
             self.wait_for(file.stat.size_bytes)?;
             self.persist(End::Source, |within| {
-                self.source.read(&path, within, &mut |size| match size == file.stat.size_bytes {
+                // Small when it was listed; what is large now, or says so, is not taken into memory whole.
+                self.source.read(&path, within, &mut |size| match size <= PIECE_BYTES {
                     true => Ok(Vec::new()),
-                    false => Err(Error::new(Kind::Changed, "changed since it was listed (its size is another one)")),
+                    false => Err(Error::new(Kind::Changed, format!("grew to {size} bytes since it was listed"))),
                 })
             })
         };
