@@ -69,7 +69,8 @@ def tell(loader, model, **more):
     told["books"] = [[book.planned, book.delivered, book.replaced, book.skipped]
                      for _, book in sorted(loader._loader.books.epochs.items())]
     told["weights"] = torch.cat([one.flatten() for one in model.parameters()]).tolist()
-    print("TOLD " + json.dumps(told | more), flush=True)
+    # In one piece: ranks share the pipe.
+    os.write(1, ("\\nTOLD " + json.dumps(told | more) + "\\n").encode())
 """
 
 

@@ -237,9 +237,9 @@ def test_an_epoch_survives(
     if fault in ("short", "empty", "etag"):
         # Never "corrupt": what does not add up is not shown to a decoder.
         assert {failure.code for failure in loader.failures} <= {"unavailable"}
-        assert loader.stats()["retries"] >= count * 0.9
+        assert loader.stats()["retries"] >= count * 0.7
     if fault == "429":
-        assert traffic["throttles"] >= count * 0.9
+        assert traffic["throttles"] >= count * 0.7
         by_key: dict[str, list[faultproxy.Seen]] = {}
         for seen in reads:
             by_key.setdefault(seen.key, []).append(seen)
