@@ -88,6 +88,16 @@ def test_what_is_written_is_read_by_pandas(folder: Path, tmp_path: Path) -> None
     assert told["forebay.fingerprint"] == state["dataset"]["fingerprint"] == fb.Manifest(path).fingerprint
 
 
+def test_a_row_that_is_repeated_without_end_is_refused(folder: Path, tmp_path: Path) -> None:
+    path, count = tmp_path / "bomb.parquet", 3_000_000
+    row = {"path": "cat/0000.jpg", "class": "cat"}
+    cells = {name: pyarrow.DictionaryArray.from_arrays(pyarrow.repeat(0, count), [text]) for name, text in row.items()}
+    pyarrow.parquet.write_table(pyarrow.table(cells), path)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(fb.errors.ConfigError, match="repeats its rows without end"):
+        fb.ImageFolder(folder, manifest=path)
+
+
 def test_what_pandas_writes_is_read(folder: Path, manifest: Path, tmp_path: Path) -> None:
     frame = pandas.read_parquet(manifest)
     chosen = frame[frame["class"] == "dog"].sample(frac=1, random_state=1)

@@ -20,6 +20,10 @@ use super::{Content, FORMAT, Head, Picture, row_name, shown};
 /// Rows that are in memory as cells at a time.
 const CHUNK: usize = 8192;
 
+/// Of rows with paths of their own no encoding makes as many; of one row repeated it makes 2^31 out of a few bytes, for which
+/// there is no memory.
+const MAX_ROWS_A_BYTE: u64 = 100;
+
 /// A file that is no Parquet file, or not a whole one.
 pub(super) fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Corrupt, format!("is not a whole Parquet file ({what})"))
@@ -38,6 +42,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
 }
 
 fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
+    let max_rows = (bytes.len() as u64).saturating_mul(MAX_ROWS_A_BYTE);
     let reader = SerializedFileReader::new(bytes).map_err(unreadable)?;
     let metadata = reader.metadata();
     let mut head = head(metadata.file_metadata())?;
@@ -47,7 +52,7 @@ fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
     let mut row = 0;
     for group in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(group).map_err(unreadable)?;
-        read_group(&*group, &wanted, rows, &mut row)?;
+        read_group(&*group, &wanted, rows, &mut row, max_rows)?;
     }
     let expected = metadata.file_metadata().num_rows();
     if i64::try_from(row) != Ok(expected) {
@@ -149,6 +154,7 @@ fn read_group(
     wanted: &[(usize, &'static str, Role)],
     rows: &mut Rows,
     row: &mut u64,
+    max_rows: u64,
 ) -> Result<()> {
     let mut columns = Vec::with_capacity(wanted.len());
     for &(number, name, role) in wanted {
@@ -167,6 +173,10 @@ fn read_group(
         let count = count.unwrap_or(0);
         if count == 0 {
             return Ok(());
+        }
+        if *row + count as u64 > max_rows {
+            return Err(Error::config(format!("repeats its rows without end (more than {max_rows} of them)"))
+                .with_hint("a sample is wanted once: a sampler shows some of them more often"));
         }
         for _ in 0..count {
             let pushed = take(&mut columns).and_then(|row| rows.push(row));

@@ -4,6 +4,7 @@
 //! bytes, and removed only by its own name. Whatever befalls the directory or its disk, a read is at worst one of the store
 //! behind it. What is in which file: `cache/key.rs`, `entry.rs`, `usage.rs`; decisions/0022 says why.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -244,7 +245,7 @@ impl Cached {
         if self.cache.is_doubted(&want.key.name) {
             return self.pass(&want, memory);
         }
-        let mut has_made_room = false;
+        let (mut has_made_room, mut was_cleared) = (false, false);
         for _ in 0..MAX_ROUNDS {
             let (bad, other) = match self.look(&folder, &want, memory)? {
                 Look::Hit(object) => return Ok(object),
@@ -279,6 +280,11 @@ impl Cached {
                         Err(error) => self.cache.failed(error),
                     }
                     break;
+                }
+                // Somebody clears the cache, and has removed the directory that was just made.
+                Err(error) if error.kind() == ErrorKind::NotFound && !was_cleared => {
+                    was_cleared = true;
+                    continue;
                 }
                 Err(error) => {
                     self.cache.failed(error);

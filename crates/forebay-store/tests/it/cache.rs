@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -155,6 +156,17 @@ fn what_is_in_the_directory_is_for_one_user_and_marked() {
     assert!(bench.root().join("forebay-cache").is_file());
 }
 
+/// What bits that flip at these places, and lost ends, make of an entry.
+pub(crate) fn damaged(whole: &[u8], flipped: &[usize]) -> Vec<Vec<u8>> {
+    let flip = |at: &usize| {
+        let mut bytes = whole.to_vec();
+        bytes[*at] ^= 0x10;
+        bytes
+    };
+    let cut = [0, 1, 5_000, whole.len() - 1].map(|length| whole[..length].to_vec());
+    flipped.iter().map(flip).chain(cut).collect()
+}
+
 #[test]
 fn whatever_is_done_to_an_entry_it_is_found_removed_and_got_again() {
     let size = 5_000;
@@ -162,14 +174,7 @@ fn whatever_is_done_to_an_entry_it_is_found_removed_and_got_again() {
     bench.read(0);
     let file = entries(&bench.root()).remove(0);
     let whole = fs::read(&file).unwrap();
-    let flip = |at: usize| {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 0x10;
-        bytes
-    };
-    let mut damages: Vec<Vec<u8>> =
-        [0, size / 2, size, whole.len() - 56, whole.len() - 40, whole.len() - 1].map(flip).into();
-    damages.extend([0, 1, size, whole.len() - 1].map(|length| whole[..length].to_vec()));
+    let mut damages = damaged(&whole, &[0, size / 2, size, whole.len() - 56, whole.len() - 40, whole.len() - 1]);
     damages.extend([vec![0; whole.len()], [&whole[..], b"more"].concat(), b"#!/bin/sh\n".to_vec()]);
     for (number, damage) in damages.iter().enumerate() {
         fs::write(&file, damage).unwrap();
@@ -465,9 +470,34 @@ fn a_directory_with_anything_in_it_is_refused_and_left_alone() {
     for check in [Cache::clear(place.path()).unwrap_err(), Cache::info(place.path()).unwrap_err()] {
         assert!(check.to_string().contains("is not a cache of forebay"), "{check}");
     }
+    // A directory of the user's that is called as one of ours would be.
+    let models = tempfile::tempdir().unwrap();
+    fs::create_dir(models.path().join("v1")).unwrap();
+    let error = Cache::open(models.path(), options(1 << 20)).unwrap_err();
+    assert!(error.to_string().contains("\"v1\" in it"), "{error}");
     let error = Cache::open(&place.path().join("thesis.tex"), options(1 << 20)).unwrap_err();
     assert_eq!(error.kind(), Kind::Config, "{error}");
     assert_eq!(Cache::info(&place.path().join("none")).unwrap_err().kind(), Kind::NotFound);
+}
+
+#[test]
+fn clearing_beside_readers_is_no_trouble_for_them() {
+    let bench = Bench::new(200, 100, 1 << 30);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..2_000).for_each(|_| drop(Cache::clear(&bench.root()).unwrap()));
+            is_over.store(true, Relaxed);
+        });
+        for first in 0..4 {
+            let (bench, is_over) = (&bench, &is_over);
+            scope.spawn(move || {
+                let numbers = (0..200).cycle().skip(first * 50).take_while(|_| !is_over.load(Relaxed));
+                numbers.for_each(|number| assert_eq!(bench.read(number), content(number, 100)));
+            });
+        }
+    });
+    assert_eq!(bench.cached.cache_notice(), None);
 }
 
 #[test]

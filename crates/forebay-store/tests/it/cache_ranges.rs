@@ -12,7 +12,7 @@ use forebay_store::testing::{Memory, conformance};
 use forebay_store::{Allot, Cache, CacheOptions, Cached, Local, Object, Stat, Store};
 use tempfile::TempDir;
 
-use crate::cache::{entries, read, unlimited};
+use crate::cache::{damaged, entries, read, unlimited};
 
 const LONG: Duration = Duration::from_secs(60);
 const SIZE: usize = 100_000;
@@ -165,13 +165,7 @@ fn whatever_is_done_to_a_kept_range_it_is_found_removed_and_got_again() {
     bench.range(range.clone());
     let file = entries(&bench.root()).remove(0);
     let whole = fs::read(&file).unwrap();
-    let flip = |at: usize| {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 0x10;
-        bytes
-    };
-    let mut damages: Vec<Vec<u8>> = [0, 2_500, 5_000, whole.len() - 56, whole.len() - 1].map(flip).into();
-    damages.extend([0, 1, 5_000, whole.len() - 1].map(|length| whole[..length].to_vec()));
+    let mut damages = damaged(&whole, &[0, 2_500, 5_000, whole.len() - 56, whole.len() - 1]);
     // The entry of another range in its place.
     bench.range(1_000..6_001);
     let other = entries(&bench.root()).into_iter().find(|entry| *entry != file).unwrap();

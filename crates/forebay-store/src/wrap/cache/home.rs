@@ -316,9 +316,10 @@ fn prepare(path: &Path) -> io::Result<Folder> {
         Some(root) => root,
         None => {
             let root = Folder::open(path)?;
-            // Another process may be doing the same, and what every disk has is nobody's.
-            let is_ours = |name: &str| [MARKER, TAG, "lost+found"].contains(&name) || is_format(name);
-            if let Some(foreign) = root.names()?.iter().find(|name| !name.to_str().is_some_and(is_ours)) {
+            let names = root.names()?;
+            // Another process may have made it one by now; and what every disk has is nobody's.
+            let is_marked = names.iter().any(|name| name == MARKER);
+            if let Some(foreign) = names.iter().find(|name| !is_marked && *name != TAG && *name != "lost+found") {
                 return Err(io::Error::other(Foreign(foreign.to_string_lossy().into_owned())));
             }
             write_once(&root, MARKER, MARKER_TEXT)?;
