@@ -1,5 +1,5 @@
 //! How far batches are made ahead of the loop. One that takes much longer with a batch than the batch took to make needs
-//! one in advance: a second would only wait, and have its memory.
+//! one in advance: a second would only wait, and have its memory. That is taken for granted until a batch comes late.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct Lead {
 
 impl Default for Lead {
     fn default() -> Self {
-        Self { in_time: 0, enough: SURE, taken: None }
+        Self { in_time: SURE, enough: SURE, taken: None }
     }
 }
 
@@ -34,7 +34,9 @@ impl Lead {
 
     /// The loop asks for a batch, which was made in so much time, or is not there yet.
     pub(super) fn asked(&mut self, now: Duration, made_in: Option<Duration>) {
-        let with_last = self.taken.map_or(Duration::ZERO, |taken| now.saturating_sub(taken));
+        // Every loop waits for its first batch.
+        let Some(taken) = self.taken else { return };
+        let with_last = now.saturating_sub(taken);
         match made_in {
             Some(made_in) if with_last >= made_in * TO_SPARE => self.in_time = self.in_time.saturating_add(1),
             Some(_) => self.in_time = 0,
@@ -76,6 +78,8 @@ mod tests {
         let (mut lead, mut now) = (Lead::default(), ms(0));
         lead.asked(now, None);
         lead.gave(now);
+        assert!(take(&mut lead, &mut now, 1, ms(20)), "nothing speaks against it");
+        assert!(!take(&mut lead, &mut now, 1, ms(19)));
         assert!(!take(&mut lead, &mut now, SURE - 1, ms(20)));
         assert!(take(&mut lead, &mut now, 1, ms(20)));
         assert!(!take(&mut lead, &mut now, 1, ms(19)), "it is fast now");
