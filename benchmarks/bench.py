@@ -1,9 +1,9 @@
 """`make bench`: images/s of forebay, of torch's DataLoader, and of forebay's kernels without a loader around them, on
 pictures of 500x375 and, for some of them, of 1800x1080.
 
-Each contender runs in a process of its own, in turns, and medians are compared: the ratios are what counts, because
-other work on the machine slows all of them alike. Writes benchmarks/results/imagefolder.md. Fails only if it cannot
-run; a slow result is a result.
+Each contender runs in a process of its own, in turns, and is compared with forebay in the same round: the ratios are
+what counts, because other work on the machine slows all of them alike. Writes benchmarks/results/imagefolder.md. Fails
+only if it cannot run; a slow result is a result.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def page(arguments: argparse.Namespace, tables: list[str]) -> str:
             "Synthetic JPEGs in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, "
             f"shuffled; {arguments.threads} threads or worker processes; {arguments.rounds} rounds of "
             f"{arguments.epochs} timed epochs after one that is not. Each run is a process of its own; medians, and "
-            "the range in brackets.",
+            "the range in brackets. What forebay is of another is the median of the rounds' ratios.",
             "",
             *tables,
             "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is",
@@ -122,7 +122,6 @@ def page(arguments: argparse.Namespace, tables: list[str]) -> str:
 
 def table(title: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
     """What was measured on one set of pictures."""
-    rates = {name: median(result["rate"] for result in results) for name, results in rounds.items()}
     lines = [
         title,
         "",
@@ -130,17 +129,24 @@ def table(title: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for name, results in rounds.items():
-        spread = f"{min(result['rate'] for result in results):.0f} to {max(result['rate'] for result in results):.0f}"
-        ratio = f"{rates['forebay'] / rates[name]:.2f}x" if name != "forebay" and "forebay" in rates else ""
+        rates = [result["rate"] for result in results]
+        ratio = "" if name == "forebay" else beside(rounds.get("forebay", []), results)
         delivered = ", ".join(sorted({str(result["images"]) for result in results}))
         hashes = [result["hash"] for result in results]
         hashes = f"`{hashes[0]}`, the same {len(hashes)} times" if len(set(hashes)) == 1 else ", ".join(hashes)
         used = [float(told) for told in map(processor, results) if told]
         used_text = f"{median(used):.0f} us" if used else ""
         lines.append(
-            f"| {NAMES[name]} | {rates[name]:.0f} ({spread}) | {ratio} | {used_text} | {delivered} | {hashes} |"
+            f"| {NAMES[name]} | {median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) | {ratio} | {used_text} | "
+            f"{delivered} | {hashes} |"
         )
     return "\n".join([*lines, ""])
+
+
+def beside(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    """How many times as fast ours were, round by round: what slows the machine down for minutes slows both."""
+    ratios = [our["rate"] / their["rate"] for our, their in zip(ours, theirs, strict=False)]
+    return f"{median(ratios):.2f}x" if ratios else ""
 
 
 def parse() -> argparse.Namespace:
@@ -148,8 +154,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="images/s of forebay, torch and the bare kernels")
     parser.add_argument("--count", type=int, default=1500, help="pictures")
     parser.add_argument("--large", type=int, default=200, help="pictures of 1800x1080; 0: none")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=2, help="timed epochs per round")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--epochs", type=int, default=3, help="timed epochs per round")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--data", type=Path, default=HERE / "data", help="where the pictures are, or will be")
     parser.add_argument("--contenders", nargs="+", choices=list(NAMES), default=list(NAMES))

@@ -82,15 +82,15 @@ class Row:
         line = [str(self.python), str(bench.HERE / "contender.py"), self.module, str(self.folder)]
         line += [str(self._arguments.threads), str(epochs), json.dumps(self.contender.options), str(pace)]
         try:
-            output, peak = call(line, is_sampled=pace > 0)
+            output, memory = call(line, is_sampled=pace > 0)
             result: dict[str, Any] = json.loads(output.splitlines()[-1])
             self._check(result, epochs)
         except UnavailableError as error:
             self._give_up(error)
             return
         told = f"{self.name:22} "
-        if peak:
-            self.memory.append(Memory(result["imported"]["pss"], peak.pss, peak.pss_and_shared_memory))
+        if memory:
+            self.memory.append(Memory(result["imported"]["pss"], *memory.peaks(result["ended"])))
             told += "  ".join(f"{name} {amount / 1e6:.0f} MB" for name, amount in self.memory[-1]._asdict().items())
         else:
             result["rate"] = result["images"] / result["seconds"]
@@ -120,12 +120,12 @@ class Row:
         return median(float(result[key]) for result in self.results)
 
 
-def call(line: list[str], is_sampled: bool = False) -> tuple[str, processes.Peak | None]:
-    """What a program prints, and the peak of its memory if it is sampled. Nothing that it started outlives it."""
+def call(line: list[str], is_sampled: bool = False) -> tuple[str, processes.Sampler | None]:
+    """What a program prints, and its memory if that is sampled. Nothing that it started outlives it."""
     with subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        peak = processes.Peak(process) if is_sampled else None
+        memory = processes.Sampler(process) if is_sampled else None
         try:
             output, errors = process.communicate(timeout=LIMIT_SECONDS)
             wait_for_group(process.pid)
@@ -134,11 +134,11 @@ def call(line: list[str], is_sampled: bool = False) -> tuple[str, processes.Peak
         finally:
             with contextlib.suppress(ProcessLookupError):  # none is left, as it should be
                 os.killpg(process.pid, signal.SIGKILL)
-            if peak:
-                peak.wait()
+            if memory:
+                memory.wait()
     if process.returncode != 0:
         raise UnavailableError(f"exit status {process.returncode}: {environments.last_line(errors)}")
-    return output, peak
+    return output, memory
 
 
 def wait_for_group(leader: int) -> None:
@@ -249,14 +249,14 @@ def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace
         "",
         *memory_table(rows),
         "",
-        "Sampled every 20 ms in runs of their own, where batches of 39 MB are taken at the same pace from each",
-        f"({PACE} of the rate of the slowest), as by a model that is slower than its loader: each has all made that it",
-        "makes ahead. The peak is that of the sum of the proportional set sizes (`Pss` in `/proc/PID/smaps_rollup`,",
-        "which counts shared pages once) of all processes. Most of it is Python with torch and its libraries, whatever",
-        "the loader; what the process had after all imports, before the loader was made, is in the next column, and",
-        "what the loader itself added, in all its processes, in the one after it. Batches that worker processes have",
-        "put into shared memory and that no process has touched yet are in no set size; they are added in the column",
-        "after that. A peer that maps its data file counts the pages it has touched.",
+        "Sampled every 20 ms in runs of their own, until the last batch is there; batches of 39 MB are taken at the",
+        f"same pace from each ({PACE} of the rate of the slowest), as by a model that is slower than its loader: each",
+        "has all made that it makes ahead. The peak is that of the sum of the proportional set sizes (`Pss` in",
+        "`/proc/PID/smaps_rollup`, which counts shared pages once) of all processes. Most of it is Python with torch",
+        "and its libraries, whatever the loader; what the process had after all imports, before the loader was made, is",
+        "in the next column, and what the loader itself added, in all its processes, in the one after it. Batches that",
+        "worker processes have put into shared memory and that no process has touched yet are in no set size; they are",
+        "added in the column after that. A peer that maps its data file counts the pages it has touched.",
         "",
     ]
     return "\n".join(lines)

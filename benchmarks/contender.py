@@ -198,6 +198,7 @@ def main() -> None:
         "imported": imported,
         "first_batch_seconds": first_batch_seconds,
         "form": form,
+        "ended": time.monotonic(),
     }
     print(json.dumps(result | content.told()), flush=True)
 

@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 SAMPLE_SECONDS = 0.02
 
@@ -68,12 +69,19 @@ def shared_memory(processes: list[int]) -> int:
     return sum(files.values())
 
 
-class Peak:
-    """Samples the memory of a running process and its descendants until it ends, and keeps the highest."""
+class Sampled(NamedTuple):
+    """The memory of some processes at a moment, in bytes."""
+
+    at: float
+    pss: int
+    pss_and_shared_memory: int
+
+
+class Sampler:
+    """Samples the memory of a running process and its descendants until it ends."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.pss = 0
-        self.pss_and_shared_memory = 0
+        self._samples: list[Sampled] = []
         self._process = process
         self._thread = threading.Thread(target=self._sample)
         self._thread.start()
@@ -83,14 +91,19 @@ class Peak:
             processes = family(self._process.pid)
             sizes = [pss(process) for process in processes]
             total, shared = (sum(amounts) for amounts in zip(*sizes, strict=True))
-            self.pss = max(self.pss, total)
             all_shared = max(shared, shared_memory(processes))
-            self.pss_and_shared_memory = max(self.pss_and_shared_memory, total - shared + all_shared)
+            self._samples.append(Sampled(time.monotonic(), total, total - shared + all_shared))
             time.sleep(SAMPLE_SECONDS)
 
     def wait(self) -> None:
         """Until the process has ended and no sample is being taken."""
         self._thread.join()
+
+    def peaks(self, until: float) -> tuple[int, int]:
+        """The most of each until a moment of `time.monotonic()`, which is the same in all processes. When Python ends
+        libraries touch memory that they never used before, some 100 MB of it: that is no loader's."""
+        samples = [sample for sample in self._samples if sample.at <= until]
+        return max(sample.pss for sample in samples), max(sample.pss_and_shared_memory for sample in samples)
 
 
 def _stat(process: int) -> list[str] | None:

@@ -1,8 +1,9 @@
 """Images/s by the number of threads, of the loader and of its bare kernels; writes benchmarks/results/scaling.md.
 
-Each number is a process of its own, in turns; the loader's rate beside the kernels' says what the loader adds, and the
-rate beside that of one thread what the threads do to each other. Processors that share a core do not make two. A second
-table says where the threads' time goes: into user code, into the kernel, or into waiting for a processor or for work.
+Each number is a process of its own, in turns, bound to as many processors as it has threads that decode; the loader's
+rate beside the kernels' says what the loader adds, and the rate beside that of one thread in the same round what the
+threads do to each other. Processors that share a core do not make two. A second table says where the threads' time goes:
+into user code, into the kernel, or into waiting for a processor or for work.
 
 The loader is `forebay` as Python users run it, and `load` as Rust users do: `--contenders load kernel` needs no torch
 and no extension, only two programs (`cargo build --release --package forebay --example load --example kernel`).
@@ -40,7 +41,11 @@ def parse() -> argparse.Namespace:
 
 def rates(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[str, Any]]]) -> list[str]:
     """Images/s, and what is left of one thread's for each of many."""
-    rate = {key: median(result["images"] / result["seconds"] for result in results) for key, results in told.items()}
+    rate = {key: [result["images"] / result["seconds"] for result in results] for key, results in told.items()}
+
+    def beside(ours: tuple[str, int], theirs: tuple[str, int]) -> float:
+        return median(our / their for our, their in zip(rate[ours], rate[theirs], strict=True))
+
     names = arguments.contenders
     compared = [name for name in names if name != "kernel" and "kernel" in names]
     head = ["threads"]
@@ -51,9 +56,9 @@ def rates(arguments: argparse.Namespace, told: dict[tuple[str, int], list[dict[s
     for threads in arguments.threads:
         row = [str(threads)]
         for name in names:
-            linear = rate[name, threads] / threads / (rate[name, first] / first)
-            row += [f"{rate[name, threads]:.0f}", f"{linear:.2f}"]
-        row += [f"{rate[name, threads] / rate['kernel', threads]:.2f}" for name in compared]
+            linear = beside((name, threads), (name, first)) * first / threads
+            row += [f"{median(rate[name, threads]):.0f}", f"{linear:.2f}"]
+        row += [f"{beside((name, threads), ('kernel', threads)):.2f}" for name in compared]
         lines += rows([row])[:1]
     return lines
 
@@ -107,10 +112,13 @@ def main() -> None:
     folder = arguments.data / f"photos-{arguments.count}"
     photos.ensure(folder, arguments.count)
     told: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    processors = sorted(os.sched_getaffinity(0))
     for number in range(arguments.rounds):
         for threads in arguments.threads:
+            os.sched_setaffinity(0, processors[:threads])  # inherited
             epochs = max(1, arguments.epochs * threads // max(arguments.threads))
-            for name in arguments.contenders:
+            turn = number % len(arguments.contenders)
+            for name in arguments.contenders[turn:] + arguments.contenders[:turn]:
                 line = bench.command(name, arguments.kernel, folder, threads, epochs)
                 if name == "load":
                     line = [str(arguments.load), *line[-3:]]
@@ -119,13 +127,15 @@ def main() -> None:
                 told.setdefault((name, threads), []).append(result)
                 rate = result["images"] / result["seconds"]
                 print(f"round {number}  {name:8}  {threads:2} threads  {rate:7.0f} images/s", flush=True)
+    os.sched_setaffinity(0, processors)
     lines = [
         "# Scaling",
         "",
         f"Measured {datetime.date.today()} by `benchmarks/scaling.py`. {bench.machine()}. {bench.versions()}.",
         "",
         f"{arguments.count} JPEGs of {photos.WIDTH}x{photos.HEIGHT} in the page cache, RandomResizedCrop(224), flip, "
-        f"ToTensor, Normalize, batches of 64; medians of {arguments.rounds} rounds.",
+        f"ToTensor, Normalize, batches of 64; bound to as many processors as threads; medians of {arguments.rounds} "
+        "rounds, and of their ratios.",
         *rates(arguments, told),
         *usage(arguments, told),
     ]
