@@ -253,10 +253,10 @@ def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace
         f"same pace from each ({PACE} of the rate of the slowest), as by a model that is slower than its loader: each",
         "has all made that it makes ahead. The peak is that of the sum of the proportional set sizes (`Pss` in",
         "`/proc/PID/smaps_rollup`, which counts shared pages once) of all processes. Most of it is Python with torch",
-        "and its libraries, whatever the loader; what the process had after all imports, before the loader was made, is",
-        "in the next column, and what the loader itself added, in all its processes, in the one after it. Batches that",
-        "worker processes have put into shared memory and that no process has touched yet are in no set size; they are",
-        "added in the column after that. A peer that maps its data file counts the pages it has touched.",
+        "and its libraries, whatever the loader; what the process had after all imports, before the loader was made,",
+        "is in the next column, and what the loader itself added, in all its processes, in the one after it. Batches",
+        "that worker processes have put into shared memory and that no process has touched yet are in no set size;",
+        "they are added in the column after that. A peer that maps its data file counts the pages it has touched.",
         "",
     ]
     return "\n".join(lines)

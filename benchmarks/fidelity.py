@@ -11,9 +11,10 @@ from statistics import median
 from typing import Any
 
 import bench
-import forebay as fb
 import numpy as np
 import photos
+
+import forebay as fb
 from forebay import transforms as t
 
 CHAINS: dict[str, Callable[[], list[Any]]] = {
@@ -54,9 +55,9 @@ def main() -> None:
         "",
         f"Measured {datetime.date.today()} by `benchmarks/fidelity.py`. {bench.machine()}. {bench.versions()}.",
         "",
-        f'Levels of 255 between the pixels of `decode="fast"` and `decode="faithful"`, over all pixels and colours of one '
-        f"epoch of {arguments.count} pictures of 500x375 and {arguments.large} of 1800x1080 (quality 90, 4:2:0); PSNR of "
-        "each picture.",
+        'Levels of 255 between the pixels of `decode="fast"` and `decode="faithful"`, over all pixels and colours of '
+        f"one epoch of {arguments.count} pictures of 500x375 and {arguments.large} of 1800x1080 (quality 90, 4:2:0); "
+        "PSNR of each picture.",
         "",
         "| pictures | transforms | mean | with its sign | 99 of 100 within | largest | PSNR, median | lowest |",
         "|---|---|---|---|---|---|---|---|",
@@ -67,7 +68,7 @@ def main() -> None:
         photos.ensure(arguments.data / name, count, size)
         for title, chain in CHAINS.items():
             columns = compare(arguments.data / name, chain())
-            lines.append(f"| {size[0]}×{size[1]} | {title} | {columns} |")
+            lines.append(f"| {size[0]}x{size[1]} | {title} | {columns} |")
             print(lines[-1], flush=True)
     arguments.output.write_text("\n".join(lines) + "\n", "utf-8")
 

@@ -2,8 +2,8 @@
 
 Each number is a process of its own, in turns, bound to as many processors as it has threads that decode; the loader's
 rate beside the kernels' says what the loader adds, and the rate beside that of one thread in the same round what the
-threads do to each other. Processors that share a core do not make two. A second table says where the threads' time goes:
-into user code, into the kernel, or into waiting for a processor or for work.
+threads do to each other. Processors that share a core do not make two. A second table says where the threads' time
+goes: into user code, into the kernel, or into waiting for a processor or for work.
 
 The loader is `forebay` as Python users run it, and `load` as Rust users do: `--contenders load kernel` needs no torch
 and no extension, only two programs (`cargo build --release --package forebay --example load --example kernel`).
