@@ -13,7 +13,7 @@ use crate::png::Png;
 use crate::pnm::Pnm;
 use crate::tiff::Tiff;
 use crate::webp::WebP;
-use crate::{Decoder, Format, Header, Image, Region, Size};
+use crate::{Decoder, Format, Header, Image, Landmarks, Region, Size};
 
 /// The working memory of larger pictures is given back: what a thread keeps is charged to nobody's budget.
 const MAX_KEPT_BYTES: u64 = 16 << 20;
@@ -37,9 +37,20 @@ pub struct Decoders {
     bmp: Bmp,
     tiff: Tiff,
     pnm: Pnm,
+    landmarks: Option<Landmarks>,
 }
 
 impl Decoders {
+    /// Lends what is known of the next picture from the last time, to be used and added to.
+    pub fn lend(&mut self, landmarks: Landmarks) {
+        self.landmarks = Some(landmarks);
+    }
+
+    /// Takes back what was lent, unless it was lost with a decoder that panicked.
+    pub fn take_back(&mut self) -> Option<Landmarks> {
+        self.landmarks.take()
+    }
+
     /// What the first bytes tell. Reads no pixels; refuses pictures without pixels or with too many.
     pub fn header(&mut self, bytes: &[u8]) -> Result<Header> {
         let format = Format::sniff(bytes).ok_or_else(|| unknown_format(bytes))?;
@@ -52,9 +63,12 @@ impl Decoders {
     /// is used again. Gives the region that `out` then holds. After an error `out` holds nothing of use.
     pub fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
         let wanted = wanted.map(|wanted| header.region(Some(wanted))).transpose()?;
-        let decoded = self.guarded(header.format, |decoder| decoder.decode(bytes, header, wanted, out));
+        let decoded = match header.format {
+            Format::Jpeg => self.guarded_jpeg(|jpeg| jpeg.decode(bytes, header, wanted, out)),
+            format => self.guarded(format, |decoder| decoder.decode(bytes, header, wanted, out)),
+        };
         if header.memory_bytes > MAX_KEPT_BYTES {
-            *self = Self::default();
+            *self = Self { landmarks: self.landmarks.take(), ..Self::default() };
         }
         decoded
     }
@@ -71,10 +85,9 @@ impl Decoders {
         if header.format != Format::Jpeg {
             return Ok(false);
         }
-        let decoded =
-            self.guard(Format::Jpeg, |decoders| decoders.jpeg()?.decode_planes(bytes, header, wanted, sizes, out));
+        let decoded = self.guarded_jpeg(|jpeg| jpeg.decode_planes(bytes, header, wanted, sizes, out));
         if header.memory_bytes > MAX_KEPT_BYTES {
-            *self = Self::default();
+            *self = Self { landmarks: self.landmarks.take(), ..Self::default() };
         }
         decoded
     }
@@ -82,6 +95,19 @@ impl Decoders {
     /// Calls the decoder of `format`. Damaged bytes must not end the thread, whatever a library makes of them.
     fn guarded<T>(&mut self, format: Format, call: impl FnOnce(&mut dyn Decoder) -> Result<T>) -> Result<T> {
         self.guard(format, |decoders| call(decoders.of(format)?))
+    }
+
+    /// The same for JPEG, with the landmarks.
+    fn guarded_jpeg<T>(&mut self, call: impl FnOnce(&mut Jpeg) -> Result<T>) -> Result<T> {
+        self.guard(Format::Jpeg, |decoders| {
+            let landmarks = decoders.landmarks.take();
+            let jpeg = decoders.jpeg()?;
+            jpeg.landmarks = landmarks;
+            let called = call(jpeg);
+            let landmarks = jpeg.landmarks.take();
+            decoders.landmarks = landmarks;
+            called
+        })
     }
 
     fn guard<T>(&mut self, format: Format, call: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {

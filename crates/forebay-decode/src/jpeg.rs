@@ -3,12 +3,17 @@
 //! The C side (`jpeg/shim.c`) turns libjpeg's jumps into return codes and decides which of its warnings mean damage.
 //! This side owns the memory and words the errors. Pixels are never scaled; planes, for `decode="fast"`, may be.
 
+mod landmarks;
+
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::NonNull;
 
 use forebay_core::{Error, Kind, Result};
 // Not called from Rust: it brings the library that the shim is linked with.
 use turbojpeg_sys as _;
+
+pub use landmarks::Landmarks;
+use landmarks::{Landmark, RawLandmarks};
 
 use crate::decoder::{check_size, truncated, unsupported};
 use crate::pixels::{cmyk_to_rgb, prepare};
@@ -24,6 +29,10 @@ const MAX_EXTRANEOUS_BYTES: u32 = 8;
 /// What libjpeg-turbo holds besides coefficients and result: tables, and a few rows of blocks per component.
 const WORKING_BYTES: u64 = 64 << 10;
 const WORKING_BYTES_PER_COLUMN: u64 = 256;
+
+/// Landmarks are at least as far apart; and no more are noted at a time, however large the picture is.
+const NOTE_BYTES: usize = 512;
+const MAX_NOTES: usize = 1 << 16;
 
 #[repr(C)]
 struct Decompressor {
@@ -87,6 +96,8 @@ unsafe extern "C" {
         width: *mut u32,
         channels: *mut u32,
     ) -> c_int;
+    fn forebay_jpeg_lend(d: NonNull<Decompressor>, data: *const u8, known: RawLandmarks, noted: RawLandmarks);
+    fn forebay_jpeg_noted(d: NonNull<Decompressor>) -> u32;
     fn forebay_jpeg_rows(d: NonNull<Decompressor>, rows: *mut u8, stride: usize, count: u32) -> c_int;
     fn forebay_jpeg_begin_planes(
         d: NonNull<Decompressor>,
@@ -116,6 +127,10 @@ pub(crate) struct Jpeg {
     raw: NonNull<Decompressor>,
     /// Some rows of CMYK on their way to RGB.
     cmyk: Vec<u8>,
+    /// Of the picture at hand, where they are kept.
+    pub(crate) landmarks: Option<Landmarks>,
+    /// Room for those that are found.
+    noted: Vec<Landmark>,
 }
 
 // SAFETY: the decompressor is reached through `&mut self` only, and libjpeg keeps no thread-local state.
@@ -134,7 +149,32 @@ impl Jpeg {
         // SAFETY: no precondition.
         let raw = unsafe { forebay_jpeg_new(MAX_EXTRANEOUS_BYTES) };
         let raw = raw.ok_or_else(|| Error::new(Kind::Exhausted, "memory for a JPEG decoder ran out"))?;
-        Ok(Self { raw, cmyk: Vec::new() })
+        Ok(Self { raw, cmyk: Vec::new(), landmarks: None, noted: Vec::new() })
+    }
+
+    /// Lends what is known of the picture to the decompressor, for the time until [`Self::take_notes`].
+    fn lend_landmarks(&mut self, bytes: &[u8]) {
+        let none = RawLandmarks { all: std::ptr::null_mut(), count: 0, room: 0 };
+        let (mut known, mut noted) = (none, none);
+        if let Some(landmarks) = &mut self.landmarks {
+            let of = landmarks.of(bytes);
+            // Only read there.
+            known = RawLandmarks { all: of.as_ptr().cast_mut(), count: of.len() as u32, room: 0 };
+            self.noted.clear();
+            self.noted.reserve((bytes.len() / NOTE_BYTES + 1).min(MAX_NOTES));
+            noted = RawLandmarks { all: self.noted.as_mut_ptr(), count: 0, room: self.noted.capacity() as u32 };
+        }
+        // SAFETY: both live, and stay where they are, until the picture is decoded: `self` is borrowed by that alone. The
+        // next picture is lent others.
+        unsafe { forebay_jpeg_lend(self.raw, bytes.as_ptr(), known, noted) };
+    }
+
+    /// Keeps what was found in a picture that is decoded, and sound as far as it was.
+    fn take_notes(&mut self, bytes: &[u8]) {
+        let Some(landmarks) = &mut self.landmarks else { return };
+        // SAFETY: the decompressor has written as many as it says, within the capacity that it was told.
+        unsafe { self.noted.set_len(forebay_jpeg_noted(self.raw) as usize) };
+        landmarks.add(bytes, &self.noted);
     }
 
     fn shape(&mut self, bytes: &[u8]) -> Result<Shape> {
@@ -189,6 +229,7 @@ impl Decoder for Jpeg {
         let ended = ends(bytes, shape.data_offset);
         let mut region = header.region(wanted.filter(|_| ended))?;
         let mut channels = 0;
+        self.lend_landmarks(bytes);
         // SAFETY: `bytes` is readable for its length and outlives forebay_jpeg_finish below, or the failure that
         // makes the shim forget it; the next picture begins with forebay_jpeg_header, which sets the pointer anew.
         let code = unsafe {
@@ -216,7 +257,10 @@ impl Decoder for Jpeg {
         let is_last_row = region.y + region.height == shape.height;
         // SAFETY: no precondition beyond a live decompressor.
         match unsafe { forebay_jpeg_finish(self.raw, is_last_row.into()) } {
-            DONE if ended => Ok(region),
+            DONE if ended => {
+                self.take_notes(bytes);
+                Ok(region)
+            }
             DONE => Err(truncated(Format::Jpeg, "no end marker")),
             code => Err(self.error(code, &shape)),
         }
@@ -243,6 +287,7 @@ impl Jpeg {
         }
         let Region { x, y, width, height } = header.region(Some(wanted))?;
         let mut raw = RawPlanes::default();
+        self.lend_landmarks(bytes);
         // SAFETY: as in `decode`: `bytes` outlives what is begun here.
         let code = unsafe {
             let (data, size) = (bytes.as_ptr(), bytes.len());
@@ -270,7 +315,10 @@ impl Jpeg {
         let is_last_row = y + height == shape.height;
         // SAFETY: no precondition beyond a live decompressor.
         match unsafe { forebay_jpeg_finish(self.raw, is_last_row.into()) } {
-            DONE => Ok(true),
+            DONE => {
+                self.take_notes(bytes);
+                Ok(true)
+            }
             code => Err(self.error(code, &shape)),
         }
     }

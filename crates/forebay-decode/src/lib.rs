@@ -22,5 +22,6 @@ mod webp;
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
 pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
+pub use jpeg::Landmarks;
 pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 pub use pipeline::{Pipeline, Scratch, Timing};

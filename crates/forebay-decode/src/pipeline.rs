@@ -12,7 +12,7 @@ use forebay_core::{Error, Problems, Result, Rng, Stage};
 
 use crate::ops::{Buffers, Form};
 use crate::planes::Planes;
-use crate::{Decoders, Detail, Dtype, Image, Layout, Op, Order, Output, Region, Tensor, Value};
+use crate::{Decoders, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Tensor, Value};
 
 mod head;
 mod place;
@@ -61,6 +61,16 @@ impl Scratch {
     /// A buffer larger than this is given back after the sample that needed it: what a thread keeps is charged to
     /// nobody's budget. Enough for a photo of 2.8 megapixels (not measured).
     const MAX_KEPT_BYTES: usize = 8 << 20;
+
+    /// Lends what is known of the next picture from the last time, to be used and added to.
+    pub fn lend(&mut self, landmarks: Landmarks) {
+        self.decoders.lend(landmarks);
+    }
+
+    /// Takes back what was lent.
+    pub fn take_back(&mut self) -> Option<Landmarks> {
+        self.decoders.take_back()
+    }
 
     fn give_back(&mut self) {
         let Self { image, planes, buffers, bytes, .. } = self;

@@ -72,8 +72,16 @@ fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Op
         };
     }
     let bytes = &fetched.object.bytes;
-    match slot() {
-        Some(slot) => Ok((None, pipeline.run_into(bytes, &rng, scratch, slot)?)),
-        None => pipeline.run(bytes, &rng, scratch).map(|(value, timing)| (Some(value), timing)),
+    let is_part = pipeline.decodes_part();
+    if is_part {
+        scratch.lend(shared.familiar.take(item.sample));
     }
+    let made = match slot() {
+        Some(slot) => pipeline.run_into(bytes, &rng, scratch, slot).map(|timing| (None, timing)),
+        None => pipeline.run(bytes, &rng, scratch).map(|(value, timing)| (Some(value), timing)),
+    };
+    if let Some(known) = scratch.take_back() {
+        shared.familiar.keep(item.sample, known);
+    }
+    made
 }

@@ -28,6 +28,7 @@ mod decode;
 mod defaults;
 mod deliver;
 mod dump;
+mod familiar;
 mod fetch;
 mod flight;
 mod item;
@@ -68,8 +69,8 @@ pub use forebay_core::{
     REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Custom, Detail, Dtype, Erase, Image, Interpolation, Layout, Op, Order, Output, Padding, PaddingMode, Pipeline,
-    ResizeTo, Scratch, Size, Tensor, TensorData, Value,
+    Custom, Detail, Dtype, Erase, Image, Interpolation, Landmarks, Layout, Op, Order, Output, Padding, PaddingMode,
+    Pipeline, ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Manifest, Note, Picture, ScanOptions,

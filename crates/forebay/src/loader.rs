@@ -15,6 +15,7 @@ use forebay_store::Site;
 use crate::assemble::{BufferPool, Lender};
 use crate::deliver::{Progress, Run, forked};
 use crate::dump;
+use crate::familiar::Familiar;
 use crate::journal::Journal;
 use crate::provenance::{Fate, Provenance};
 use crate::recover::Quarantine;
@@ -33,6 +34,7 @@ pub struct Loader {
     clock: Arc<dyn Clock>,
     journal: Arc<Journal>,
     quarantine: Arc<Quarantine>,
+    familiar: Arc<Familiar>,
     meters: Arc<Meters>,
     pool: Arc<BufferPool>,
     parking: Arc<Parking>,
@@ -113,6 +115,7 @@ impl Loader {
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let (journal, quarantine) = Journal::open(&config, &plan, &source.dataset)?;
         let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
+        let familiar = Arc::new(Familiar::new(config.memory_budget));
         Ok(Self {
             plan,
             identity: source.dataset.identity(),
@@ -121,6 +124,7 @@ impl Loader {
             clock,
             journal: Arc::new(journal),
             quarantine: Arc::new(quarantine),
+            familiar,
             meters: Arc::default(),
             pool,
             parking: Arc::default(),
@@ -265,6 +269,7 @@ impl Loader {
             Arc::clone(&self.clock),
             Arc::clone(&self.meters),
             Arc::clone(&self.quarantine),
+            Arc::clone(&self.familiar),
             Arc::clone(&self.pool),
             feed,
         ))

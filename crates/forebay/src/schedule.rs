@@ -15,6 +15,7 @@ use forebay_core::{Clock, Config, Error, Plan, SampleId, Stage};
 use forebay_store::Stop;
 
 use crate::assemble::BufferPool;
+use crate::familiar::Familiar;
 use crate::flight::Flights;
 use crate::item::{Assembly, Fetched, Filled, InFlight, Item, Key, Slot};
 use crate::limit::Limit;
@@ -64,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) quarantine: Arc<Quarantine>,
+    pub(crate) familiar: Arc<Familiar>,
     pub(crate) pool: Arc<BufferPool>,
     /// Ends reads that hang, where the store can.
     stop_reads: Option<Stop>,
@@ -138,6 +140,7 @@ impl Shared {
         clock: Arc<dyn Clock>,
         meters: Arc<Meters>,
         quarantine: Arc<Quarantine>,
+        familiar: Arc<Familiar>,
         pool: Arc<BufferPool>,
         feed: Feed,
     ) -> Self {
@@ -176,6 +179,7 @@ impl Shared {
             clock,
             meters,
             quarantine,
+            familiar,
             pool,
             stop_reads,
             desk: Mutex::new(desk),

@@ -7,7 +7,8 @@
  * after an MCU decides which bytes count as junk before the next marker. See docs/decisions/0012.
  *
  * What makes it fast: 64 bits are filled at once, from a copy without the zeros that follow each 0xFF; one look-up gives
- * a coefficient or two; blocks that nobody will see are walked over several codes at a time.
+ * a coefficient or two; blocks that nobody will see are walked over several codes at a time, or jumped over where a picture
+ * is known from before: see docs/decisions/0025.
  */
 
 #include "huffman.h"
@@ -57,6 +58,12 @@ struct huffman {
   int (*const (*decode)[2])(struct huffman *, j_decompress_ptr, JBLOCKROW *);
   size_t wanted_bytes; /* as many as an MCU may take */
   uint32_t column, first_column, last_column;
+  uint32_t mcu;       /* the number of the next one that is asked for */
+  uint32_t landed_at; /* those before it were jumped over */
+  uint32_t first_mcu; /* of those before it none is wanted */
+  const uint8_t *file;
+  struct landmarks known, noted;
+  uint32_t ahead; /* the landmark of `known` to go to next */
   uint64_t decoded;
   int plain_only;
   const struct dc_table *dc[D_MAX_BLOCKS_IN_MCU];
@@ -66,6 +73,10 @@ struct huffman {
   struct ac_table ac_tables[NUM_HUFF_TBLS];
   struct data data;
 };
+
+/* Landmarks are as far apart, except that a row of MCUs may begin with one sooner. */
+#define FAR_BYTES 3072
+#define NEAR_BYTES 512
 
 /* Bytes that libjpeg wants in its buffer for each block before it takes its fast path. */
 #define BLOCK_BYTES 512
@@ -437,23 +448,90 @@ DECODE_FUNCTIONS(plain, )
 DECODE_FUNCTIONS(bmi2, __attribute__((target("bmi,bmi2"))))
 #endif
 
+/* Goes to a landmark: all that libjpeg knew there of where it was. The bits that had been taken and not used are the last
+ * ones before it. */
+static void go_to(struct huffman *h, j_decompress_ptr info, const struct landmark *landmark)
+{
+  struct entropy *entropy = (struct entropy *)info->entropy;
+  const uint8_t *next = h->file + landmark->offset;
+  info->src->bytes_in_buffer -= (size_t)(next - info->src->next_input_byte);
+  info->src->next_input_byte = next;
+  entropy->bits.buffer = 0;
+  entropy->bits.count = landmark->bits;
+  for (int taken = 0; taken < landmark->bits; taken += 8) {
+    next--;
+    if (next[0] == 0 && next[-1] == 0xFF)
+      next--;
+    entropy->bits.buffer |= (size_t)*next << taken;
+  }
+  for (int c = 0; c < info->comps_in_scan; c++)
+    entropy->last_dc[c] = landmark->dc[c];
+}
+
+/* Jumps from an MCU that nobody will see as far towards the next one that somebody will as is known. */
+INLINE int jump(struct huffman *h, j_decompress_ptr info, uint32_t mcu, uint32_t column, int is_row_skipped)
+{
+  const struct landmark *known = h->known.all;
+  uint32_t target = mcu - column + h->first_column;
+  if (is_row_skipped && mcu < h->first_mcu)
+    target = h->first_mcu;
+  else if (is_row_skipped || column > h->last_column)
+    target += info->MCUs_per_row;
+  while (h->ahead + 1 < h->known.count && known[h->ahead + 1].mcu <= target)
+    h->ahead++;
+  if (known[h->ahead].mcu <= mcu || known[h->ahead].mcu > target)
+    return 0;
+  h->landed_at = known[h->ahead].mcu;
+  go_to(h, info, &known[h->ahead]);
+  return 1;
+}
+
+/* Takes note of the place before an MCU, at the beginning of a row or where much has been decoded since the last one. */
+static void note(struct huffman *h, j_decompress_ptr info, uint32_t mcu)
+{
+  const struct entropy *entropy = (const struct entropy *)info->entropy;
+  struct landmark last = { 0 };
+  if (h->noted.count > 0)
+    last = h->noted.all[h->noted.count - 1];
+  else if (h->known.count > 0)
+    last = h->known.all[h->known.count - 1];
+  size_t offset = (size_t)(info->src->next_input_byte - h->file);
+  if (mcu <= last.mcu || offset > UINT32_MAX || offset - last.offset < (h->column ? FAR_BYTES : NEAR_BYTES))
+    return;
+  struct landmark *landmark = &h->noted.all[h->noted.count];
+  *landmark = (struct landmark){ .mcu = mcu, .offset = (uint32_t)offset, .bits = (uint8_t)entropy->bits.count };
+  for (int c = 0; c < info->comps_in_scan; c++) {
+    landmark->dc[c] = (int16_t)entropy->last_dc[c];
+    if (landmark->dc[c] != entropy->last_dc[c])
+      return;
+  }
+  h->noted.count++;
+}
+
 static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW *blocks)
 {
   struct huffman *h = *(struct huffman **)info->client_data;
   struct entropy *entropy = (struct entropy *)info->entropy;
-  uint32_t column = h->column;
+  uint32_t column = h->column, mcu = h->mcu++;
   h->column = column + 1 < info->MCUs_per_row ? column + 1 : 0;
+  if (mcu < h->landed_at)
+    return TRUE;
+  int is_row_skipped = !blocks;
   if (column < h->first_column || column > h->last_column)
     blocks = NULL;
   int restarts = info->restart_interval != 0;
   if (RARELY(entropy->insufficient_data || info->unread_marker != 0 || (restarts && entropy->restarts_to_go == 0)))
     return h->original(info, blocks);
+  if (!blocks && h->known.count > 0 && jump(h, info, mcu, column, is_row_skipped))
+    return TRUE;
   int exact = restarts || info->src->bytes_in_buffer < (size_t)BLOCK_BYTES * (size_t)info->blocks_in_MCU;
   if (RARELY(!h->decode[exact][blocks != NULL](h, info, blocks)))
     return h->original(info, blocks);
   if (restarts)
     entropy->restarts_to_go--;
   h->decoded++;
+  if (h->noted.count < h->noted.room)
+    note(h, info, mcu + 1);
   return TRUE;
 }
 
@@ -506,6 +584,9 @@ void forebay_huffman_install(struct huffman *h, j_decompress_ptr info)
     h->ac[b] = &h->ac_tables[ac];
     h->component[b] = (uint8_t)c;
   }
+  if (info->restart_interval != 0 || info->comps_in_scan > MAX_LANDMARK_COMPONENTS)
+    h->known.count = h->noted.room = 0;
+  h->mcu = h->landed_at = h->first_mcu = h->ahead = 0;
   h->data.file = NULL;
   h->wanted_bytes = (size_t)MAX_BLOCK_BYTES * (size_t)info->blocks_in_MCU + 16;
   h->column = 0;
@@ -527,6 +608,26 @@ void forebay_huffman_crop(struct huffman *h, uint32_t first, uint32_t last)
     h->first_column = first;
     h->last_column = last;
   }
+}
+
+void forebay_huffman_skip(struct huffman *h, const struct jpeg_decompress_struct *info, uint32_t rows)
+{
+  if (h)
+    h->first_mcu = rows * info->MCUs_per_row;
+}
+
+void forebay_huffman_lend(struct huffman *h, const uint8_t *file, struct landmarks known, struct landmarks noted)
+{
+  if (h) {
+    h->file = file;
+    h->known = known;
+    h->noted = noted;
+  }
+}
+
+uint32_t forebay_huffman_noted(const struct huffman *h)
+{
+  return h ? h->noted.count : 0;
 }
 
 void forebay_huffman_use_plain(struct huffman *h)
@@ -563,6 +664,27 @@ void forebay_huffman_crop(struct huffman *huffman, uint32_t first, uint32_t last
   (void)huffman;
   (void)first;
   (void)last;
+}
+
+void forebay_huffman_skip(struct huffman *huffman, const struct jpeg_decompress_struct *info, uint32_t rows)
+{
+  (void)huffman;
+  (void)info;
+  (void)rows;
+}
+
+void forebay_huffman_lend(struct huffman *huffman, const uint8_t *file, struct landmarks known, struct landmarks noted)
+{
+  (void)huffman;
+  (void)file;
+  (void)known;
+  (void)noted;
+}
+
+uint32_t forebay_huffman_noted(const struct huffman *huffman)
+{
+  (void)huffman;
+  return 0;
 }
 
 void forebay_huffman_use_plain(struct huffman *huffman)

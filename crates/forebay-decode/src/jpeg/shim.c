@@ -345,6 +345,23 @@ static void crop_columns(struct decompressor *d, uint32_t *x, uint32_t *width)
   forebay_huffman_crop(d->huffman, *x / across, (*x + *width - 1) / across);
 }
 
+/* The row of MCUs that is wanted first. To interpolate chroma the library decodes the one before it, too. */
+static void skip_rows(struct decompressor *d, uint32_t first)
+{
+  forebay_huffman_skip(d->huffman, &d->info, first > 0 ? first - 1 : 0);
+}
+
+/* What is known of the places in the picture that comes next, and room to note more: see huffman.h. */
+void forebay_jpeg_lend(struct decompressor *d, const uint8_t *data, struct landmarks known, struct landmarks noted)
+{
+  forebay_huffman_lend(d->huffman, data, known, noted);
+}
+
+uint32_t forebay_jpeg_noted(const struct decompressor *d)
+{
+  return forebay_huffman_noted(d->huffman);
+}
+
 /* Begins decoding, and goes to row `y`. The columns are widened so that those asked for come out as they would of
  * the whole picture: `x` and `width` say which will come. `channels` is 3 (RGB) or 4 (CMYK as stored). `data` must
  * live until forebay_jpeg_finish() or a failure. */
@@ -383,6 +400,7 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
   }
   *width = right - *x;
   crop_columns(d, x, width);
+  skip_rows(d, y / ((uint32_t)info->max_v_samp_factor * DCTSIZE));
 
   if (whole) {
     JSAMPROW spare = (*info->mem->alloc_large)((j_common_ptr)info, JPOOL_IMAGE, (size_t)*width * *channels);
@@ -488,6 +506,7 @@ int forebay_jpeg_begin_planes(struct decompressor *d, const uint8_t *data, size_
   uint32_t first_row = y / (DCTSIZE * down), last = y + height - 1, last_row = last / (DCTSIZE * down);
   if (looks_ahead(info) && last % (DCTSIZE * down) / down == DCTSIZE - 1 && last_row + 1 < info->total_iMCU_rows)
     last_row++;
+  skip_rows(d, first_row);
   if (first_row > 0)
     jpeg_skip_scanlines(info, first_row * block * down);
   info->global_state = STATE_RAW;
