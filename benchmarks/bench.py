@@ -109,7 +109,9 @@ def page(arguments: argparse.Namespace, tables: list[str]) -> str:
             "Synthetic JPEGs in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, "
             f"shuffled; {arguments.threads} threads or worker processes; {arguments.rounds} rounds of "
             f"{arguments.epochs} timed epochs after one that is not. Each run is a process of its own; medians, and "
-            "the range in brackets. What forebay is of another is the median of the rounds' ratios.",
+            "the range in brackets. What forebay is of another is the median of the rounds' ratios. In the timed "
+            "epochs forebay knows its JPEGs from the one before them "
+            "([why](../../docs/decisions/0025-landmarks.md)), and so do the kernels.",
             "",
             *tables,
             "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is",

@@ -20,11 +20,9 @@ def write(path: Path, seed: int, **options: object) -> None:
 def folder(tmp_path: Path) -> Path:
     place = tmp_path / "pictures" / "noise"
     place.mkdir(parents=True)
+    kinds: list[dict[str, object]] = [{}, {"subsampling": 0}, {"progressive": True}, {"restart_marker_rows": 1}]
     for number in range(12):
-        options: dict[str, object] = [{}, {"subsampling": 0}, {"progressive": True}, {"restart_marker_rows": 1}][
-            number % 4
-        ]
-        write(place / f"{number:02}.jpg", number, **options)
+        write(place / f"{number:02}.jpg", number, **kinds[number % 4])
     Image.open(place / "00.jpg").convert("L").save(place / "12.jpg", quality=92)
     return place.parent
 
@@ -69,6 +67,6 @@ def test_damage_is_found_where_it_was_not_before(folder: Path) -> None:
     middle = len(content) // 2
     content[middle : middle + 4000] = bytes(4000)
     path.write_bytes(content)
-    with pytest.raises(fb.errors.ForebayError, match="noise/00.jpg"):
+    with pytest.raises(fb.errors.ForebayError, match=r"noise/00\.jpg"):
         for number in range(1, 20):
             epoch(experienced, number)
