@@ -27,9 +27,10 @@ impl Default for Lead {
 }
 
 impl Lead {
-    /// Whether one batch ahead of the loop is enough.
+    /// Whether one batch ahead of the loop is enough. Not for its first one: what others hold of the memory may never come
+    /// back, and nothing but a batch that is late tells.
     pub(super) fn is_ample(&self) -> bool {
-        self.in_time >= self.enough
+        self.taken.is_some() && self.in_time >= self.enough
     }
 
     /// The loop asks for a batch, which was made in so much time, or is not there yet.
@@ -77,6 +78,7 @@ mod tests {
     fn a_slow_loop_needs_one_batch_and_a_fast_one_all() {
         let (mut lead, mut now) = (Lead::default(), ms(0));
         lead.asked(now, None);
+        assert!(!lead.is_ample());
         lead.gave(now);
         assert!(take(&mut lead, &mut now, 1, ms(20)), "nothing speaks against it");
         assert!(!take(&mut lead, &mut now, 1, ms(19)));
