@@ -67,9 +67,7 @@ impl Decoders {
             Format::Jpeg => self.guarded_jpeg(|jpeg| jpeg.decode(bytes, header, wanted, out)),
             format => self.guarded(format, |decoder| decoder.decode(bytes, header, wanted, out)),
         };
-        if header.memory_bytes > MAX_KEPT_BYTES {
-            *self = Self { landmarks: self.landmarks.take(), ..Self::default() };
-        }
+        self.give_back(header);
         decoded
     }
 
@@ -86,10 +84,15 @@ impl Decoders {
             return Ok(false);
         }
         let decoded = self.guarded_jpeg(|jpeg| jpeg.decode_planes(bytes, header, wanted, sizes, out));
+        self.give_back(header);
+        decoded
+    }
+
+    /// Gives back the working memory of a large picture.
+    fn give_back(&mut self, header: &Header) {
         if header.memory_bytes > MAX_KEPT_BYTES {
             *self = Self { landmarks: self.landmarks.take(), ..Self::default() };
         }
-        decoded
     }
 
     /// Calls the decoder of `format`. Damaged bytes must not end the thread, whatever a library makes of them.
@@ -104,8 +107,7 @@ impl Decoders {
             let jpeg = decoders.jpeg()?;
             jpeg.landmarks = landmarks;
             let called = call(jpeg);
-            let landmarks = jpeg.landmarks.take();
-            decoders.landmarks = landmarks;
+            decoders.landmarks = jpeg.landmarks.take();
             called
         })
     }

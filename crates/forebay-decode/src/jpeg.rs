@@ -30,7 +30,8 @@ const MAX_EXTRANEOUS_BYTES: u32 = 8;
 const WORKING_BYTES: u64 = 64 << 10;
 const WORKING_BYTES_PER_COLUMN: u64 = 256;
 
-/// Landmarks are at least as far apart; and no more are noted at a time, however large the picture is.
+/// Landmarks are at least as far apart (`NEAR_BYTES` of the C side: with less room, fewer are noted); and no more are noted
+/// at a time, however large the picture is.
 const NOTE_BYTES: usize = 512;
 const MAX_NOTES: usize = 1 << 16;
 

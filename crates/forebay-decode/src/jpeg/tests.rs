@@ -151,7 +151,7 @@ fn planes_outcome(jpeg: &mut Jpeg, bytes: &[u8], part: impl Fn(&Header) -> Regio
 type PlanesOutcome = std::result::Result<Vec<Vec<u8>>, (String, Option<String>)>;
 
 /// The decoders, which stay the same for all pictures, so that what one leaves behind would show.
-struct Three {
+struct Contenders {
     own: Jpeg,
     plain: Jpeg,
     original: Jpeg,
@@ -161,7 +161,7 @@ struct Three {
     planar: usize,
 }
 
-impl Three {
+impl Contenders {
     fn new() -> Self {
         let [own, plain, original, knowing] = std::array::from_fn(|_| Jpeg::new().unwrap());
         // SAFETY: live decompressors without a picture.
@@ -215,15 +215,15 @@ impl Three {
 #[test]
 fn sound_pictures_have_the_same_pixels_and_are_decoded_by_our_code() {
     let mut random = Random(1);
-    let mut three = Three::new();
+    let mut contenders = Contenders::new();
     let mut jumped_over = 0;
     for (name, bytes) in corpus(&mut random) {
-        let before = three.own_mcus();
-        assert!(three.check(&name, &bytes, &mut random), "{name} is not decoded");
+        let before = contenders.own_mcus();
+        assert!(contenders.check(&name, &bytes, &mut random), "{name} is not decoded");
         for _ in 0..8 {
-            three.check(&name, &bytes, &mut random);
+            contenders.check(&name, &bytes, &mut random);
         }
-        let [own, plain, original, knowing] = three.own_mcus();
+        let [own, plain, original, knowing] = contenders.own_mcus();
         jumped_over += own - before[0] - (knowing - before[3]);
         // One MCU in each restart interval is never ours, the first ones of the smallest pictures apart.
         let is_ours = name.contains("restart_mcus: 1,") || own - before[0] > 300;
@@ -297,17 +297,17 @@ fn damaged_pictures_have_the_same_outcome() {
     // A few thousand here; set the variable for more.
     let rounds = std::env::var("FOREBAY_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
     let mut random = Random(20_261_115);
-    let mut three = Three::new();
+    let mut contenders = Contenders::new();
     let corpus = corpus(&mut random);
     let (mut sound, mut damaged) = (0, 0);
     for round in 0..rounds {
         for (name, bytes) in &corpus {
             let bytes = damage(bytes, &mut random);
-            let is_sound = three.check(&format!("{name}, round {round}"), &bytes, &mut random);
+            let is_sound = contenders.check(&format!("{name}, round {round}"), &bytes, &mut random);
             *(if is_sound { &mut sound } else { &mut damaged }) += 1;
         }
     }
-    assert!(three.planar > rounds * corpus.len() / 2, "{} had planes", three.planar);
+    assert!(contenders.planar > rounds * corpus.len() / 2, "{} had planes", contenders.planar);
     // Neither kind is all there is.
     assert!(sound > rounds * corpus.len() / 10 && damaged > rounds * corpus.len() / 10, "{sound} and {damaged}");
 }
