@@ -9,6 +9,7 @@ only if it cannot run; a slow result is a result.
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -38,7 +39,7 @@ NAMES = {
 LARGE = ("forebay", "fast", "torch", "v2")
 
 
-def command(name: str, kernel: Path, folder: Path, threads: int, epochs: int) -> list[str]:
+def command(name: str, kernel: Path, folder: Path, threads: int, epochs: int | str) -> list[str]:
     """How a contender is started."""
     numbers = [str(folder) + ("-damaged" if name == "damaged" else ""), str(threads), str(epochs)]
     if name == "kernel":
@@ -108,7 +109,7 @@ def page(arguments: argparse.Namespace, tables: list[str]) -> str:
             "",
             "Synthetic JPEGs in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, "
             f"shuffled; {arguments.threads} threads or worker processes; {arguments.rounds} rounds of "
-            f"{arguments.epochs} timed epochs after one that is not. Each run is a process of its own; medians, and "
+            f"{arguments.epochs} timed epochs after two that are not. Each run is a process of its own; medians, and "
             "the range in brackets. What forebay is of another is the median of the rounds' ratios. In the timed "
             "epochs forebay knows its JPEGs from the one before them "
             "([why](../../docs/decisions/0025-landmarks.md)), and so do the kernels.",
@@ -149,6 +150,16 @@ def beside(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     """How many times as fast ours were, round by round: what slows the machine down for minutes slows both."""
     ratios = [our["rate"] / their["rate"] for our, their in zip(ours, theirs, strict=False)]
     return f"{median(ratios):.2f}x" if ratios else ""
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Where the median is with a probability of 95 % or more, whatever the noise looks like (order statistics of a
+    sign test); all that was seen if there are too few values."""
+    count, outside, rank = len(values), 0.0, 0
+    while 2 * (outside := outside + math.comb(count, rank) / 2**count) <= 0.05:
+        rank += 1
+    ordered = sorted(values)
+    return ordered[max(rank - 1, 0)], ordered[-max(rank, 1)]
 
 
 def parse() -> argparse.Namespace:

@@ -230,7 +230,7 @@ def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace
         f"{arguments.count} synthetic JPEGs of {photos.WIDTH}x{photos.HEIGHT}, {mean_bytes / 1000:.0f} KB on average, "
         "in the page cache; RandomResizedCrop(224), flip, normalise; shuffled batches of 64 as float32 NCHW; "
         f"{arguments.threads} threads or worker processes, bound to as many processors; {arguments.rounds} rounds of "
-        f"{arguments.epochs} timed epochs after one that is not. Each run is a process of its own, in turns, with the "
+        f"{arguments.epochs} timed epochs after two that are not. Each run is a process of its own, in turns, with the "
         "peer's own environment over the same torch; medians, and the range in brackets. Mean and deviation are of "
         "all values of epoch 0: a loader that delivered something else would show.",
         "",

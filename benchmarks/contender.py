@@ -1,12 +1,15 @@
 """One contender of the benchmark in a process of its own: loads the folder and prints one JSON line.
 
 `contender.py NAME FOLDER THREADS EPOCHS [OPTIONS [PACE]]`; OPTIONS are further arguments of the loader, as JSON. Epoch
-0 starts workers and warms up caches; what it delivers is counted and hashed. The epochs after it are timed, and nothing
-is done with their batches, so that the loader alone is measured. With a PACE, batches are taken at that many images a
-second, as a model takes them that is slower than the loader.
+0 starts workers and warms up caches; what it delivers is counted and hashed. From epoch 1 on nothing is done with the
+batches, so that the loader alone is measured. The clock starts after epoch 1, which uses up what was made ahead while
+epoch 0 was hashed. With a PACE, batches are taken at that many images a second, as a model takes them that is slower
+than the loader. With `-` for EPOCHS it is a rival (rivals.py), and delivers as many as each line says that it reads.
 """
 
+import collections
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -20,6 +23,8 @@ import numpy as np
 import processes
 
 BATCH_SIZE = 64
+MADE_AHEAD = 8  # more batches than forebay ever has ahead of a loop
+SETTLE_SECONDS = 0.01
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -170,37 +175,62 @@ def paced(batches: Iterable[Any], pace: float) -> Iterator[Any]:
             time.sleep(due - now)
 
 
+def starved_seconds(loader: Any) -> float:
+    """How long forebay's threads had nothing to decode so far, all of them together; other loaders do not say."""
+    return loader.stats()["decode"]["waiting_seconds"] if type(loader).__module__.startswith("forebay") else 0.0
+
+
+def timed(loader: Any, batches: Iterable[Any]) -> dict[str, Any]:
+    """What it takes to deliver these."""
+    starved, started, processor = starved_seconds(loader), time.perf_counter(), processes.processor_seconds()
+    images = sum(map(len, batches))
+    return {
+        "images": images,
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": processes.processor_seconds() - processor,
+        "starved_seconds": starved_seconds(loader) - starved,
+    }
+
+
+def take_turns(loader: Any) -> None:
+    """Delivers as many epochs as each line of standard input says. The clock starts when what was made ahead since the
+    last turn is used up; a turn ends when nothing is made ahead any more, which would slow down the next one."""
+    collections.deque(loader, maxlen=0)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        batches = (images for _ in range(int(line)) for images, _ in loader)
+        collections.deque(itertools.islice(batches, MADE_AHEAD), maxlen=0)
+        result = timed(loader, batches)
+        used = SETTLE_SECONDS
+        while used > SETTLE_SECONDS / 10:
+            used = -time.process_time()
+            time.sleep(SETTLE_SECONDS)
+            used += time.process_time()
+        print(json.dumps(result), flush=True)
+
+
 def main() -> None:
     """Measures one contender."""
-    name, folder, threads, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    name, folder, threads, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     options: dict[str, Any] = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
     pace = float(sys.argv[6]) if len(sys.argv) > 6 else 0.0
     make = find(name)
     imported = {"pss": processes.pss(os.getpid())[0], "seconds": processes.started_ago(os.getpid())}
     started = time.perf_counter()
     loader = make(folder, threads, **options)
+    if epochs == "-":
+        take_turns(loader)
+        return
     content, first_batch_seconds, form = Content(), 0.0, "nothing"
     for images, _ in paced(loader, pace):
         if not content.images:
             first_batch_seconds = time.perf_counter() - started
             form = f"{tuple(images.shape[1:])} {images.dtype}"
         content.add(images)
-    delivered = 0
-    started, processor = time.perf_counter(), processes.processor_seconds()
-    for _ in range(epochs):
-        for images, _ in paced(loader, pace):
-            delivered += len(images)
-    seconds, processor = time.perf_counter() - started, processes.processor_seconds() - processor
-    result = {
-        "images": delivered,
-        "seconds": seconds,
-        "processor_seconds": processor,
-        "imported": imported,
-        "first_batch_seconds": first_batch_seconds,
-        "form": form,
-        "ended": time.monotonic(),
-    }
-    print(json.dumps(result | content.told()), flush=True)
+    collections.deque(paced(loader, pace), maxlen=0)
+    result = timed(loader, (images for _ in range(int(epochs)) for images, _ in paced(loader, pace)))
+    told = {"imported": imported, "first_batch_seconds": first_batch_seconds, "form": form, "ended": time.monotonic()}
+    print(json.dumps(result | told | content.told()), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ def is_available() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
+@functools.cache  # asked for every tensor
 def load() -> Any:
     """Imports torch. Loaders do it before their threads start, which would all wait for it at their first sample."""
     return importlib.import_module("torch")
