@@ -141,14 +141,18 @@ def find(name: str) -> Callable[..., Iterable[Any]]:
 
 
 class Content:
-    """What was delivered in an epoch: how much of it, a hash, and whether it looks like pictures."""
+    """What was delivered in an epoch: when the first of it, how much, a hash, and whether it looks like pictures."""
 
-    def __init__(self) -> None:
-        self.images, self._hash, self._sum, self._squares, self._values = 0, 0, 0.0, 0.0, 0
+    def __init__(self, started: float) -> None:
+        self._started, self._first_batch_seconds, self._form = started, 0.0, "nothing"
+        self._images, self._hash, self._sum, self._squares, self._values = 0, 0, 0.0, 0.0, 0
 
     def add(self, images: Any) -> None:
         """Counts a batch."""
-        self.images += len(images)
+        if not self._images:
+            self._first_batch_seconds = time.perf_counter() - self._started
+            self._form = f"{tuple(images.shape[1:])} {images.dtype}"
+        self._images += len(images)
         for image in np.asarray(images):
             flat = np.ascontiguousarray(image).reshape(-1)
             # The sum of 32-bit words does not depend on the order; examples/kernel.rs takes the same.
@@ -161,7 +165,14 @@ class Content:
         """As it is printed."""
         mean = self._sum / self._values
         deviation = (self._squares / self._values - mean**2) ** 0.5
-        return {"warm_up_images": self.images, "hash": f"{self._hash:016x}", "mean": mean, "deviation": deviation}
+        return {
+            "first_batch_seconds": self._first_batch_seconds,
+            "form": self._form,
+            "warm_up_images": self._images,
+            "hash": f"{self._hash:016x}",
+            "mean": mean,
+            "deviation": deviation,
+        }
 
 
 def paced(batches: Iterable[Any], pace: float) -> Iterator[Any]:
@@ -221,16 +232,13 @@ def main() -> None:
     if epochs == "-":
         take_turns(loader)
         return
-    content, first_batch_seconds, form = Content(), 0.0, "nothing"
+    content = Content(started)
     for images, _ in paced(loader, pace):
-        if not content.images:
-            first_batch_seconds = time.perf_counter() - started
-            form = f"{tuple(images.shape[1:])} {images.dtype}"
         content.add(images)
+    del images  # a batch's memory, which the loader could not use again
     collections.deque(paced(loader, pace), maxlen=0)
     result = timed(loader, (images for _ in range(int(epochs)) for images, _ in paced(loader, pace)))
-    told = {"imported": imported, "first_batch_seconds": first_batch_seconds, "form": form, "ended": time.monotonic()}
-    print(json.dumps(result | told | content.told()), flush=True)
+    print(json.dumps(result | {"imported": imported, "ended": time.monotonic()} | content.told()), flush=True)
 
 
 if __name__ == "__main__":
