@@ -101,7 +101,7 @@ def allocations(told: dict[str, Any]) -> list[str]:
         "",
         "## Allocations",
         "",
-        f"An image, over {images} of them after an epoch that is not counted: calls of `malloc` and its kin, those of "
+        f"An image, over {images} of them after the first epoch: calls of `malloc` and its kin, those of "
         "C libraries included.",
         *table(["threads", "by Rust", "by C", "bytes"], rows),
         "",

@@ -38,7 +38,9 @@ fn abandoned_runs_leave_no_thread() {
         assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
         return;
     }
-    let config = Config { batch_size: 2, cpu_threads: 2, io_threads: 3, shuffle: true, ..Config::default() };
+    // Three readers and no more: where they are slow, others would be tried.
+    let config =
+        Config { batch_size: 2, cpu_threads: 2, io_threads: 3, max_io_threads: 3, shuffle: true, ..Config::default() };
     let loader = loader(40, false, config);
     assert_eq!(threads(), 0, "none before the first run");
     for _ in 0..200 {
