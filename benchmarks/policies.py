@@ -43,6 +43,8 @@ def compete(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[
         pictures = folder.with_name(folder.name + suffix)
         line = bench.command("forebay", Path(), pictures, arguments.threads, "-")
         rivals[name] = Rival([*line, json.dumps(options)])
+    for rival in rivals.values():
+        rival.wait_ready()
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in rivals}
     for order in itertools.islice(itertools.cycle(itertools.permutations(rivals)), arguments.epochs):
         for name in order:

@@ -2,9 +2,10 @@
 
 All of them, each a process of its own, take turns (rivals.py), bound to as many processors as they have threads that
 decode, to others in every turn: a processor of a shared machine is not as fast as the next one. The loader's rate
-beside the kernels' says what the loader adds, and the rate beside that of one thread in the same turn what the threads
-do to each other. `spin` says what any program can keep: processors that share a core do not make two, and clocks sink
-when all work.
+beside the kernels' says what the loader adds. A rate beside that of one thread in the same turn says what is lost on
+the way from one to many, by the loader and by the machine: clocks sink when all processors work, processors may be
+halves of a core, and memory is shared. As many processes with one thread each, which share nothing but the machine,
+lose what the machine takes: the rate beside theirs says what the threads do to each other.
 
 The loader is `forebay` as Python users run it, and `load` as Rust users do: `--contenders load kernel spin` needs no
 torch and no extension, only programs (`cargo build --release --package forebay --examples`).
@@ -13,13 +14,14 @@ torch and no extension, only programs (`cargo build --release --package forebay 
 import argparse
 import datetime
 import os
+import random
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import bench
 import photos
-from rivals import Rival
+from rivals import Crowd, Rival
 
 NAMES = {
     "forebay": "forebay",
@@ -27,6 +29,8 @@ NAMES = {
     "kernel": "the bare kernels",
     "spin": "arithmetic without memory",
 }
+Key = tuple[str, int, int]  # a contender, its processes and the threads of each
+Told = dict[Key, list[dict[str, Any]]]
 
 
 def parse() -> argparse.Namespace:
@@ -38,6 +42,7 @@ def parse() -> argparse.Namespace:
     cpus = len(os.sched_getaffinity(0))
     steps = [2**power for power in range(cpus.bit_length()) if 2**power <= cpus]
     parser.add_argument("--threads", type=int, nargs="+", default=steps)
+    parser.add_argument("--processes", type=int, nargs="*", default=steps[-1:], help="as many with one thread each")
     parser.add_argument("--data", type=Path, default=bench.HERE / "data")
     parser.add_argument("--programs", type=Path, default=bench.ROOT / "target" / "release" / "examples")
     parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES))
@@ -45,29 +50,31 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def row(name: str, threads: int, told: dict[tuple[str, int], list[dict[str, Any]]]) -> list[str]:
-    """What was measured of a contender with so many threads."""
+def row(key: Key, told: Told) -> list[str]:
+    """What was measured of a contender."""
+    name, processes, threads = key
+    processors = processes * threads
     rate = {key: [result["images"] / result["seconds"] for result in results] for key, results in told.items()}
-    first = min(threads for _, threads in told)
 
-    def beside(other: tuple[str, int], scale: float = 1.0) -> str:
-        if other == (name, threads) or other not in rate:
+    def beside(other: Key, scale: float = 1.0) -> str:
+        if other == key or other not in rate:
             return ""
-        ratios = [our / their * scale for our, their in zip(rate[name, threads], rate[other], strict=True)]
+        ratios = [our / their * scale for our, their in zip(rate[key], rate[other], strict=True)]
         low, high = bench.interval(ratios)
         return f"{median(ratios):.2f} ({low:.2f} to {high:.2f})"
 
     def each(what: str) -> float:
-        return median(result[what] / result["images"] for result in told[name, threads])
+        return median(result[what] / result["images"] for result in told[key])
 
-    cells = [str(threads), NAMES[name], f"{median(rate[name, threads]):.0f}", beside((name, first), first / threads)]
-    cells.append("" if name == "spin" else beside(("kernel", threads)))
-    processor, seconds = each("processor_seconds"), each("seconds") * threads
-    starved = "" if "starved_seconds" not in told[name, threads][0] else f"{each('starved_seconds') / seconds:.1%}"
+    cells = [f"{processes} x {threads}", NAMES[name], f"{median(rate[key]):.0f}"]
+    cells += [beside((name, 1, 1), 1 / processors), beside((name, processors, 1))]
+    cells.append("" if name == "spin" else beside(("kernel", processes, threads)))
+    processor, seconds = each("processor_seconds"), each("seconds") * processors
+    starved = "" if "starved_seconds" not in told[key][0] else f"{each('starved_seconds') / seconds:.1%}"
     return [*cells, f"{processor * 1e6:.0f}", f"{1 - processor / seconds:.1%}", starved]
 
 
-def page(arguments: argparse.Namespace, turns: int, told: dict[tuple[str, int], list[dict[str, Any]]]) -> str:
+def page(arguments: argparse.Namespace, turns: int, told: Told) -> str:
     """The result as Markdown."""
     lines = [
         "# Scaling",
@@ -75,26 +82,28 @@ def page(arguments: argparse.Namespace, turns: int, told: dict[tuple[str, int], 
         f"Measured {datetime.date.today()} by `benchmarks/scaling.py`. {bench.machine()}. {bench.versions()}.",
         "",
         f"{arguments.count} JPEGs of {photos.WIDTH}x{photos.HEIGHT} in the page cache, RandomResizedCrop(224), flip, "
-        f"ToTensor, Normalize, batches of 64; bound to as many processors as threads; medians of {turns} turns, and "
-        "of their ratios; in brackets the interval that holds a ratio's median with a probability of 95 %. On the "
-        "right what an image takes, how much of the time of as many processors nobody used, and for how much of it "
+        f"ToTensor, Normalize, batches of 64; processes x threads, bound to as many processors; medians of {turns} "
+        "turns, and of their ratios; in brackets the interval that holds a ratio's median with a probability of 95 %. "
+        "On the right what an image takes, how much of the processors' time nobody used, and for how much of it "
         "threads had nothing to decode.",
         "",
-        "| threads | | images/s | of one thread times threads | of the kernels | us of processor | idle | no work |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | | images/s | of one thread times threads | of as many processes | of the kernels | us of processor | idle "
+        "| no work |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {' | '.join(row(name, threads, told))} |" for threads in arguments.threads for name in arguments.contenders
-    ]
+    lines += [f"| {' | '.join(row(key, told))} |" for key in told]
     return "\n".join(lines) + "\n"
 
 
-def command(name: str, arguments: argparse.Namespace, folder: Path, threads: int) -> list[str]:
-    """How a contender is started."""
+def start(key: Key, arguments: argparse.Namespace, folder: Path) -> Rival | Crowd:
+    """Starts a contender."""
+    name, processes, threads = key
     if name == "forebay":
-        return bench.command(name, Path(), folder, threads, "-")
-    what = arguments.count if name == "spin" else folder
-    return [str(arguments.programs / name), str(what), str(threads), "-"]
+        line = bench.command(name, Path(), folder, threads, "-")
+    else:
+        what = arguments.count if name == "spin" else folder
+        line = [str(arguments.programs / name), str(what), str(threads), "-"]
+    return Rival(line) if processes == 1 else Crowd(line, processes)
 
 
 def main() -> None:
@@ -102,22 +111,25 @@ def main() -> None:
     arguments = parse()
     folder = arguments.data / f"photos-{arguments.count}"
     photos.ensure(folder, arguments.count)
+    shapes = [(1, threads) for threads in arguments.threads]
+    shapes += [(processes, 1) for processes in arguments.processes]
     rivals = {
-        (name, threads): Rival(command(name, arguments, folder, threads))
-        for threads in arguments.threads
-        for name in arguments.contenders
+        (name, *shape): start((name, *shape), arguments, folder) for shape in shapes for name in arguments.contenders
     }
-    told: dict[tuple[str, int], list[dict[str, Any]]] = {key: [] for key in rivals}
+    for rival in rivals.values():
+        rival.wait_ready()
+    told: Told = {key: [] for key in rivals}
     processors = sorted(os.sched_getaffinity(0))
     for turn in range(arguments.turns):
-        keys = list(rivals)
-        for name, threads in keys[turn % len(keys) :] + keys[: turn % len(keys)]:
-            rival = rivals[name, threads]
-            rival.bind({processors[(turn * threads + index) % len(processors)] for index in range(threads)})
-            result = rival.deliver(max(1, arguments.epochs * threads // 2))
-            told[name, threads].append(result)
+        # What came before has an effect (clocks sink under load): no order, also none that is only rotated.
+        for key in random.Random(turn).sample(list(rivals), len(rivals)):
+            name, processes, threads = key
+            wanted = processes * threads
+            rivals[key].bind([processors[(turn * wanted + index) % len(processors)] for index in range(wanted)])
+            result = rivals[key].deliver(max(1, arguments.epochs * threads // 2))
+            told[key].append(result)
             rate = result["images"] / result["seconds"]
-            print(f"turn {turn}  {name:8}  {threads:2} threads  {rate:7.0f} images/s", flush=True)
+            print(f"turn {turn}  {name:8}  {processes:2} x {threads:2}  {rate:7.0f} images/s", flush=True)
         text = page(arguments, turn + 1, told)
         arguments.output.write_text(text, "utf-8")  # after each turn: one can stop when it has been enough
     for rival in rivals.values():
