@@ -12,8 +12,10 @@ import json
 import math
 import os
 import platform
+import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -55,11 +57,10 @@ def run(line: list[str]) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace, folder: Path, names: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """All rounds of all contenders, in turns; the first one to go changes every round."""
+    """All rounds of all contenders, in turns."""
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(arguments.rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
+        for name in drawn(names, number):
             line = command(name, arguments.kernel, folder, arguments.threads, arguments.epochs)
             result = run(line)
             result["rate"] = result["images"] / result["seconds"]
@@ -150,6 +151,13 @@ def beside(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     """How many times as fast ours were, round by round: what slows the machine down for minutes slows both."""
     ratios = [our["rate"] / their["rate"] for our, their in zip(ours, theirs, strict=False)]
     return f"{median(ratios):.2f}x" if ratios else ""
+
+
+def drawn(contenders: Iterable[Any], number: int) -> list[Any]:
+    """The order of a round, another one each time. It is not rotated: what comes before has an effect (clocks sink
+    under load), which would be the same one each time."""
+    everyone = list(contenders)
+    return random.Random(number).sample(everyone, len(everyone))
 
 
 def interval(values: list[float]) -> tuple[float, float]:

@@ -290,8 +290,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
     for number in range(arguments.rounds):
         print(f"round {number}", flush=True)
-        turn = number % len(rows)
-        for row in rows[turn:] + rows[:turn]:
+        for row in bench.drawn(rows, number):
             row.run(arguments.epochs)
     if not any(row.results for row in rows):
         sys.exit("none of the contenders ran: see above")

@@ -195,13 +195,13 @@ def one(name: str, workload: str, arguments: argparse.Namespace) -> dict[str, An
 
 
 def measure(arguments: argparse.Namespace) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """All rounds, in turns; the first one to go changes every round."""
+    """All rounds, in turns."""
     runs = [(name, workload) for workload in arguments.workloads for name in ("forebay", "torch")]
     runs += [("spawn", "trivial")] if "trivial" in arguments.workloads else []
     rounds: dict[tuple[str, str], list[dict[str, Any]]] = {run: [] for run in runs}
     script = [sys.executable, str(HERE / "datasets.py"), "--data", str(arguments.data)]
     for number in range(arguments.rounds):
-        for name, workload in runs if number % 2 == 0 else reversed(runs):
+        for name, workload in bench.drawn(runs, number):
             line = [*script, "--workers", str(arguments.workers), "--one", name, workload]
             result = bench.run(line)
             rounds[name, workload].append(result)

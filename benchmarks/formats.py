@@ -104,8 +104,7 @@ def measure(arguments: argparse.Namespace) -> dict[tuple[str, str], list[dict[st
     """All rounds of all contenders on all kinds, in turns."""
     results: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for number in range(arguments.rounds):
-        turn = number % len(CONTENDERS)
-        for contender in CONTENDERS[turn:] + CONTENDERS[:turn]:
+        for contender in bench.drawn(CONTENDERS, number):
             rest = [str(arguments.seconds), *(str(arguments.data / kind) for kind in arguments.kinds)]
             line = [sys.executable, __file__, "--one", contender, *rest]
             if contender == "forebay":

@@ -85,12 +85,12 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """All rounds, in turns; the first one to go changes every round."""
+    """All rounds, in turns."""
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in RUNS}
     script = [sys.executable, str(HERE / "freethreaded.py")]
     options = ["--count", str(arguments.count), "--epochs", str(arguments.epochs)]
     for number in range(arguments.rounds):
-        for name in RUNS if number % 2 == 0 else reversed(RUNS):
+        for name in bench.drawn(RUNS, number):
             told = bench.run([*script, *options, "--one", name])
             rounds[name].append(told)
             print(f"round {number}  {name:12} {told['rate']:7.0f} samples/s  {told['at_once']:.2f} at once", flush=True)

@@ -14,7 +14,6 @@ torch and no extension, only programs (`cargo build --release --package forebay 
 import argparse
 import datetime
 import os
-import random
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -121,8 +120,7 @@ def main() -> None:
     told: Told = {key: [] for key in rivals}
     processors = sorted(os.sched_getaffinity(0))
     for turn in range(arguments.turns):
-        # What came before has an effect (clocks sink under load): no order, also none that is only rotated.
-        for key in random.Random(turn).sample(list(rivals), len(rivals)):
+        for key in bench.drawn(rivals, turn):
             name, processes, threads = key
             wanted = processes * threads
             rivals[key].bind([processors[(turn * wanted + index) % len(processors)] for index in range(wanted)])

@@ -100,12 +100,11 @@ def run(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All rounds of all contenders, in turns; the first one to go changes every round."""
+    """All rounds of all contenders, in turns."""
     run("walk", arguments, folder)
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.contenders}
     for number in range(arguments.rounds):
-        turn = number % len(arguments.contenders)
-        for name in arguments.contenders[turn:] + arguments.contenders[:turn]:
+        for name in bench.drawn(arguments.contenders, number):
             result = run(name, arguments, folder)
             if result["files"] != arguments.files:
                 raise SystemExit(f"{name}: expected {arguments.files} files, got {result['files']}")

@@ -111,7 +111,7 @@ def main() -> None:
     photos.ensure(folder, arguments.count)
     rates: dict[str, list[float]] = {name: [] for name in arguments.feeds}
     for number in range(arguments.rounds):
-        for name in arguments.feeds:
+        for name in bench.drawn(arguments.feeds, number):
             line = [sys.executable, __file__, name, str(folder), str(arguments.threads), str(arguments.steps)]
             told = bench.run(line)
             rates[name].append(told["images"] / told["seconds"])
