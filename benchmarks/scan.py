@@ -1,6 +1,6 @@
 """`make bench-scan`: how long it takes to know a folder of a million files.
 
-forebay's and torchvision's ImageFolder, `find`, os.walk and a parallel walk that only counts, each in a process of its
+forebay's and torchvision's ImageFolder, `find`, os.walk and parallel walks, each in a process of its
 own, in turns, with warm caches; medians are compared. Writes benchmarks/results/scan.md. Fails only if it cannot run or
 if two of them do not agree about the number of files; a slow result is a result.
 """
@@ -28,6 +28,7 @@ NAMES = {
     "isolated": "the same, listed by reader processes",
     "torchvision": "torchvision ImageFolder",
     "walk": "a parallel walk that only counts",
+    "keep": "a parallel walk that keeps the paths, unsorted",
     "find": "`find -type f`",
     "os.walk": "Python's os.walk, counting",
 }
@@ -85,15 +86,15 @@ def scan(name: str, folder: str) -> dict[str, Any]:
 def run(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One contender, once."""
     command = [sys.executable, str(Path(__file__).resolve()), "--one", name, "--data", str(folder)]
-    if name == "walk":
-        command = [str(arguments.walk), str(folder), str(arguments.threads)]
+    if name in ("walk", "keep"):
+        command = [str(arguments.walk), str(folder), str(arguments.threads), *(["keep"] if name == "keep" else [])]
     elif name == "find":
         command = ["find", str(folder), "-type", "f", "-printf", "."]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     seconds = time.perf_counter() - started
     result = {"files": len(said), "seconds": seconds} if name == "find" else json.loads(said.splitlines()[-1])
-    if name in ("walk", "find"):
+    if name in ("walk", "keep", "find"):
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         result["processor"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return result
@@ -126,7 +127,7 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]],
         "",
         f"{arguments.files:,} files, {arguments.each:,} in each class, on {kind}, in the page cache; "
         f"{arguments.rounds} rounds. Each run is a process of its own; medians, and the range in brackets. The "
-        f"parallel walk has {arguments.threads} threads, as forebay has here. Imports are not counted, nor is what "
+        f"parallel walks have {arguments.threads} threads, as forebay has here. Imports are not counted, nor is what "
         "reader processes take. Memory is what the process grows by.",
         "",
         "| what | seconds | forebay takes | processor seconds | peak memory | kept memory |",

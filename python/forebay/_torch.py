@@ -40,7 +40,7 @@ def tensor(array: Array) -> Any:
     else:
         flat = array.lender[: math.prod(array.shape) * dtype.itemsize].view(dtype)
     if not array.is_interleaved:
-        return flat.view(array.shape)
+        return flat if len(array.shape) == 1 else flat.view(array.shape)
     batch, channels, height, width = array.shape
     return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
 
