@@ -69,8 +69,10 @@ def row(key: Key, told: Told) -> list[str]:
     cells += [beside((name, 1, 1), 1 / processors), beside((name, processors, 1))]
     cells.append("" if name == "spin" else beside(("kernel", processes, threads)))
     processor, seconds = each("processor_seconds"), each("seconds") * processors
-    starved = "" if "starved_seconds" not in told[key][0] else f"{each('starved_seconds') / seconds:.1%}"
-    return [*cells, f"{processor * 1e6:.0f}", f"{1 - processor / seconds:.1%}", starved]
+    # Of several processes not all end at the same time.
+    idle = f"{1 - processor / seconds:.1%}" if processes == 1 else ""
+    starved = f"{each('starved_seconds') / seconds:.1%}" if "starved_seconds" in told[key][0] else ""
+    return [*cells, f"{processor * 1e6:.0f}", idle, starved]
 
 
 def page(arguments: argparse.Namespace, turns: int, told: Told) -> str:

@@ -1,8 +1,8 @@
 """`make bench-scan`: how long it takes to know a folder of a million files.
 
-forebay's and torchvision's ImageFolder, `find`, os.walk and parallel walks, each in a process of its
-own, in turns, with warm caches; medians are compared. Writes benchmarks/results/scan.md. Fails only if it cannot run or
-if two of them do not agree about the number of files; a slow result is a result.
+forebay's and torchvision's ImageFolder, `find`, os.walk and parallel walks, each in a process of its own, in turns,
+with warm caches; medians are compared. Writes benchmarks/results/scan.md. Fails only if it cannot run or if two of them
+do not agree about the number of files; a slow result is a result.
 """
 
 import argparse
