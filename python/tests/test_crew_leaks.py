@@ -271,7 +271,7 @@ def jobs() -> list[str]:
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_dataset_is_freed_with_its_loader(stays: bool) -> None:
     dataset = Heavy()
-    loader = forebay.DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=stays)
+    loader = forebay.DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=stays, workers="processes")
     assert [sum(crews.flat(loader)) for _ in range(2)] == [136, 136]
     assert crews.wait_until(lambda: bool(jobs()) == stays)
     known = weakref.ref(dataset)
