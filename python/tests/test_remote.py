@@ -119,8 +119,11 @@ def test_options_stand_in_the_url_or_in_the_environment(
     assert len(fb.ImageFolder("s3://bucket/opt/train", storage_options=nested)) == 24
     monkeypatch.setenv("AWS_ENDPOINT_URL", store.options["endpoint_url"])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mistyped")
+    with pytest.raises(errors.AccessDeniedError):
+        fb.ImageFolder("s3://bucket/opt/train")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    assert len(fb.ImageFolder("s3://bucket/opt/train")) == 24
+    assert len(fb.ImageFolder("s3://bucket/opt/train")) == 24, "corrected, as in a notebook"
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     credentials = tmp_path / "credentials"

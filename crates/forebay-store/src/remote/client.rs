@@ -3,6 +3,7 @@
 //! A forked child has neither: their threads are not there. It makes its own, and leaves those it inherited alone.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::str::FromStr;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr,
@@ -42,6 +43,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Place {
     pub(crate) location: Location,
     pub(crate) options: StorageOptions,
+    /// Stands for what the environment says to clients: keys that were corrected there are for those made from then on.
+    environment: u64,
+}
+
+impl Place {
+    /// In the environment as it is now.
+    pub(crate) fn new(location: Location, options: StorageOptions) -> Self {
+        let is_read = |name: &str| {
+            ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|start| name.starts_with(start))
+                || name.to_ascii_uppercase().ends_with("_PROXY")
+        };
+        let read = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_read));
+        let hashes = read.map(|variable| BuildHasherDefault::<DefaultHasher>::default().hash_one(variable));
+        Self { location, options, environment: hashes.fold(0, u64::wrapping_add) }
+    }
 }
 
 /// Speaks to one place with one set of keys.
@@ -181,7 +197,7 @@ impl Pool {
 }
 
 fn build(place: &Place) -> Result<Client> {
-    let Place { location, options } = place;
+    let Place { location, options, .. } = place;
     let mut options = options.over(&location.options);
     let read_timeout = options.take_seconds("read_timeout")?.unwrap_or(READ_TIMEOUT);
     let timeout = options.take_seconds("timeout")?;

@@ -89,7 +89,7 @@ impl Remote {
     /// The store of a root, and the root without what of its URL does not belong into paths. Asks nothing of the server.
     pub fn open(root: &Path, options: &StorageOptions) -> Result<(Self, PathBuf)> {
         let (location, root) = Location::parse(root)?;
-        let place = Place { location, options: options.clone() };
+        let place = Place::new(location, options.clone());
         // Wrong options are found out here, before any thread of a loader starts.
         Pool::get()?.client(&place)?;
         let (meters, partial) = (Arc::default(), Arc::default());
