@@ -127,8 +127,11 @@ def test_options_stand_in_the_url_or_in_the_environment(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     credentials = tmp_path / "credentials"
-    credentials.write_text(f"[lab]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    credentials.write_text(f"[lab]\naws_access_key_id = {KEY}\naws_secret_access_key = expired\n")
+    with pytest.raises(errors.AccessDeniedError):
+        fb.ImageFolder("s3://bucket/opt/train", storage_options={"profile": "lab"})
+    credentials.write_text(f"[lab]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
     assert len(fb.ImageFolder("s3://bucket/opt/train", storage_options={"profile": "lab"})) == 24
 
 

@@ -1,5 +1,5 @@
 //! What the processors themselves give to many threads, for `benchmarks/scaling.py`: arithmetic in registers, without
-//! memory, system calls or anything shared but a counter. What this loses from one thread to many no program can keep:
+//! memory, system calls or anything shared but a counter. What this loses from one thread to many is the machine's:
 //! clocks that sink when all processors work, processors that are halves of one core, other tenants of the machine.
 //!
 //! `spin UNITS THREADS EPOCHS` prints one JSON line like `kernel`; a unit takes about as long as a picture.

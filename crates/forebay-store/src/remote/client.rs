@@ -43,20 +43,26 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Place {
     pub(crate) location: Location,
     pub(crate) options: StorageOptions,
-    /// Stands for what the environment says to clients: keys that were corrected there are for those made from then on.
-    environment: u64,
+    /// A hash of what clients are told beside the options: keys that were renewed are for those made from then on.
+    surroundings: u64,
 }
 
 impl Place {
-    /// In the environment as it is now.
+    /// With the environment and the profiles as they are now.
     pub(crate) fn new(location: Location, options: StorageOptions) -> Self {
         let is_read = |name: &str| {
             ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|start| name.starts_with(start))
                 || name.to_ascii_uppercase().ends_with("_PROXY")
         };
-        let read = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_read));
-        let hashes = read.map(|variable| BuildHasherDefault::<DefaultHasher>::default().hash_one(variable));
-        Self { location, options, environment: hashes.fold(0, u64::wrapping_add) }
+        let mut variables: Vec<_> =
+            std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_read)).collect();
+        variables.sort_unstable();
+        // Without one the files are left alone: a home directory may lie on a mount that hangs.
+        let has_profile = options.over(&location.options).iter().any(|(name, _)| name == "profile")
+            || variables.iter().any(|(name, _)| name == "AWS_PROFILE");
+        let profiles = (location.protocol == Protocol::S3 && has_profile).then(profile::texts);
+        let surroundings = BuildHasherDefault::<DefaultHasher>::default().hash_one((variables, profiles));
+        Self { location, options, surroundings }
     }
 }
 

@@ -4,15 +4,18 @@ use std::path::PathBuf;
 
 use forebay_core::{Error, Result};
 
-/// Settings of a profile, under object_store's names. A profile that is in neither file is an error.
-pub(crate) fn settings(profile: &str) -> Result<Vec<(&'static str, String)>> {
+/// What the files say now: credentials and configuration. One that cannot be read says nothing.
+pub(crate) fn texts() -> [String; 2] {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let file = |variable: &str, name: &str| {
+    [("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")].map(|(variable, name)| {
         let path = std::env::var_os(variable).map_or_else(|| home.join(".aws").join(name), PathBuf::from);
         std::fs::read_to_string(path).unwrap_or_default()
-    };
-    let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    let config = file("AWS_CONFIG_FILE", "config");
+    })
+}
+
+/// Settings of a profile, under object_store's names. A profile that is in neither file is an error.
+pub(crate) fn settings(profile: &str) -> Result<Vec<(&'static str, String)>> {
+    let [credentials, config] = texts();
     let section = if profile == "default" { profile.to_owned() } else { format!("profile {profile}") };
     let (keys, rest) = (read(&credentials, profile), read(&config, &section));
     if keys.is_none() && rest.is_none() {
