@@ -1,28 +1,35 @@
 //! Parquet, as `forebay scan`, pandas, DuckDB and Spark write it: flat columns, found by name, whatever their order,
 //! encoding and row groups. Columns of other names are left alone.
 
+mod footer;
+mod pages;
+mod thrift;
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use forebay_core::{Error, Kind, Result};
 use parquet::basic::{Compression, Type as Physical};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{FileMetaData, ParquetMetaData};
-use parquet::file::reader::{FileReader, RowGroupReader};
-use parquet::file::serialized_reader::SerializedFileReader;
+use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 
 use super::rows::{Row, Rows, Wrong, checked_size};
 use super::{Content, FORMAT, Head, Picture, row_name, shown};
+use pages::{Chunk, Pages};
 
 /// Rows that are in memory as cells at a time.
 const CHUNK: usize = 8192;
+/// Fewer rows at a time where their cells could take more than this.
+const MAX_CELL_BYTES: usize = 64 << 20;
 
 /// Of rows with paths of their own no encoding makes as many; of one row repeated it makes 2^31 out of a few bytes, for which
 /// there is no memory.
-const MAX_ROWS_A_BYTE: u64 = 100;
+const MAX_ROWS_A_BYTE: u64 = 16;
+/// Names and classes that are kept, likewise: a name of a file has at most 255 bytes.
+const MAX_TEXT_A_BYTE: u64 = 256;
 
 /// A file that is no Parquet file, or not a whole one.
 pub(super) fn damaged(what: impl std::fmt::Display) -> Error {
@@ -42,23 +49,51 @@ fn said(panic: &(dyn Any + Send)) -> String {
 }
 
 fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
-    let max_rows = (bytes.len() as u64).saturating_mul(MAX_ROWS_A_BYTE);
-    let reader = SerializedFileReader::new(bytes).map_err(unreadable)?;
-    let metadata = reader.metadata();
+    footer::check(&bytes).map_err(unreadable)?;
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).map_err(unreadable)?;
     let mut head = head(metadata.file_metadata())?;
     let wanted = wanted(metadata.file_metadata(), rows.keeps_facts())?;
-    check_compression(metadata)?;
+    check_compression(&metadata)?;
+    check_sizes(&metadata, &wanted, bytes.len() as u64)?;
     head.columns = metadata.file_metadata().schema().get_fields().iter().map(|field| field.name().to_owned()).collect();
     let mut row = 0;
-    for group in 0..metadata.num_row_groups() {
-        let group = reader.get_row_group(group).map_err(unreadable)?;
-        read_group(&*group, &wanted, rows, &mut row, max_rows)?;
+    for group in metadata.row_groups() {
+        read_group(&bytes, group, &wanted, rows, &mut row)?;
     }
     let expected = metadata.file_metadata().num_rows();
     if i64::try_from(row) != Ok(expected) {
         return Err(damaged(format!("expected {expected} rows, got {row}")));
     }
     Ok(head)
+}
+
+/// Refuses more rows than such a file can have, and column chunks that are outside the file or read more than once.
+fn check_sizes(metadata: &ParquetMetaData, wanted: &[Wanted], length: u64) -> Result<()> {
+    let max_rows = length.saturating_mul(MAX_ROWS_A_BYTE);
+    let (mut rows, mut chunks) = (0_u64, 0_u64);
+    for group in metadata.row_groups() {
+        let count = u64::try_from(group.num_rows());
+        rows = rows.saturating_add(count.map_err(|_| damaged(format!("it has {} rows", group.num_rows())))?);
+        for &(number, ..) in wanted {
+            let (start, size) = group.column(number).byte_range();
+            if start.checked_add(size).is_none_or(|end| end > length) {
+                return Err(damaged(format!("a column claims {size} bytes from byte {start} of {length}")));
+            }
+            chunks = chunks.saturating_add(size);
+        }
+    }
+    if chunks > length {
+        return Err(damaged(format!("its columns claim {chunks} bytes of {length}")));
+    }
+    if rows > max_rows {
+        return Err(repeats(format!("more than {max_rows} of them")));
+    }
+    Ok(())
+}
+
+fn repeats(what: String) -> Error {
+    Error::config(format!("repeats its rows without end ({what})"))
+        .with_hint("a sample is wanted once: a sampler shows some of them more often")
 }
 
 fn unreadable(error: ParquetError) -> Error {
@@ -113,8 +148,11 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
     Ok(head)
 }
 
-/// The columns to read, by their number.
-fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<(usize, &'static str, Role)>> {
+/// A column to read: its number, its name, and what it is for.
+type Wanted = (usize, &'static str, Role);
+
+/// The columns to read.
+fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<Wanted>> {
     let schema = metadata.schema_descr();
     let mut wanted = Vec::new();
     for (number, column) in schema.columns().iter().enumerate() {
@@ -150,22 +188,34 @@ fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<(usize, &'s
 }
 
 fn read_group(
-    group: &dyn RowGroupReader,
-    wanted: &[(usize, &'static str, Role)],
+    bytes: &Bytes,
+    group: &RowGroupMetaData,
+    wanted: &[Wanted],
     rows: &mut Rows,
     row: &mut u64,
-    max_rows: u64,
 ) -> Result<()> {
     let mut columns = Vec::with_capacity(wanted.len());
+    let mut longest_cell = 1;
     for &(number, name, role) in wanted {
-        let is_optional = group.metadata().column(number).column_descr().max_def_level() > 0;
-        let reader = group.get_column_reader(number).map_err(unreadable)?;
+        let column = group.column(number);
+        let is_optional = column.column_descr().max_def_level() > 0;
+        let chunk = Chunk {
+            physical: column.column_type(),
+            is_optional,
+            is_snappy: column.compression() == Compression::SNAPPY,
+            rows: group.num_rows() as u64,
+        };
+        let (start, size) = column.byte_range();
+        let pages = Pages::new(chunk, bytes.slice(start as usize..(start + size) as usize)).map_err(unreadable)?;
+        longest_cell = longest_cell.max(pages.longest_cell());
+        let reader = get_column_reader(column.column_descr_ptr(), Box::new(pages));
         columns.push(Column { name, role, reader, is_optional, cells: Cells::default() });
     }
+    let (chunk, max_text) = ((MAX_CELL_BYTES / longest_cell).clamp(1, CHUNK), bytes.len() as u64 * MAX_TEXT_A_BYTE);
     loop {
         let mut count = None;
         for column in &mut columns {
-            let filled = column.fill().map_err(unreadable)?;
+            let filled = column.fill(chunk).map_err(unreadable)?;
             if *count.get_or_insert(filled) != filled {
                 return Err(damaged(format!("column {:?} has another number of rows", column.name)));
             }
@@ -174,13 +224,12 @@ fn read_group(
         if count == 0 {
             return Ok(());
         }
-        if *row + count as u64 > max_rows {
-            return Err(Error::config(format!("repeats its rows without end (more than {max_rows} of them)"))
-                .with_hint("a sample is wanted once: a sampler shows some of them more often"));
-        }
         for _ in 0..count {
             let pushed = take(&mut columns).and_then(|row| rows.push(row));
             pushed.map_err(|wrong| wrong.at(&row_name(*row)))?;
+            if rows.text_bytes() > max_text {
+                return Err(repeats(format!("more than {max_text} bytes of names")));
+            }
             *row += 1;
         }
     }
@@ -207,25 +256,27 @@ struct Cells {
 }
 
 impl Column {
-    /// Reads the next cells; of how many rows.
-    fn fill(&mut self) -> Result<usize, ParquetError> {
+    /// Reads the cells of the next rows, at most so many; of how many rows.
+    fn fill(&mut self, chunk: usize) -> Result<usize, ParquetError> {
         let Self { reader, is_optional, cells, .. } = self;
         *cells = Cells { text: std::mem::take(&mut cells.text), ..Cells::default() };
         cells.text.clear();
         let (levels, is_optional) = (&mut cells.levels, *is_optional);
         match reader {
-            ColumnReader::ByteArrayColumnReader(reader) => read_some(reader, is_optional, levels, &mut cells.text),
-            ColumnReader::Int64ColumnReader(reader) => read_some(reader, is_optional, levels, &mut cells.whole),
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                read_some(reader, chunk, is_optional, levels, &mut cells.text)
+            }
+            ColumnReader::Int64ColumnReader(reader) => read_some(reader, chunk, is_optional, levels, &mut cells.whole),
             ColumnReader::Int32ColumnReader(reader) => {
                 let mut values = Vec::new();
-                let count = read_some(reader, is_optional, levels, &mut values)?;
+                let count = read_some(reader, chunk, is_optional, levels, &mut values)?;
                 cells.whole.extend(values.into_iter().map(i64::from));
                 Ok(count)
             }
-            ColumnReader::DoubleColumnReader(reader) => read_some(reader, is_optional, levels, &mut cells.real),
+            ColumnReader::DoubleColumnReader(reader) => read_some(reader, chunk, is_optional, levels, &mut cells.real),
             ColumnReader::FloatColumnReader(reader) => {
                 let mut values = Vec::new();
-                let count = read_some(reader, is_optional, levels, &mut values)?;
+                let count = read_some(reader, chunk, is_optional, levels, &mut values)?;
                 cells.real.extend(values.into_iter().map(f64::from));
                 Ok(count)
             }
@@ -279,13 +330,14 @@ impl Column {
 /// Reads up to a chunk of rows, from as many pages as that takes.
 fn read_some<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
+    chunk: usize,
     is_optional: bool,
     levels: &mut Vec<i16>,
     values: &mut Vec<T::T>,
 ) -> Result<usize, ParquetError> {
     let mut rows = 0;
-    while rows < CHUNK {
-        let (records, _, _) = reader.read_records(CHUNK - rows, is_optional.then_some(&mut *levels), None, values)?;
+    while rows < chunk {
+        let (records, _, _) = reader.read_records(chunk - rows, is_optional.then_some(&mut *levels), None, values)?;
         if records == 0 {
             break;
         }
@@ -362,3 +414,6 @@ fn hash(text: &str) -> Result<u64, Wrong> {
     let parsed = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
     parsed.ok_or_else(|| Wrong::new("xxh3", format!("expected 16 hexadecimal digits, got {}", shown(text))))
 }
+
+#[cfg(test)]
+mod tests;

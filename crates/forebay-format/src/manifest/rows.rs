@@ -60,6 +60,8 @@ pub(super) struct Rows {
     by_name: HashMap<String, u32>,
     by_label: HashMap<u32, u32>,
     last_class: u32,
+    /// Of the text that is kept: names, directories, classes, etags, formats.
+    text_bytes: u64,
 }
 
 impl Rows {
@@ -74,7 +76,13 @@ impl Rows {
             by_name: HashMap::new(),
             by_label: HashMap::new(),
             last_class: 0,
+            text_bytes: 0,
         }
+    }
+
+    /// Bytes of the text that is kept.
+    pub(super) fn text_bytes(&self) -> u64 {
+        self.text_bytes
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -92,6 +100,9 @@ impl Rows {
         let class = self.class_of(row.class, row.label)?;
         let directory = self.directory_of(directory);
         self.index.push_sample(directory, class, name.as_bytes(), &row.version);
+        let etag = row.version.etag.as_ref().map_or(0, |etag| etag.len());
+        let picture = row.content.as_ref().and_then(|content| content.picture.as_ref());
+        self.text_bytes += (name.len() + etag + picture.map_or(0, |picture| picture.format.len())) as u64;
         if let Some(facts) = &mut self.facts {
             facts.push(Facts { version: row.version, content: row.content.map(Box::new) });
         }
@@ -107,6 +118,7 @@ impl Rows {
             None => {
                 let number = self.index.push_path(Path::new(directory));
                 self.directories.insert(directory.into(), number);
+                self.text_bytes += directory.len() as u64;
                 number
             }
         };
@@ -154,6 +166,7 @@ impl Rows {
         match (class, label) {
             (Some(class), _) => {
                 self.by_name.insert(class.to_owned(), number);
+                self.text_bytes += class.len() as u64;
                 self.classes.push((class.to_owned(), label));
             }
             (None, Some(label)) => {
