@@ -3,6 +3,8 @@
 //! The C side (`jpeg/shim.c`) turns libjpeg's jumps into return codes and decides which of its warnings mean damage.
 //! This side owns the memory and words the errors. Pixels are never scaled; planes, for `decode="fast"`, may be.
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod differential;
 mod landmarks;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -12,6 +14,8 @@ use forebay_core::{Error, Kind, Result};
 // Not called from Rust: it brings the library that the shim is linked with.
 use turbojpeg_sys as _;
 
+#[cfg(feature = "fuzzing")]
+pub use differential::huffman_differential;
 pub use landmarks::Landmarks;
 use landmarks::{Landmark, RawLandmarks};
 
@@ -113,11 +117,11 @@ unsafe extern "C" {
     ) -> c_int;
     fn forebay_jpeg_planes(d: NonNull<Decompressor>, planes: *const RawPlanes, samples: *const *mut u8) -> c_int;
     fn forebay_jpeg_finish(d: NonNull<Decompressor>, is_last_row: c_int) -> c_int;
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     fn forebay_jpeg_use_original(d: NonNull<Decompressor>);
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     fn forebay_jpeg_use_plain(d: NonNull<Decompressor>);
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     fn forebay_jpeg_own_mcus(d: NonNull<Decompressor>) -> u64;
     #[cfg(test)]
     fn forebay_jpeg_memory_asked(d: NonNull<Decompressor>) -> u64;

@@ -19,6 +19,13 @@ mod pnm;
 mod tiff;
 mod webp;
 
+/// For fuzzers only: what has to hold for any bytes.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::jpeg::huffman_differential;
+}
+
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
 pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};

@@ -2,7 +2,9 @@
  * the next picture finds one block that is large enough: no call to the system's allocator is made from picture to
  * picture.
  *
- * What lives longer than a picture stays with the library, and so do the arrays of coefficients that a progressive
+ * Tables are part of their picture, though libjpeg means them to live longer: no other picture may find them.
+ *
+ * What is made with the decompressor stays with the library, and so do the arrays of coefficients that a progressive
  * picture needs: those may be large, and are few.
  */
 
@@ -32,8 +34,6 @@ struct memory {
   size_t wanted; /* by the next one */
   uint64_t asked;
   /* The library's own. */
-  void *(*alloc_small)(j_common_ptr, int, size_t);
-  void *(*alloc_large)(j_common_ptr, int, size_t);
   JSAMPARRAY (*alloc_sarray)(j_common_ptr, int, JDIMENSION, JDIMENSION);
   void (*free_pool)(j_common_ptr, int);
 };
@@ -45,9 +45,10 @@ static struct memory *memory_of(j_common_ptr info)
 
 static void forget(struct memory *memory)
 {
+  if (!memory->newest)
+    return;
   /* Several blocks become one. */
-  int keeps = memory->newest && !memory->newest->older && memory->total <= MAX_KEPT_BYTES;
-  if (keeps) {
+  if (!memory->newest->older && memory->total <= MAX_KEPT_BYTES) {
     memory->newest->used = 0;
     return;
   }
@@ -87,20 +88,16 @@ static void *take(j_common_ptr info, size_t size)
   return start;
 }
 
-static void *alloc_small(j_common_ptr info, int pool, size_t size)
+static void *alloc(j_common_ptr info, int pool, size_t size)
 {
-  return pool == JPOOL_IMAGE ? take(info, size) : memory_of(info)->alloc_small(info, pool, size);
-}
-
-static void *alloc_large(j_common_ptr info, int pool, size_t size)
-{
-  return pool == JPOOL_IMAGE ? take(info, size) : memory_of(info)->alloc_large(info, pool, size);
+  (void)pool;
+  return take(info, size);
 }
 
 static JSAMPARRAY alloc_sarray(j_common_ptr info, int pool, JDIMENSION width, JDIMENSION count)
 {
   /* More than 8 bits are refused, but not by the library. */
-  if (pool != JPOOL_IMAGE || ((j_decompress_ptr)info)->data_precision != 8 || width > JPEG_MAX_DIMENSION * 8)
+  if (((j_decompress_ptr)info)->data_precision != 8 || width > JPEG_MAX_DIMENSION * 8)
     return memory_of(info)->alloc_sarray(info, pool, width, count);
   size_t stride = ((size_t)width + 2 * ALIGNMENT - 1) / (2 * ALIGNMENT) * (2 * ALIGNMENT);
   JSAMPARRAY rows = take(info, count * sizeof(JSAMPROW));
@@ -135,12 +132,10 @@ void forebay_memory_free(struct memory *memory)
 void forebay_memory_install(struct memory *memory, j_decompress_ptr info)
 {
   struct jpeg_memory_mgr *methods = info->mem;
-  memory->alloc_small = methods->alloc_small;
-  memory->alloc_large = methods->alloc_large;
   memory->alloc_sarray = methods->alloc_sarray;
   memory->free_pool = methods->free_pool;
-  methods->alloc_small = alloc_small;
-  methods->alloc_large = alloc_large;
+  methods->alloc_small = alloc;
+  methods->alloc_large = alloc;
   methods->alloc_sarray = alloc_sarray;
   methods->free_pool = free_pool;
 }

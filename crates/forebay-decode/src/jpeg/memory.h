@@ -16,8 +16,8 @@ struct memory *forebay_memory_new(void);
 /* After the decompressor is destroyed. */
 void forebay_memory_free(struct memory *memory);
 
-/* Takes over from the library's memory manager what lives as long as a picture. `info->client_data` must point to two
- * pointers, the second to `memory`. */
+/* Takes over from the library's memory manager: what is asked for from now on is free when the picture ends, tables
+ * included. `info->client_data` must point to two pointers, the second to `memory`. */
 void forebay_memory_install(struct memory *memory, j_decompress_ptr info);
 
 /* For tests: how often it had to ask the system for memory. */

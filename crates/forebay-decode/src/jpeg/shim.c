@@ -3,7 +3,10 @@
  * libjpeg reports errors by a callback that must not return, so the callback jumps. Every jump begins and ends in
  * this file: no Rust frame is ever skipped. A warning that means damage is treated as an error at once, so that no
  * time goes into pixels that nobody will see. The TurboJPEG API is not used because its handle stays unusable after
- * a bad header; here jpeg_abort_decompress() makes the instance as new after every failure.
+ * a bad header; here a failure ends the library's instance.
+ *
+ * No picture depends on the one before. libjpeg keeps tables from file to file, for streams that leave them out; a
+ * damaged file would then be decoded with the tables of whatever the thread decoded last. See docs/decisions/0027.
  */
 
 #include <setjmp.h>
@@ -67,6 +70,7 @@ struct decompressor {
   struct huffman *huffman; /* first: info.client_data points here */
   struct memory *memory;   /* second: and it is looked for there */
   struct jpeg_decompress_struct info;
+  struct jpeg_decompress_struct fresh; /* as it was before the first picture */
   struct jpeg_error_mgr error;
   struct jpeg_source_mgr source;
   struct jpeg_progress_mgr progress;
@@ -176,35 +180,51 @@ static void source_end(j_decompress_ptr info)
   (void)info;
 }
 
-/* Notes where it failed, and makes the instance as new. */
+/* Makes the library's instance, which has no picture and no tables. Jumps when there is no memory for it. */
+static void create(struct decompressor *d)
+{
+  jpeg_create_decompress(&d->info);
+  forebay_memory_install(d->memory, &d->info);
+  d->info.src = &d->source;
+  d->info.progress = &d->progress;
+  d->fresh = d->info;
+}
+
+/* Notes where it failed, and ends the instance: a jump may have left the library's private state anyhow. */
 static int failed(struct decompressor *d)
 {
   d->row = d->info.output_scanline * d->row_pixels;
   d->scan = (uint32_t)d->info.input_scan_number;
-  jpeg_abort_decompress(&d->info);
+  if (d->info.mem) {
+    jpeg_abort_decompress(&d->info);
+    jpeg_destroy_decompress(&d->info);
+  }
   return d->result;
+}
+
+/* Forgets the picture before with everything that came from it: tables, restart interval, what its markers said. The
+ * memory that its tables were in is free already. */
+static void forget(struct decompressor *d)
+{
+  if (d->info.mem) {
+    jpeg_abort_decompress(&d->info);
+    d->info = d->fresh;
+  } else {
+    create(d);
+  }
 }
 
 static void read_header(struct decompressor *d, const uint8_t *data, size_t size)
 {
+  forget(d);
   d->message[0] = 0;
   d->row = d->scan = 0;
   d->row_pixels = 1;
   d->in_scan = 0;
   d->source.next_input_byte = data;
   d->source.bytes_in_buffer = size;
-  d->info.output_scanline = 0;
-  d->info.input_scan_number = 0;
   jpeg_read_header(&d->info, TRUE);
   d->in_scan = 1;
-}
-
-static int create(struct decompressor *d)
-{
-  if (setjmp(d->out))
-    return 0;
-  jpeg_create_decompress(&d->info);
-  return 1;
 }
 
 struct decompressor *forebay_jpeg_new(uint32_t max_extraneous_bytes)
@@ -218,20 +238,16 @@ struct decompressor *forebay_jpeg_new(uint32_t max_extraneous_bytes)
   d->error.output_message = on_output;
   d->info.client_data = d;
   d->memory = forebay_memory_new();
-  if (!d->memory || !create(d)) {
-    free(d->memory);
+  if (!d->memory) {
     free(d);
     return NULL;
   }
-  forebay_memory_install(d->memory, &d->info);
   d->source.init_source = source_begin;
   d->source.fill_input_buffer = source_fill;
   d->source.skip_input_data = source_skip;
   d->source.resync_to_restart = jpeg_resync_to_restart;
   d->source.term_source = source_end;
-  d->info.src = &d->source;
   d->progress.progress_monitor = on_progress;
-  d->info.progress = &d->progress;
   d->max_extraneous_bytes = max_extraneous_bytes;
   d->huffman = forebay_huffman_new();
   return d;

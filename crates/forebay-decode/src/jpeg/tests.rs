@@ -4,24 +4,8 @@ use std::ffi::c_void;
 
 use turbojpeg_sys as tj;
 
+use super::differential::{Contenders, Random, outcome};
 use super::*;
-use crate::planes::Plane;
-
-/// xorshift64: the same pictures and the same damage on every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 /// What a picture is encoded as.
 #[derive(Clone, Copy, Debug)]
@@ -110,106 +94,6 @@ fn corpus(random: &mut Random) -> Vec<(String, Vec<u8>)> {
         }
     }
     pictures
-}
-
-type Outcome = std::result::Result<(Region, Vec<u8>), (String, String, Option<String>)>;
-
-fn outcome(jpeg: &mut Jpeg, bytes: &[u8], wanted: impl Fn(&Header) -> Option<Region>) -> Outcome {
-    let words = |error: Error| (format!("{:?}", error.kind()), error.to_string(), error.detail().map(str::to_owned));
-    let header = jpeg.header(bytes).map_err(words)?;
-    if header.memory_bytes > 32 << 20 {
-        return Err((String::new(), "too large for a test".to_owned(), None));
-    }
-    let mut out = Image::default();
-    let region = jpeg.decode(bytes, &header, wanted(&header), &mut out).map_err(words)?;
-    Ok((region, out.pixels))
-}
-
-/// What a part is as planes: their samples, without what lies beyond the part; or, for pictures without planes, nothing.
-/// Of an error, what does not depend on how many rows come out at a time.
-fn planes_outcome(jpeg: &mut Jpeg, bytes: &[u8], part: impl Fn(&Header) -> Region, to: Size) -> Option<PlanesOutcome> {
-    let words = |error: Error| (format!("{:?}", error.kind()), error.detail().map(str::to_owned));
-    let header = jpeg.header(bytes).ok().filter(|header| header.memory_bytes <= 32 << 20)?;
-    let part = part(&header);
-    let from = Size { height: part.height, width: part.width };
-    let mut planes = Planes::default();
-    let decoded = match jpeg.decode_planes(bytes, &header, part, (from, to), &mut planes) {
-        Ok(false) => return None,
-        Ok(true) => Ok(()),
-        Err(error) => Err(words(error)),
-    };
-    Some(decoded.map(|()| {
-        let samples = |plane: &Plane| -> Vec<u8> {
-            let axis = |start: u32, length: u32, pitch: u32| start / pitch..(start + length).div_ceil(pitch);
-            let (columns, rows) = (axis(part.x, part.width, plane.pitch.0), axis(part.y, part.height, plane.pitch.1));
-            rows.flat_map(|row| plane.from(columns.start as usize, row as usize)[..columns.len()].to_vec()).collect()
-        };
-        planes.each().iter().map(samples).collect()
-    }))
-}
-
-type PlanesOutcome = std::result::Result<Vec<Vec<u8>>, (String, Option<String>)>;
-
-/// The decoders, which stay the same for all pictures, so that what one leaves behind would show.
-struct Contenders {
-    own: Jpeg,
-    plain: Jpeg,
-    original: Jpeg,
-    /// Ours, which knows each picture from before.
-    knowing: Jpeg,
-    /// How many had planes.
-    planar: usize,
-}
-
-impl Contenders {
-    fn new() -> Self {
-        let [own, plain, original, knowing] = std::array::from_fn(|_| Jpeg::new().unwrap());
-        // SAFETY: live decompressors without a picture.
-        unsafe {
-            forebay_jpeg_use_plain(plain.raw);
-            forebay_jpeg_use_original(original.raw);
-        }
-        Self { own, plain, original, knowing, planar: 0 }
-    }
-
-    /// MCUs that each decoded by our code.
-    fn own_mcus(&self) -> [u64; 4] {
-        // SAFETY: live decompressors.
-        [&self.own, &self.plain, &self.original, &self.knowing].map(|jpeg| unsafe { forebay_jpeg_own_mcus(jpeg.raw) })
-    }
-
-    fn check(&mut self, name: &str, bytes: &[u8], random: &mut Random) -> bool {
-        // What it knows of the last picture must not do any harm. Once in a while it knows nothing, so that it is the part
-        // that it learns from, and other parts that it uses that for.
-        if random.below(4) == 0 {
-            self.knowing.landmarks = Some(Landmarks::default());
-        }
-        let (a, b) = (random.next() as u32 >> 1, random.next() as u32 >> 1);
-        let part = |header: &Header| {
-            let (x, y) = (a % header.width, b % header.height);
-            Some(Region { x, y, width: 1 + b % (header.width - x), height: 1 + a % (header.height - y) })
-        };
-        let expected = outcome(&mut self.original, bytes, |_| None);
-        let region = outcome(&mut self.original, bytes, part);
-        for jpeg in [&mut self.own, &mut self.plain, &mut self.knowing] {
-            assert!(outcome(jpeg, bytes, part) == region, "{name}, a part: expected {:?}", region.as_ref().err());
-            assert!(outcome(jpeg, bytes, |_| None) == expected, "{name}: expected {:?}", expected.as_ref().err());
-            assert!(outcome(jpeg, bytes, part) == region, "{name}, a part, again");
-        }
-        // For planes, too: the same samples whoever decodes, and what is wrong is wrong as pixels. (Where the first
-        // difference is a matter of rows, its number is another one.)
-        let to = Size::from(1 + a % 64);
-        let wanted = |header: &Header| part(header).unwrap_or(header.whole());
-        if let Some(expected) = planes_outcome(&mut self.original, bytes, wanted, to) {
-            for jpeg in [&mut self.own, &mut self.plain, &mut self.knowing] {
-                assert!(planes_outcome(jpeg, bytes, wanted, to).as_ref() == Some(&expected), "{name}, planes");
-            }
-            let words = region.as_ref().err().map(|(kind, _, detail)| (kind.clone(), detail.clone()));
-            assert!(expected.err() == words, "{name}, planes: expected {words:?}");
-            self.planar += 1;
-        }
-        expected.is_ok()
-    }
 }
 
 #[test]
@@ -310,6 +194,34 @@ fn damaged_pictures_have_the_same_outcome() {
     assert!(contenders.planar > rounds * corpus.len() / 2, "{} had planes", contenders.planar);
     // Neither kind is all there is.
     assert!(sound > rounds * corpus.len() / 10 && damaged > rounds * corpus.len() / 10, "{sound} and {damaged}");
+}
+
+#[test]
+fn any_bytes_have_the_same_outcome() {
+    let mut random = Random(15);
+    let mut tried = 0;
+    for (_, bytes) in corpus(&mut random).into_iter().step_by(2) {
+        for _ in 0..8 {
+            let mut bytes = bytes.clone();
+            for _ in 0..1 + random.below(3) {
+                // Mostly the header, which the other damage leaves alone.
+                let end = if random.below(4) > 0 { 700 } else { bytes.len() };
+                let at = random.below(end.min(bytes.len()));
+                match random.below(4) {
+                    0 => bytes[at] ^= 1 << random.below(8),
+                    1 => bytes[at] = random.next() as u8,
+                    2 => drop(bytes.drain(at..bytes.len().min(at + 1 + random.below(200)))),
+                    _ => {
+                        let from = random.below(bytes.len());
+                        let part = bytes[from..bytes.len().min(from + 200)].to_vec();
+                        drop(bytes.splice(at..at, part));
+                    }
+                }
+            }
+            tried += usize::from(differential::huffman_differential(&bytes));
+        }
+    }
+    assert!(tried > 60, "only {tried} had a header");
 }
 
 fn asked(jpeg: &Jpeg) -> u64 {

@@ -59,6 +59,16 @@ def cjpeg(rgb: np.ndarray, *options: str, maximum: int = 255) -> bytes:
         return subprocess.run([CJPEG, *options, ppm.name], check=True, capture_output=True).stdout
 
 
+def without(jpeg: bytes, marker: int) -> bytes:
+    """A JPEG without the segments of a kind."""
+    at, rest = 2, jpeg[:2]
+    while jpeg[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        rest += jpeg[at:end] if jpeg[at + 1] != marker else b""
+        at = end
+    return rest + jpeg[at:]
+
+
 def jpegs() -> None:
     rgb = photo(37, 29)
     image = Image.fromarray(rgb)
@@ -102,6 +112,8 @@ def jpegs() -> None:
     segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 8) + b"Exif\0\0" + thumbnail
     plain = pillow(image, "JPEG", quality=90)
     keep("jpeg-thumbnail.jpg", plain[:2] + segment + plain[2:])
+    # A frame of a motion JPEG: without Huffman tables, which are the ones that the standard suggests.
+    keep("jpeg-motion.jpg", without(plain, 0xC4))
 
     # Larger ones, for damage and regions: no reference is stored.
     large = photo(229, 173)

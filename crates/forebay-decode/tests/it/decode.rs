@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 /// The files of `tests/golden/decode`, by name. They are made by `tests/golden/make_decode.py`.
 #[allow(clippy::disallowed_methods, reason = "tests read their own golden files")]
-fn golden() -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn golden() -> BTreeMap<String, Vec<u8>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/decode");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(&path).unwrap())).collect()

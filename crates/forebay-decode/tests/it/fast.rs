@@ -5,11 +5,11 @@ use forebay_decode::{Detail, Interpolation, Op, Pipeline, ResizeTo, Scratch, Siz
 
 use crate::decode::pictures;
 
-fn resize(size: ResizeTo, interpolation: Interpolation) -> Op {
+pub(crate) fn resize(size: ResizeTo, interpolation: Interpolation) -> Op {
     Op::Resize { size, interpolation, max_size: None, antialias: true }
 }
 
-fn resized_crop(edge: u32) -> Op {
+pub(crate) fn resized_crop(edge: u32) -> Op {
     let interpolation = Interpolation::Bilinear;
     let (scale, ratio) = ((0.08, 1.0), (0.75, 4.0 / 3.0));
     Op::RandomResizedCrop { size: edge.into(), scale, ratio, interpolation, antialias: true }

@@ -5,3 +5,4 @@
 mod decode;
 mod fast;
 mod ops;
+mod reuse;
