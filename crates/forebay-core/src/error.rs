@@ -112,7 +112,7 @@ registry! {
         => "the file itself is bad (a second read agreed): restore it from its source or delete it";
     Undecodable "undecodable" "UndecodableError" "OSError" true
         "the file is of no format that forebay decodes, or a transform refused it"
-        => "it is no image that forebay knows, whatever its name says: delete it, or exclude it with `is_valid_file`";
+        => "forebay does not decode it, whatever its name says: convert it, open it yourself with `loader=`, or exclude it with `is_valid_file`";
     UserCode "user_code" "UserCodeError" "RuntimeError" true
         "code of the user's own raised an exception: a dataset, a transform"
         => "the exception and the line are in the message and the detail: repair that code, or leave out the sample";

@@ -18,7 +18,7 @@ pub enum Format {
     Gif,
     /// Windows bitmap.
     Bmp,
-    /// TIFF (first page).
+    /// TIFF, BigTIFF (first page).
     Tiff,
     /// Portable bitmap, greymap or pixmap: PBM, PGM, PPM (first picture).
     Pnm,
@@ -78,7 +78,7 @@ impl Format {
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
             [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
             [b'B', b'M', ..] => Some(Self::Bmp),
-            [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some(Self::Tiff),
+            [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
             [b'P', b'1'..=b'6', space, ..] if is_space(*space) => Some(Self::Pnm),
             _ => None,
         }
@@ -142,15 +142,36 @@ pub(crate) fn damaged(format: Format, detail: impl Into<String>) -> Error {
 
 /// The error for a sound file of a kind that is not decoded.
 pub(crate) fn unsupported(format: Format, detail: impl Into<String>) -> Error {
-    let message = format!("is a {} of a variant that is not decoded", format.name());
-    Error::new(Kind::Undecodable, message)
-        .with_detail(detail)
-        .with_hint("the file may well be good: convert it to a common variant, or open it yourself with `loader=`")
+    let detail = detail.into();
+    not_decoded(&format!("this kind of {} ({detail})", format.name())).with_detail(detail)
+}
+
+fn not_decoded(what: &str) -> Error {
+    Error::new(Kind::Undecodable, format!("may well be good: forebay does not decode {what}"))
+        .with_hint("convert it to a common kind, open it yourself with `loader=`, or exclude it with `is_valid_file`")
+}
+
+/// The image format that these bytes begin like, among those that are not decoded.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    Some(match bytes {
+        [_, _, _, _, b'f', b't', b'y', b'p', b'a', b'v', b'i', b'f' | b's', ..] => "AVIF",
+        [_, _, _, _, b'f', b't', b'y', b'p', b'h' | b'm', b'e' | b'i', b'i' | b'f', _, ..] => "HEIF",
+        [0xFF, 0x0A, ..] | [0, 0, 0, 12, b'J', b'X', b'L', b' ', ..] => "JPEG XL",
+        [0xFF, 0x4F, 0xFF, 0x51, ..] | [0, 0, 0, 12, b'j', b'P', b' ', b' ', ..] => "JPEG 2000",
+        [b'8', b'B', b'P', b'S', ..] => "Photoshop files",
+        [b'q', b'o', b'i', b'f', ..] => "QOI",
+        [b'P', b'7', b'\n', ..] => "PAM",
+        [b'P', b'F' | b'f', b'\n', ..] => "PFM",
+        [0x76, 0x2F, 0x31, 0x01, ..] => "OpenEXR",
+        [b'D', b'D', b'S', b' ', ..] => "DDS",
+        [0, 0, 1, 0, _, 0, ..] => "ICO",
+        _ => return None,
+    })
 }
 
 /// The error for bytes of no known format; it shows how they begin.
 pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
-    const SIGNATURES: [(Format, &[u8]); 14] = [
+    const SIGNATURES: [(Format, &[u8]); 16] = [
         (Format::Jpeg, b"\xFF\xD8\xFF"),
         (Format::Png, b"\x89PNG\r\n\x1A\n"),
         (Format::Gif, b"GIF87a"),
@@ -158,6 +179,8 @@ pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
         (Format::Bmp, b"BM"),
         (Format::Tiff, b"II*\0"),
         (Format::Tiff, b"MM\0*"),
+        (Format::Tiff, b"II+\0"),
+        (Format::Tiff, b"MM\0+"),
         (Format::WebP, b"RIFF"),
         (Format::Pnm, b"P1"),
         (Format::Pnm, b"P2"),
@@ -174,6 +197,9 @@ pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
     };
     if let Some((format, _)) = SIGNATURES.iter().find(begun) {
         return truncated(*format, format!("only {} bytes", bytes.len()));
+    }
+    if let Some(name) = other_format(bytes) {
+        return not_decoded(name);
     }
     let start = &bytes[..bytes.len().min(12)];
     Error::new(Kind::Undecodable, "is not an image of a known format (JPEG, PNG, WebP, GIF, BMP, TIFF, PNM)")
@@ -194,6 +220,25 @@ mod tests {
             assert_eq!(Format::sniff(bytes), None);
             assert_eq!(unknown_format(bytes).kind(), Kind::Undecodable, "{}", bytes.escape_ascii());
         }
+    }
+
+    #[test]
+    fn images_of_other_formats_are_named_and_nobody_is_told_to_delete_them() {
+        for (bytes, name) in [
+            (&b"\0\0\0\x20ftypavif\0\0\0\0"[..], "AVIF"),
+            (b"\0\0\0\x18ftypheic\0\0\0\0", "HEIF"),
+            (b"\0\0\0\x18ftypmif1\0\0\0\0", "HEIF"),
+            (b"\0\0\0\x0CJXL \r\n\x87\n", "JPEG XL"),
+            (b"\0\0\0\x0CjP  \r\n\x87\n", "JPEG 2000"),
+            (b"P7\nWIDTH 4\n", "PAM"),
+        ] {
+            let error = unknown_format(bytes);
+            assert_eq!(error.to_string(), format!("may well be good: forebay does not decode {name}"));
+            assert_eq!(error.kind(), Kind::Undecodable);
+            assert!(!error.hint().contains("delete"), "{}", error.hint());
+        }
+        // What is of no format may be anything, a good file among them.
+        assert!(!unknown_format(b"<html>").hint().contains("delete"));
     }
 
     #[test]

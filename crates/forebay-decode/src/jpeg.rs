@@ -132,6 +132,8 @@ pub(crate) struct Jpeg {
     raw: NonNull<Decompressor>,
     /// Some rows of CMYK on their way to RGB.
     cmyk: Vec<u8>,
+    /// Whether CMYK is stored as it is, as inside TIFF, rather than inverted, as Adobe has it and Pillow expects.
+    pub(crate) ink_is_plain: bool,
     /// Of the picture at hand, where they are kept.
     pub(crate) landmarks: Option<Landmarks>,
     /// Room for those that are found.
@@ -154,7 +156,7 @@ impl Jpeg {
         // SAFETY: no precondition.
         let raw = unsafe { forebay_jpeg_new(MAX_EXTRANEOUS_BYTES) };
         let raw = raw.ok_or_else(|| Error::new(Kind::Exhausted, "memory for a JPEG decoder ran out"))?;
-        Ok(Self { raw, cmyk: Vec::new(), landmarks: None, noted: Vec::new() })
+        Ok(Self { raw, cmyk: Vec::new(), ink_is_plain: false, landmarks: None, noted: Vec::new() })
     }
 
     /// Lends what is known of the picture to the decompressor, for the time until [`Self::take_notes`].
@@ -347,7 +349,9 @@ impl Jpeg {
                 break;
             }
             // As Pillow, which takes every CMYK JPEG for Adobe's kind: inverted.
-            cmyk.iter_mut().for_each(|value| *value = !*value);
+            if !self.ink_is_plain {
+                cmyk.iter_mut().for_each(|value| *value = !*value);
+            }
             cmyk_to_rgb(cmyk, rgb);
         }
         self.cmyk = cmyk;

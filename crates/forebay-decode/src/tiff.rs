@@ -1,65 +1,44 @@
-//! TIFF: the first page, in the colours that Pillow reads, uncompressed or by LZW, deflate or PackBits.
+//! TIFF and BigTIFF: the first page, in the colours that Pillow reads.
 //!
 //! Read here rather than by a crate, for palettes, Pillow's conversions, and a check that everything the file refers
-//! to lies inside it. JPEG and fax inside TIFF, BigTIFF, YCbCr and LAB are not decoded, and say so.
+//! to lies inside it. What it costs is bounded by the picture that it says it is, and by what its bytes can fill:
+//! before memory is taken, a picture that they cannot fill is refused. `docs/decode.md` has what is decoded.
 
 use forebay_core::{Error, Result};
 
-use crate::decoder::{check_size, damaged, unsupported};
-use crate::pixels::{Palette, cmyk_to_rgb, prepare, rgb_mut, unpack};
+use crate::decoder::{check_size, damaged, truncated, unsupported};
+use crate::jpeg::Jpeg;
+use crate::pixels::prepare;
 use crate::{Decoder, Format, Header, Image, Region};
 
 mod chunk;
+mod colour;
 mod directory;
+mod fax;
+mod jpeg;
+mod ycbcr;
 
-use chunk::Compression;
-use directory::Directory;
+use chunk::{Compression, Predictor, resize};
+use colour::{Colour, Sample, colour, convert, narrow};
+use directory::{Directory, Values};
+
+/// How many times as long as the file its strips or tiles may be together. In most files no two share a byte; in some
+/// all empty tiles are one. More than this is a bomb.
+const MAX_REPEATS: u64 = 64;
+
+/// Pixels by which tiles may be larger than their picture, besides as many again as it has: one tile of 4096×4096.
+const MAX_PADDING: u64 = 4096 * 4096;
 
 /// Decodes TIFF; keeps the memory for chunks and samples.
 #[derive(Default)]
 pub(crate) struct Tiff {
     chunk: Vec<u8>,
+    coded: Vec<u8>,
     samples: Vec<u8>,
+    jpeg: Option<Jpeg>,
 }
 
-/// What the samples of a pixel mean.
-enum Colour {
-    /// One index, or one shade.
-    Indexed(Box<Palette>),
-    Rgb,
-    /// RGB multiplied by the alpha that follows.
-    Premultiplied,
-    Cmyk,
-}
-
-/// How a sample is stored.
-#[derive(Clone, Copy, PartialEq)]
-enum Sample {
-    /// 1, 2, 4 or 8 bits, kept.
-    Bits(u32),
-    /// 16 bits, of which the high byte is kept.
-    High16,
-    /// Wider than a byte, clipped: how Pillow treats grey of more than 8 bits.
-    Clipped16 {
-        signed: bool,
-    },
-    Clipped32 {
-        signed: bool,
-    },
-    ClippedFloat,
-}
-
-impl Sample {
-    const fn bits(self) -> u32 {
-        match self {
-            Self::Bits(bits) => bits,
-            Self::High16 | Self::Clipped16 { .. } => 16,
-            Self::Clipped32 { .. } | Self::ClippedFloat => 32,
-        }
-    }
-}
-
-struct Page {
+struct Page<'a> {
     width: u32,
     height: u32,
     orientation: u64,
@@ -70,59 +49,77 @@ struct Page {
     planar: bool,
     big_endian: bool,
     compression: Compression,
-    differenced: bool,
+    predictor: Predictor,
     reversed_bits: bool,
     chunk_width: u32,
     chunk_height: u32,
     tiled: bool,
-    offsets: Vec<u64>,
-    byte_counts: Vec<u64>,
+    offsets: Values<'a>,
+    byte_counts: Values<'a>,
+    /// Of JPEGs, what all of them have in common.
+    tables: &'a [u8],
 }
 
-impl Page {
-    fn parse(directory: &Directory<'_>) -> Result<Self> {
+impl<'a> Page<'a> {
+    fn parse(directory: &Directory<'a>) -> Result<Self> {
         let width = directory.required(256, "ImageWidth")?;
         let height = directory.required(257, "ImageLength")?;
         let (width, height) = (u32::try_from(width).unwrap_or(u32::MAX), u32::try_from(height).unwrap_or(u32::MAX));
         check_size(Format::Tiff, width, height)?;
-        let samples = directory.one(277, 1)? as usize;
-        let (colour, sample) = colour(directory, samples)?;
-        let differenced = match directory.one(317, 1)? {
-            1 => false,
-            2 if matches!(sample.bits(), 8 | 16) => true,
+        let compression = Compression::new(directory)?;
+        let planar = directory.one(284, 1)? == 2;
+        let mut samples = directory.one(277, 1)? as usize;
+        if let Some(extra) = directory.all(338)?.filter(|extra| planar && extra.iter().all(|kind| kind == 0)) {
+            // Planes at the end that mean nothing, as Pillow has it.
+            samples = samples.saturating_sub(extra.len()).max(1);
+        }
+        let (colour, sample) = colour(directory, samples, compression)?;
+        let predictor = match directory.one(317, 1)? {
+            1 => Predictor::None,
+            // JPEG and fax have none, whatever is said.
+            _ if matches!(compression, Compression::None | Compression::Jpeg | Compression::Fax(_)) => Predictor::None,
+            2 if matches!(sample.bits(), 8 | 16 | 32) => Predictor::Differences,
+            3 if sample == Sample::ClippedFloat => Predictor::Floats,
             other => return Err(unsupported(Format::Tiff, format!("predictor {other}"))),
         };
+        if matches!(compression, Compression::Fax(_)) && sample != Sample::Bits(1) {
+            return Err(damaged(Format::Tiff, format!("fax of {} bits a sample", sample.bits())));
+        }
         let tiled = directory.has(322);
         let (chunk_width, chunk_height) = if tiled {
             (directory.required(322, "TileWidth")?, directory.required(323, "TileLength")?)
         } else {
             (u64::from(width), directory.one(278, u64::from(height))?.min(u64::from(height)))
         };
-        // A tile larger than the picture is legal; one larger than any picture is not.
         let side = |value: u64| u32::try_from(value).ok().filter(|side| *side > 0);
         let (Some(chunk_width), Some(chunk_height)) = (side(chunk_width), side(chunk_height)) else {
             return Err(damaged(Format::Tiff, format!("chunks of {chunk_width}×{chunk_height} pixels")));
         };
-        check_size(Format::Tiff, chunk_width, chunk_height)?;
         let (offsets, byte_counts) = directory.chunks()?;
-        Ok(Self {
+        let page = Self {
             width,
             height,
             orientation: directory.one(274, 1)?,
             colour,
             sample,
             samples,
-            planar: samples > 1 && directory.one(284, 1)? == 2,
+            planar: planar && samples > 1,
             big_endian: directory.big_endian(),
-            compression: Compression::new(directory.one(259, 1)?)?,
-            differenced,
+            compression,
+            predictor,
             reversed_bits: directory.one(266, 1)? == 2,
             chunk_width,
             chunk_height,
             tiled,
             offsets,
             byte_counts,
-        })
+            tables: directory.all(347)?.map(|tables| tables.bytes()).unwrap_or_default(),
+        };
+        page.check_padding()?;
+        if compression == Compression::Jpeg {
+            jpeg::check(&page)?;
+        }
+        Ok(page)
     }
 
     /// Sides as seen: orientations from 5 on swap them.
@@ -142,68 +139,91 @@ impl Page {
         (self.chunk_width as usize * self.chunk_samples() * self.sample.bits() as usize).div_ceil(8)
     }
 
+    /// Bytes of a chunk of so many rows when it is expanded.
+    fn chunk_bytes(&self, rows: usize) -> usize {
+        match &self.colour {
+            _ if self.compression == Compression::Jpeg => self.chunk_width as usize * rows * 3,
+            Colour::YCbCr(ycbcr) => ycbcr.chunk_bytes(self.chunk_width as usize, rows),
+            _ => self.chunk_row_bytes() * rows,
+        }
+    }
+
+    /// Chunks across and down, and how often over.
+    const fn chunks(&self) -> (usize, usize, usize) {
+        let planes = if self.planar { self.samples } else { 1 };
+        (self.width.div_ceil(self.chunk_width) as usize, self.height.div_ceil(self.chunk_height) as usize, planes)
+    }
+
+    /// Rows of the chunk whose first one is `top`: the last strip ends with the picture, the last tile does not.
+    fn stored_rows(&self, top: usize) -> usize {
+        let rows = self.chunk_height as usize;
+        if self.tiled { rows } else { rows.min(self.height as usize - top) }
+    }
+
+    /// A tile larger than the picture is legal; one that is much larger is nothing but work.
+    fn check_padding(&self) -> Result<()> {
+        let (across, down, _) = self.chunks();
+        let side = |count: usize, side: u32| count as u64 * u64::from(side);
+        let padded = side(across, self.chunk_width).saturating_mul(match self.tiled {
+            true => side(down, self.chunk_height),
+            false => u64::from(self.height),
+        });
+        let most = 2 * u64::from(self.width) * u64::from(self.height) + MAX_PADDING;
+        if padded <= most {
+            return Ok(());
+        }
+        let (width, height) = (self.chunk_width, self.chunk_height);
+        let message = format!(
+            "is too large (TIFF: expected tiles of at most {most} pixels for a picture of {}×{}, got tiles of {width}×{height})",
+            self.width, self.height
+        );
+        Err(Error::new(forebay_core::Kind::Exhausted, message).with_hint("save it with smaller tiles"))
+    }
+
+    /// Whether a file of this length can hold the picture, however often it uses the same bytes.
+    fn check_length(&self, bytes: &[u8]) -> Result<()> {
+        let (across, down, planes) = self.chunks();
+        let length = bytes.len() as u64;
+        let rows = if self.tiled { down * self.chunk_height as usize } else { self.height as usize };
+        let (expected, most, what) = match self.compression.most() {
+            Some(most) => {
+                let all = across as u64 * planes as u64 * self.chunk_bytes(rows) as u64;
+                (all, length.saturating_mul(most.max(MAX_REPEATS)), "bytes")
+            }
+            // A line takes a bit at least.
+            None => ((across * rows) as u64, length * 8, "lines"),
+        };
+        if expected <= most {
+            return Ok(());
+        }
+        let (width, height) = (self.width, self.height);
+        Err(truncated(
+            Format::Tiff,
+            format!("{width}×{height} pixels are {expected} {what}; {length} bytes can hold at most {most}"),
+        ))
+    }
+
     fn memory_bytes(&self) -> u64 {
         let pixels = u64::from(self.width) * u64::from(self.height);
-        let chunk = self.chunk_row_bytes() as u64 * u64::from(self.chunk_height);
+        let chunk = self.chunk_bytes(self.chunk_height as usize) as u64;
         let turned = if self.orientation == 1 { 0 } else { pixels * 3 };
-        pixels * (3 + self.samples as u64) + turned + 2 * chunk + (64 << 10)
+        let samples = if self.compression == Compression::Jpeg { 0 } else { pixels * self.samples as u64 };
+        let (offset, coded) = (self.chunk_row_bytes() as u64, self.longest_coded());
+        let coded = if self.reversed_bits || self.compression == Compression::Jpeg { coded } else { 0 };
+        let library = self.compression.memory_bytes(chunk, u64::from(self.chunk_width));
+        pixels * 3 + samples + turned + chunk + offset + coded + library + (64 << 10)
     }
-}
 
-/// The colours that Pillow reads, less those that nobody stores pictures in.
-fn colour(directory: &Directory<'_>, samples: usize) -> Result<(Colour, Sample)> {
-    const UNSIGNED: u64 = 1;
-    const SIGNED: u64 = 2;
-    const FLOAT: u64 = 3;
-    let photometric = directory.one(262, 0)?;
-    let format = directory.uniform(339, UNSIGNED)?;
-    let bits = directory.uniform(258, 1)?;
-    let extra = directory.all(338)?.unwrap_or_default();
-    let refuse = || {
-        let detail = format!("photometric {photometric}, {samples} samples of {bits} bits, sample format {format}");
-        unsupported(Format::Tiff, detail)
-    };
-    let wide = |high| match (bits, format) {
-        (1 | 2 | 4 | 8, UNSIGNED) => Ok(Sample::Bits(bits as u32)),
-        (8, SIGNED) if samples == 1 => Ok(Sample::Bits(8)),
-        (16, UNSIGNED) if high => Ok(Sample::High16),
-        (16, UNSIGNED | SIGNED) if !high => Ok(Sample::Clipped16 { signed: format == SIGNED }),
-        (32, UNSIGNED | SIGNED) if !high => Ok(Sample::Clipped32 { signed: format == SIGNED }),
-        (32, FLOAT) if !high => Ok(Sample::ClippedFloat),
-        _ => Err(refuse()),
-    };
-    let whole_bytes = |sample: Sample| if sample.bits() >= 8 { Ok(sample) } else { Err(refuse()) };
-    let premultiplied = extra.first() == Some(&1);
-    match (photometric, samples) {
-        (0 | 1, 1) => {
-            let sample = wide(false)?;
-            let grey = Palette::grey(sample.bits().min(8));
-            match (photometric, sample) {
-                (0, Sample::Bits(_)) => Ok((Colour::Indexed(Box::new(grey.inverted())), sample)),
-                (0, Sample::ClippedFloat) | (1, _) => Ok((Colour::Indexed(Box::new(grey)), sample)),
-                _ => Err(refuse()),
-            }
-        }
-        (1, 2) if bits == 8 && !premultiplied => Ok((Colour::Indexed(Box::new(Palette::grey(8))), Sample::Bits(8))),
-        (2, 3..=6) => {
-            let colour = if premultiplied && samples > 3 { Colour::Premultiplied } else { Colour::Rgb };
-            Ok((colour, whole_bytes(wide(true)?)?))
-        }
-        (3, 1) | (3, 2) if bits <= 8 && format == UNSIGNED && (samples == 1 || bits == 8) => {
-            let map = directory.all(320)?.ok_or_else(|| damaged(Format::Tiff, "has no ColorMap"))?;
-            let count = map.len() / 3;
-            let channel = |plane: usize, index: usize| (map[plane * count + index] >> 8) as u8;
-            let colours = (0..count).map(|index| [channel(0, index), channel(1, index), channel(2, index)]);
-            Ok((Colour::Indexed(Box::new(Palette::new(colours))), wide(false)?))
-        }
-        (5, 4..=6) => Ok((Colour::Cmyk, whole_bytes(wide(true)?)?)),
-        _ => Err(refuse()),
+    /// Bytes of the longest chunk in the file, with its tables.
+    fn longest_coded(&self) -> u64 {
+        self.byte_counts.iter().max().unwrap_or(0).saturating_add(self.tables.len() as u64 + 64)
     }
 }
 
 impl Decoder for Tiff {
     fn header(&mut self, bytes: &[u8]) -> Result<Header> {
         let page = Page::parse(&Directory::first(bytes)?)?;
+        page.check_length(bytes)?;
         let (width, height) = page.seen();
         Ok(Header { format: Format::Tiff, width, height, memory_bytes: page.memory_bytes() })
     }
@@ -213,56 +233,104 @@ impl Decoder for Tiff {
         let directory = Directory::first(bytes)?;
         directory.check_extent()?;
         let page = Page::parse(&directory)?;
+        page.check_length(bytes)?;
         if page.seen() != (header.width, header.height) {
             return Err(Error::internal("the header given belongs to another TIFF"));
         }
-        self.read_samples(&page, bytes)?;
+        resize(&mut out.pixels, page.width as usize * page.height as usize * 3)?;
         prepare(out, page.width, page.height);
-        convert(&page, &self.samples, &mut out.pixels);
-        orient(page.orientation, out);
+        if page.compression == Compression::Jpeg {
+            self.read_jpegs(&page, bytes, &mut out.pixels)?;
+        } else {
+            self.read_samples(&page, bytes)?;
+            convert(&page.colour, page.samples, &self.samples, &mut out.pixels);
+        }
+        orient(page.orientation, out)?;
         Ok(header.whole())
     }
 }
 
+/// A strip or tile: what is coded, and where its pixels go.
+struct Chunk<'a> {
+    coded: &'a [u8],
+    plane: usize,
+    left: usize,
+    top: usize,
+    /// Of it, inside the picture.
+    columns: usize,
+    rows: usize,
+    stored_rows: usize,
+}
+
+/// The chunks of a page, in their order. Together they may read the file again and again, but not for ever.
+fn chunks<'a>(page: &Page<'a>, bytes: &'a [u8]) -> Result<impl Iterator<Item = Result<Chunk<'a>>>> {
+    let (width, height) = (page.width as usize, page.height as usize);
+    let (chunk_width, chunk_height) = (page.chunk_width as usize, page.chunk_height as usize);
+    let (across, down, planes) = page.chunks();
+    let count = across * down * planes;
+    if page.offsets.len() < count || page.byte_counts.len() < count {
+        let detail = format!("expected {count} chunks, got {}", page.offsets.len().min(page.byte_counts.len()));
+        return Err(damaged(Format::Tiff, detail));
+    }
+    let total = page.byte_counts.iter().take(count).fold(0, u64::saturating_add);
+    let most = MAX_REPEATS * bytes.len() as u64;
+    if total > most {
+        let detail = format!("expected chunks of at most {most} bytes together in {} bytes, got {total}", bytes.len());
+        return Err(damaged(Format::Tiff, detail));
+    }
+    Ok((0..count).map(move |number| {
+        let (plane, place) = (number / (across * down), number % (across * down));
+        let (left, top) = (place % across * chunk_width, place / across * chunk_height);
+        let (offset, length) = (page.offsets.get(number).unwrap_or(0), page.byte_counts.get(number).unwrap_or(0));
+        Ok(Chunk {
+            coded: directory::slice(bytes, offset, length)?,
+            plane,
+            left,
+            top,
+            columns: chunk_width.min(width - left),
+            rows: chunk_height.min(height - top),
+            stored_rows: page.stored_rows(top),
+        })
+    }))
+}
+
 impl Tiff {
     /// All samples of the page, a byte each, interleaved.
-    fn read_samples(&mut self, page: &Page, bytes: &[u8]) -> Result<()> {
-        let (width, height) = (page.width as usize, page.height as usize);
-        let (chunk_width, chunk_height) = (page.chunk_width as usize, page.chunk_height as usize);
-        let (across, down) = (width.div_ceil(chunk_width), height.div_ceil(chunk_height));
-        let planes = if page.planar { page.samples } else { 1 };
-        let count = across * down * planes;
-        if page.offsets.len() < count || page.byte_counts.len() < count {
-            let detail = format!("expected {count} chunks, got {}", page.offsets.len().min(page.byte_counts.len()));
-            return Err(damaged(Format::Tiff, detail));
-        }
-        self.samples.resize(width * height * page.samples, 0);
+    fn read_samples(&mut self, page: &Page<'_>, bytes: &[u8]) -> Result<()> {
         let row_bytes = page.chunk_row_bytes();
-        for number in 0..count {
-            let (plane, place) = (number / (across * down), number % (across * down));
-            let (left, top) = (place % across * chunk_width, place / across * chunk_height);
-            let (columns, rows) = (chunk_width.min(width - left), chunk_height.min(height - top));
-            let stored_rows = if page.tiled { chunk_height } else { rows };
-            let coded = directory::slice(bytes, page.offsets[number], page.byte_counts[number])?;
-            self.chunk.resize(row_bytes * stored_rows, 0);
-            page.compression.expand(coded, page.reversed_bits, &mut self.chunk)?;
-            for row in 0..rows {
-                let stored = &mut self.chunk[row * row_bytes..][..row_bytes];
-                if page.differenced {
-                    chunk::undo_differences(stored, page.chunk_samples(), page.sample.bits(), page.big_endian);
+        let (width, samples) = (page.width as usize, page.samples);
+        let chunks = chunks(page, bytes)?;
+        resize(&mut self.samples, width * page.height as usize * samples)?;
+        for chunk in chunks {
+            let chunk = chunk?;
+            resize(&mut self.chunk, page.chunk_bytes(chunk.stored_rows))?;
+            let mut coded = chunk.coded;
+            if page.reversed_bits {
+                resize(&mut self.coded, coded.len())?;
+                self.coded.iter_mut().zip(coded).for_each(|(turned, byte)| *turned = byte.reverse_bits());
+                coded = &self.coded;
+            }
+            page.compression.expand(coded, page.chunk_width, &mut self.chunk)?;
+            for row in 0..chunk.rows {
+                let start = ((chunk.top + row) * width + chunk.left) * samples;
+                let target = &mut self.samples[start..][..chunk.columns * samples];
+                if let Colour::YCbCr(ycbcr) = &page.colour {
+                    ycbcr.row(&self.chunk, page.chunk_width as usize, row, target);
+                    continue;
                 }
-                let start = ((top + row) * width + left) * page.samples;
-                let target = &mut self.samples[start..][..columns * page.samples];
+                let stored = &mut self.chunk[row * row_bytes..][..row_bytes];
+                let (chunk_samples, bits) = (page.chunk_samples(), page.sample.bits());
+                page.predictor.undo(stored, chunk_samples, bits, page.big_endian, &mut self.coded);
                 if page.planar {
-                    narrow(stored, page, |at, value| {
-                        if let Some(sample) = target.get_mut(at * page.samples + plane) {
+                    narrow(stored, page.sample, page.big_endian, |at, value| {
+                        if let Some(sample) = target.get_mut(at * samples + chunk.plane) {
                             *sample = value;
                         }
                     });
                 } else if page.sample == Sample::Bits(8) {
                     target.copy_from_slice(&stored[..target.len()]);
                 } else {
-                    narrow(stored, page, |at, value| {
+                    narrow(stored, page.sample, page.big_endian, |at, value| {
                         if let Some(sample) = target.get_mut(at) {
                             *sample = value;
                         }
@@ -274,56 +342,19 @@ impl Tiff {
     }
 }
 
-/// A row's samples as bytes.
-fn narrow(stored: &[u8], page: &Page, mut each: impl FnMut(usize, u8)) {
-    let big_endian = page.big_endian;
-    let two = |pair: &[u8; 2]| if big_endian { u16::from_be_bytes(*pair) } else { u16::from_le_bytes(*pair) };
-    let four = |quad: &[u8; 4]| if big_endian { u32::from_be_bytes(*quad) } else { u32::from_le_bytes(*quad) };
-    let pairs = stored.as_chunks::<2>().0.iter().map(two).enumerate();
-    let quads = stored.as_chunks::<4>().0.iter().map(four).enumerate();
-    match page.sample {
-        Sample::Bits(bits) => unpack(stored, bits, each),
-        Sample::High16 => pairs.for_each(|(at, value)| each(at, (value >> 8) as u8)),
-        Sample::Clipped16 { signed: false } => pairs.for_each(|(at, value)| each(at, value.min(255) as u8)),
-        Sample::Clipped16 { signed: true } => {
-            pairs.for_each(|(at, value)| each(at, (value as i16).clamp(0, 255) as u8))
-        }
-        Sample::Clipped32 { signed: false } => quads.for_each(|(at, value)| each(at, value.min(255) as u8)),
-        Sample::Clipped32 { signed: true } => {
-            quads.for_each(|(at, value)| each(at, (value as i32).clamp(0, 255) as u8))
-        }
-        // The cast rounds towards zero and saturates, as Pillow.
-        Sample::ClippedFloat => quads.for_each(|(at, value)| each(at, f32::from_bits(value) as u8)),
-    }
-}
-
-fn convert(page: &Page, samples: &[u8], rgb: &mut [u8]) {
-    let pixels = samples.chunks_exact(page.samples);
-    match &page.colour {
-        Colour::Indexed(palette) => pixels.zip(rgb_mut(rgb)).for_each(|(pixel, rgb)| *rgb = palette.get(pixel[0])),
-        Colour::Rgb if page.samples == 3 => rgb.copy_from_slice(samples),
-        Colour::Rgb => pixels.zip(rgb_mut(rgb)).for_each(|(pixel, rgb)| rgb.copy_from_slice(&pixel[..3])),
-        Colour::Premultiplied => pixels.zip(rgb_mut(rgb)).for_each(|(pixel, rgb)| {
-            let alpha = u32::from(pixel[3]);
-            *rgb = [0, 1, 2].map(|k| (u32::from(pixel[k]) * 255).checked_div(alpha).unwrap_or(0).min(255) as u8);
-        }),
-        Colour::Cmyk => pixels.zip(rgb.chunks_exact_mut(3)).for_each(|(pixel, rgb)| cmyk_to_rgb(&pixel[..4], rgb)),
-    }
-}
-
 /// Turns the picture as its orientation says. (Pillow does this for TIFF, and only for TIFF.)
-fn orient(orientation: u64, out: &mut Image) {
+fn orient(orientation: u64, out: &mut Image) -> Result<()> {
     if !(2..=8).contains(&orientation) {
-        return;
+        return Ok(());
     }
     let (width, height) = (out.width as usize, out.height as usize);
-    let stored = std::mem::take(&mut out.pixels);
-    let stored = stored.as_chunks::<3>().0;
+    let mut turned = Vec::new();
+    resize(&mut turned, out.pixels.len())?;
+    let stored = out.pixels.as_chunks::<3>().0;
     let swapped = orientation >= 5;
     let (seen_width, seen_height) = if swapped { (height, width) } else { (width, height) };
-    out.pixels.reserve_exact(stored.len() * 3);
-    for y in 0..seen_height {
-        for x in 0..seen_width {
+    for (row, y) in turned.chunks_exact_mut(seen_width * 3).zip(0..seen_height) {
+        for (pixel, x) in row.as_chunks_mut::<3>().0.iter_mut().zip(0..seen_width) {
             let (x, y) = match orientation {
                 2 => (width - 1 - x, y),
                 3 => (width - 1 - x, height - 1 - y),
@@ -333,8 +364,10 @@ fn orient(orientation: u64, out: &mut Image) {
                 7 => (width - 1 - y, height - 1 - x),
                 _ => (width - 1 - y, x),
             };
-            out.pixels.extend_from_slice(&stored[y * width + x]);
+            *pixel = stored[y * width + x];
         }
     }
+    out.pixels = turned;
     (out.width, out.height) = (seen_width as u32, seen_height as u32);
+    Ok(())
 }

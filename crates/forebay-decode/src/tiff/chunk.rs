@@ -1,44 +1,97 @@
 //! The bytes of one strip or tile: expanding them, and undoing differences.
 
+use std::io::{ErrorKind, Read};
+
 use flate2::{Decompress, FlushDecompress, Status};
-use forebay_core::{Error, Result};
+use forebay_core::{Error, Kind, Result};
+use lzma_rust2::XzReader;
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use weezl::{BitOrder, LzwStatus, decode::Decoder as Lzw};
 
+use super::directory::Directory;
+use super::fax::Fax;
 use crate::Format;
 use crate::decoder::{damaged, unsupported};
 
 /// How chunks are compressed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Compression {
     None,
     Lzw,
     Deflate,
     PackBits,
+    Lzma,
+    Zstd,
+    Fax(Fax),
+    Jpeg,
 }
 
+/// The largest dictionary of LZMA that is decoded: that of `xz -9`. libtiff's is 8 MiB.
+const MAX_DICTIONARY_BYTES: u64 = 64 << 20;
+/// The largest block of zstd.
+const ZSTD_BLOCK_BYTES: usize = 128 << 10;
+
 impl Compression {
-    pub(super) fn new(code: u64) -> Result<Self> {
+    pub(super) fn new(directory: &Directory<'_>) -> Result<Self> {
+        let code = directory.one(259, 1)?;
         let name = match code {
             1 => return Ok(Self::None),
+            2 => return Ok(Self::Fax(Fax::Rle)),
+            3 => return Ok(Self::Fax(Fax::Group3 { relative: directory.one(292, 0)? & 1 == 1 })),
+            4 => return Ok(Self::Fax(Fax::Group4)),
             5 => return Ok(Self::Lzw),
+            7 => return Ok(Self::Jpeg),
             8 | 32946 => return Ok(Self::Deflate),
             32773 => return Ok(Self::PackBits),
-            2..=4 => "fax",
-            6 | 7 => "JPEG",
-            34925 => "LZMA",
-            50000 => "zstd",
+            34925 => return Ok(Self::Lzma),
+            50000 => return Ok(Self::Zstd),
+            6 => "JPEG of the old kind",
+            34712 => "JPEG 2000",
+            34887 => "LERC",
             50001 => "WebP",
+            50002 => "JPEG XL",
             _ => "unknown",
         };
-        Err(unsupported(Format::Tiff, format!("compression {code} ({name})")))
+        Err(unsupported(Format::Tiff, format!("compression {code}, {name}")))
     }
 
-    /// Fills `out`; fewer bytes than that are damage, more are padding.
-    pub(super) fn expand(self, coded: &[u8], reversed_bits: bool, out: &mut [u8]) -> Result<()> {
-        if reversed_bits {
-            let turned: Vec<u8> = coded.iter().map(|byte| byte.reverse_bits()).collect();
-            return self.expand(&turned, false, out);
+    /// The most bytes that a coded one can become; `None` where it is not bytes that count, but lines.
+    pub(super) const fn most(self) -> Option<u64> {
+        Some(match self {
+            Self::None => 1,
+            // Two bytes: a run of 128.
+            Self::PackBits => 64,
+            // A code of 12 bits: a string of fewer than 4096.
+            Self::Lzw => 2731,
+            // 2 bits for a length of 258.
+            Self::Deflate => 1032,
+            // 14 bits, each as probable as they become (2017 of 2048), for a length of 273.
+            Self::Lzma => 7100,
+            // Four bytes: a block of one value.
+            Self::Zstd => ZSTD_BLOCK_BYTES as u64 / 4,
+            // Arithmetic coding: about a hundredth of a bit for a block; not exact.
+            Self::Jpeg => 1 << 16,
+            Self::Fax(_) => return None,
+        })
+    }
+
+    /// What expanding a chunk of this size takes besides the result.
+    pub(super) const fn memory_bytes(self, chunk_bytes: u64, chunk_width: u64) -> u64 {
+        match self {
+            Self::None | Self::PackBits => 0,
+            Self::Lzw | Self::Deflate => 192 << 10,
+            Self::Lzma => MAX_DICTIONARY_BYTES + (1 << 20),
+            // All of the chunk and as much again, where the window is large.
+            Self::Zstd => 4 * chunk_bytes + (4 << 20),
+            // Where two lines change colour.
+            Self::Fax(_) => 16 * chunk_width + 64,
+            // The pixels, coefficients of progressive ones, rows in the making.
+            Self::Jpeg => 4 * chunk_bytes + 512 * chunk_width + (1 << 20),
         }
+    }
+
+    /// Fills `out` with rows of `width` pixels; fewer bytes than that are damage, more are padding.
+    pub(super) fn expand(self, coded: &[u8], width: u32, out: &mut [u8]) -> Result<()> {
         match self {
             Self::None => match coded.get(..out.len()) {
                 Some(coded) => out.copy_from_slice(coded),
@@ -47,9 +100,26 @@ impl Compression {
             Self::Lzw => lzw(coded, out)?,
             Self::Deflate => deflate(coded, out)?,
             Self::PackBits => pack_bits(coded, out)?,
+            Self::Lzma => lzma(coded, out)?,
+            Self::Zstd => zstd(coded, out)?,
+            Self::Fax(fax) => fax.expand(coded, width, out)?,
+            Self::Jpeg => return Err(Error::internal("JPEGs inside TIFF are pictures, not rows")),
         }
         Ok(())
     }
+}
+
+/// Makes room for so many bytes; that there is none is an error.
+pub(super) fn resize(buffer: &mut Vec<u8>, length: usize) -> Result<()> {
+    buffer.truncate(length);
+    let more = length - buffer.len();
+    buffer.try_reserve_exact(more).map_err(|_| no_memory(more))?;
+    buffer.resize(length, 0);
+    Ok(())
+}
+
+pub(super) fn no_memory(bytes: usize) -> Error {
+    Error::new(Kind::Exhausted, format!("needs more memory than there is (TIFF, {bytes} bytes)"))
 }
 
 fn short(got: usize, expected: usize) -> Error {
@@ -117,19 +187,99 @@ fn pack_bits(coded: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Each sample is stored as the difference from the same sample of the pixel before.
-pub(super) fn undo_differences(row: &mut [u8], samples: usize, bits: u32, big_endian: bool) {
-    if bits == 8 {
-        for at in samples..row.len() {
-            row[at] = row[at].wrapping_add(row[at - samples]);
+fn lzma(coded: &[u8], out: &mut [u8]) -> Result<()> {
+    // Dictionary, and a little for the tables.
+    let limit_kb = (MAX_DICTIONARY_BYTES >> 10) as u32 + 1024;
+    let mut reader = XzReader::new_mem_limit(coded, false, limit_kb);
+    let wrong = |error: std::io::Error| match error.kind() {
+        ErrorKind::OutOfMemory => {
+            let message =
+                format!("needs more memory than {MAX_DICTIONARY_BYTES} bytes for its dictionary, or than there is");
+            Error::new(Kind::Exhausted, format!("{message} (TIFF, LZMA)"))
         }
-        return;
+        _ => damaged(Format::Tiff, format!("LZMA: {error}")),
+    };
+    reader.read_exact(out).map_err(wrong)?;
+    // The checksum follows the last byte.
+    reader.read(&mut [0; 64]).map_err(wrong)?;
+    Ok(())
+}
+
+fn zstd(mut coded: &[u8], out: &mut [u8]) -> Result<()> {
+    let wrong = |error: &dyn std::fmt::Display| damaged(Format::Tiff, format!("zstd: {error}"));
+    let mut decoder = FrameDecoder::new();
+    decoder.init(&mut coded).map_err(|error| wrong(&error))?;
+    let mut filled = 0;
+    // Blocks but the last are full, unless their writer was in a hurry. More of them than this is not for this chunk,
+    // and would be kept in memory until the window is full.
+    let mut blocks_left = 2 * out.len().div_ceil(ZSTD_BLOCK_BYTES) + 16;
+    while filled < out.len() {
+        let got = decoder.read(&mut out[filled..]).map_err(|error| wrong(&error))?;
+        filled += got;
+        if got == 0 && (decoder.is_finished() || blocks_left == 0) {
+            return Err(short(filled, out.len()));
+        }
+        if !decoder.is_finished() {
+            blocks_left = blocks_left.saturating_sub(1);
+            decoder.decode_blocks(&mut coded, BlockDecodingStrategy::UptoBlocks(1)).map_err(|error| wrong(&error))?;
+        }
     }
-    let pairs = row.as_chunks_mut::<2>().0;
-    for at in samples..pairs.len() {
-        pairs[at] = match big_endian {
-            true => u16::from_be_bytes(pairs[at]).wrapping_add(u16::from_be_bytes(pairs[at - samples])).to_be_bytes(),
-            false => u16::from_le_bytes(pairs[at]).wrapping_add(u16::from_le_bytes(pairs[at - samples])).to_le_bytes(),
-        };
+    match (decoder.get_checksum_from_data(), decoder.get_calculated_checksum()) {
+        (Some(expected), Some(got)) if expected != got => {
+            Err(damaged(Format::Tiff, format!("zstd: expected checksum {expected:08x}, got {got:08x}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How the samples of a row are stored.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Predictor {
+    None,
+    /// As the difference from the same sample of the pixel before.
+    Differences,
+    /// Floats, byte by byte: first the highest of all, and so on, each as the difference from the one before.
+    Floats,
+}
+
+impl Predictor {
+    /// Restores a row of samples of so many bits.
+    pub(super) fn undo(self, row: &mut [u8], samples: usize, bits: u32, big_endian: bool, scratch: &mut Vec<u8>) {
+        match (self, bits) {
+            (Self::None, _) => {}
+            (Self::Differences, 16) => add_up::<2>(row, samples, big_endian, |a, b| {
+                u16::from_le_bytes(a).wrapping_add(u16::from_le_bytes(b)).to_le_bytes()
+            }),
+            (Self::Differences, 32) => add_up::<4>(row, samples, big_endian, |a, b| {
+                u32::from_le_bytes(a).wrapping_add(u32::from_le_bytes(b)).to_le_bytes()
+            }),
+            (Self::Differences, _) => add_up::<1>(row, samples, false, |[a], [b]| [a.wrapping_add(b)]),
+            (Self::Floats, _) => {
+                add_up::<1>(row, samples, false, |[a], [b]| [a.wrapping_add(b)]);
+                scratch.clear();
+                scratch.extend_from_slice(row);
+                let count = row.len() / 4;
+                for (at, float) in row.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    *float = [0, 1, 2, 3].map(|byte| scratch[byte * count + at]);
+                    if !big_endian {
+                        float.reverse();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds to each sample the one `stride` samples before it. `add` takes and gives them in little-endian order.
+fn add_up<const N: usize>(row: &mut [u8], stride: usize, big_endian: bool, add: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    let turned = |mut sample: [u8; N]| {
+        if big_endian {
+            sample.reverse();
+        }
+        sample
+    };
+    let all = row.as_chunks_mut::<N>().0;
+    for at in stride..all.len() {
+        all[at] = turned(add(turned(all[at]), turned(all[at - stride])));
     }
 }

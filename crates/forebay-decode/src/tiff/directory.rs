@@ -1,18 +1,89 @@
 //! The directory of a TIFF page: its tags, and whether what they point to is there.
+//!
+//! Nothing is copied out of the file, and no work is larger than the file: a directory can claim any number of values,
+//! and a chain of directories can lead back to where it began.
+
+use std::collections::HashSet;
 
 use forebay_core::Result;
 
 use crate::Format;
 use crate::decoder::{damaged, truncated};
 
-/// More pages than any real file has; the rest of a longer chain (or a loop) is not looked at.
+/// More pages than any real file has; the rest of a longer chain is not looked at.
 const MAX_PAGES: usize = 4096;
+
+/// How numbers are stored: their byte order, and whether it is a BigTIFF, which has room for longer ones.
+#[derive(Clone, Copy)]
+struct Layout {
+    big_endian: bool,
+    is_big: bool,
+}
+
+impl Layout {
+    /// An unsigned number of up to 8 bytes.
+    fn number(self, bytes: &[u8]) -> u64 {
+        let join = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
+        if self.big_endian { bytes.iter().fold(0, join) } else { bytes.iter().rev().fold(0, join) }
+    }
+
+    /// Bytes of an offset, and of a count of values.
+    const fn word(self) -> usize {
+        if self.is_big { 8 } else { 4 }
+    }
+
+    /// Bytes of a directory's count of entries.
+    const fn count(self) -> usize {
+        if self.is_big { 8 } else { 2 }
+    }
+
+    /// Bytes of an entry: tag, type, count, value or offset.
+    const fn entry(self) -> usize {
+        4 + 2 * self.word()
+    }
+}
+
+/// The numbers of a tag, read where they lie.
+#[derive(Clone, Copy)]
+pub(super) struct Values<'a> {
+    content: &'a [u8],
+    size: usize,
+    layout: Layout,
+}
+
+impl<'a> Values<'a> {
+    /// The bytes themselves.
+    pub(super) const fn bytes(&self) -> &'a [u8] {
+        self.content
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.content.len() / self.size
+    }
+
+    pub(super) fn get(&self, position: usize) -> Option<u64> {
+        let start = position.checked_mul(self.size)?;
+        let end = start.checked_add(self.size)?;
+        self.content.get(start..end).map(|value| self.layout.number(value))
+    }
+
+    /// A fraction, as libtiff reads it.
+    pub(super) fn ratio(&self, position: usize) -> f32 {
+        let Some(bytes) = self.content.get(position * 8..position * 8 + 8) else { return 0.0 };
+        let (above, below) = (self.layout.number(&bytes[..4]), self.layout.number(&bytes[4..]));
+        if below == 0 { 0.0 } else { (above as f64 / below as f64) as f32 }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.content.chunks_exact(self.size).map(|value| self.layout.number(value))
+    }
+}
 
 /// One page's tags, still in the file.
 pub(super) struct Directory<'a> {
     bytes: &'a [u8],
-    big_endian: bool,
-    entries: &'a [[u8; 12]],
+    layout: Layout,
+    entries: &'a [u8],
     next: u64,
 }
 
@@ -31,108 +102,124 @@ pub(super) fn slice(bytes: &[u8], offset: u64, length: u64) -> Result<&[u8]> {
 impl<'a> Directory<'a> {
     /// The directory of the first page.
     pub(super) fn first(bytes: &'a [u8]) -> Result<Self> {
-        let big_endian = bytes.starts_with(b"M");
-        let offset = slice(bytes, 4, 4)?;
-        Self::at(bytes, big_endian, number(offset, big_endian))
+        let mut layout = Layout { big_endian: bytes.starts_with(b"M"), is_big: false };
+        layout.is_big = layout.number(slice(bytes, 2, 2)?) == 43;
+        if layout.is_big {
+            let sizes = slice(bytes, 4, 4)?;
+            if (layout.number(&sizes[..2]), layout.number(&sizes[2..])) != (8, 0) {
+                return Err(damaged(Format::Tiff, "expected offsets of 8 bytes in a BigTIFF"));
+            }
+        }
+        let at = if layout.is_big { 8 } else { 4 };
+        let offset = layout.number(slice(bytes, at, layout.word() as u64)?);
+        Self::at(bytes, layout, offset)
     }
 
-    fn at(bytes: &'a [u8], big_endian: bool, offset: u64) -> Result<Self> {
-        let count = number(slice(bytes, offset, 2)?, big_endian);
-        let entries = slice(bytes, offset + 2, count * 12)?.as_chunks().0;
-        let next = number(slice(bytes, offset + 2 + count * 12, 4)?, big_endian);
-        Ok(Self { bytes, big_endian, entries, next })
+    fn at(bytes: &'a [u8], layout: Layout, offset: u64) -> Result<Self> {
+        let count = layout.number(slice(bytes, offset, layout.count() as u64)?);
+        let start = offset + layout.count() as u64;
+        let length = count.saturating_mul(layout.entry() as u64);
+        let entries = slice(bytes, start, length)?;
+        let next = layout.number(slice(bytes, start + length, layout.word() as u64)?);
+        Ok(Self { bytes, layout, entries, next })
     }
 
     pub(super) const fn big_endian(&self) -> bool {
-        self.big_endian
+        self.layout.big_endian
     }
 
-    fn entry(&self, tag: u16) -> Option<&'a [u8; 12]> {
-        self.entries.iter().find(|entry| number(&entry[..2], self.big_endian) == u64::from(tag))
+    fn entries(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.entries.chunks_exact(self.layout.entry())
     }
 
-    pub(super) fn has(&self, tag: u16) -> bool {
-        self.entry(tag).is_some()
-    }
-
-    /// The bytes of an entry's values, and the size of each.
-    fn content(&self, entry: &'a [u8; 12]) -> Result<(&'a [u8], usize)> {
-        let size = match number(&entry[2..4], self.big_endian) {
+    /// The values of an entry, where they lie.
+    fn values(&self, entry: &'a [u8]) -> Result<Values<'a>> {
+        let layout = self.layout;
+        let size = match layout.number(&entry[2..4]) {
             1 | 2 | 6 | 7 => 1,
             3 | 8 => 2,
             4 | 9 | 11 | 13 => 4,
-            5 | 10 | 12 => 8,
+            5 | 10 | 12 | 16..=18 => 8,
             // Types of the future are none of our tags.
-            _ => return Ok((&[], 1)),
+            _ => return Ok(Values { content: &[], size: 1, layout }),
         };
-        let length = number(&entry[4..8], self.big_endian) * size;
-        let content = match length {
-            0..=4 => &entry[8..8 + length as usize],
-            _ => slice(self.bytes, number(&entry[8..12], self.big_endian), length)?,
+        let (count, place) = entry[4..].split_at(layout.word());
+        let length = layout.number(count).saturating_mul(size);
+        let content = match place.get(..length as usize) {
+            Some(content) => content,
+            None => slice(self.bytes, layout.number(place), length)?,
         };
-        Ok((content, size as usize))
+        Ok(Values { content, size: size as usize, layout })
     }
 
     /// All numbers of a tag.
-    pub(super) fn all(&self, tag: u16) -> Result<Option<Vec<u64>>> {
-        let Some(entry) = self.entry(tag) else { return Ok(None) };
-        let (content, size) = self.content(entry)?;
-        Ok(Some(content.chunks_exact(size).map(|value| number(value, self.big_endian)).collect()))
+    pub(super) fn all(&self, tag: u16) -> Result<Option<Values<'a>>> {
+        let entry = self.entries().find(|entry| self.layout.number(&entry[..2]) == u64::from(tag));
+        entry.map(|entry| self.values(entry)).transpose()
+    }
+
+    pub(super) fn has(&self, tag: u16) -> bool {
+        self.entries().any(|entry| self.layout.number(&entry[..2]) == u64::from(tag))
+    }
+
+    /// The first number of a tag, if there is one.
+    pub(super) fn first_of(&self, tag: u16) -> Result<Option<u64>> {
+        Ok(self.all(tag)?.and_then(|all| all.get(0)))
     }
 
     /// The first number of a tag.
     pub(super) fn one(&self, tag: u16, default: u64) -> Result<u64> {
-        Ok(self.all(tag)?.and_then(|all| all.first().copied()).unwrap_or(default))
+        Ok(self.first_of(tag)?.unwrap_or(default))
     }
 
     pub(super) fn required(&self, tag: u16, name: &str) -> Result<u64> {
-        let value = self.all(tag)?.and_then(|all| all.first().copied());
-        value.ok_or_else(|| damaged(Format::Tiff, format!("has no {name}")))
+        self.first_of(tag)?.ok_or_else(|| damaged(Format::Tiff, format!("has no {name}")))
     }
 
-    /// The number that all samples have; 0 when they differ.
-    pub(super) fn uniform(&self, tag: u16, default: u64) -> Result<u64> {
-        let all = self.all(tag)?.filter(|all| !all.is_empty()).unwrap_or_else(|| vec![default]);
-        Ok(if all.iter().all(|value| *value == all[0]) { all[0] } else { 0 })
+    /// The number that the first `samples` values have in common; 0 when they differ.
+    pub(super) fn uniform(&self, tag: u16, samples: usize, default: u64) -> Result<u64> {
+        let Some(all) = self.all(tag)? else { return Ok(default) };
+        let first = all.get(0).unwrap_or(default);
+        Ok(if all.iter().take(samples).all(|value| value == first) { first } else { 0 })
     }
 
     /// Where the strips or tiles lie, and how long they are.
-    pub(super) fn chunks(&self) -> Result<(Vec<u64>, Vec<u64>)> {
+    pub(super) fn chunks(&self) -> Result<(Values<'a>, Values<'a>)> {
         let (offsets, counts) = if self.has(324) { (324, 325) } else { (273, 279) };
         let missing = || damaged(Format::Tiff, "does not say where its pixels are");
         Ok((self.all(offsets)?.ok_or_else(missing)?, self.all(counts)?.ok_or_else(missing)?))
     }
 
     /// Whether everything that any page refers to lies inside the file: how a cut shows that spared the first page.
+    ///
+    /// Each page is looked at once, and all of them together for no longer than the file: in a sound one no two of their
+    /// directories and arrays share bytes. What more there is of a chain that loops or overlaps is let be.
     pub(super) fn check_extent(&self) -> Result<()> {
-        self.check_page()?;
+        let mut left = self.bytes.len();
+        let mut seen = HashSet::new();
         let mut next = self.next;
-        for _ in 1..MAX_PAGES {
-            if next == 0 {
-                break;
-            }
-            let page = Self::at(self.bytes, self.big_endian, next)?;
-            page.check_page()?;
+        self.check_page(&mut left)?;
+        while next != 0 && left > 0 && seen.len() < MAX_PAGES && seen.insert(next) {
+            let page = Self::at(self.bytes, self.layout, next)?;
+            page.check_page(&mut left)?;
             next = page.next;
         }
         Ok(())
     }
 
-    fn check_page(&self) -> Result<()> {
-        for entry in self.entries {
-            self.content(entry)?;
+    /// Takes what it looks at from the bytes that are `left` to be looked at.
+    fn check_page(&self, left: &mut usize) -> Result<()> {
+        *left = left.saturating_sub(self.entries.len() + self.layout.count());
+        for entry in self.entries() {
+            self.values(entry)?;
         }
-        if let Ok((offsets, counts)) = self.chunks() {
-            for (&offset, &count) in offsets.iter().zip(&counts) {
-                slice(self.bytes, offset, count)?;
-            }
+        let Ok((offsets, counts)) = self.chunks() else { return Ok(()) };
+        let size = offsets.size + counts.size;
+        let room = *left / size;
+        *left = left.saturating_sub(offsets.len().min(counts.len()) * size);
+        for (offset, count) in offsets.iter().zip(counts.iter()).take(room) {
+            slice(self.bytes, offset, count)?;
         }
         Ok(())
     }
-}
-
-/// An unsigned number of up to 8 bytes.
-fn number(bytes: &[u8], big_endian: bool) -> u64 {
-    let join = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
-    if big_endian { bytes.iter().fold(0, join) } else { bytes.iter().rev().fold(0, join) }
 }

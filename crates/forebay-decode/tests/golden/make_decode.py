@@ -328,7 +328,10 @@ def bmps() -> None:
 
 
 def tiff(width: int, height: int, strips: list[bytes], tags: dict[int, tuple[int, list[int]]], order="<") -> bytes:
-    """A TIFF with these strips (or tiles, when the tags say so); `tags` maps number to type (3 or 4) and values."""
+    """A TIFF with these strips (or tiles, when the tags say so); `tags` maps number to type and values.
+
+    Types are 3 (16 bits), 4 (32 bits) and 5 (fractions, whose common divisor is the last value).
+    """
     tags = {256: (4, [width]), 257: (4, [height]), **tags}
     where, lengths = (324, 325) if 322 in tags else (273, 279)
     offsets, at = [], 8
@@ -339,13 +342,18 @@ def tiff(width: int, height: int, strips: list[bytes], tags: dict[int, tuple[int
     entries, extra = b"", b""
     after = at + 2 + 12 * len(tags) + 4
     for tag, (kind, values) in sorted(tags.items()):
-        content = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)
+        if kind == 5:
+            *numbers, divisor = values
+            pairs = [part for number in numbers for part in (number, divisor)]
+            content = struct.pack(f"{order}{len(pairs)}I", *pairs)
+        else:
+            content = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)
         if len(content) > 4:
             place = struct.pack(f"{order}I", after + len(extra))
             extra += content
         else:
             place = content.ljust(4, b"\0")
-        entries += struct.pack(f"{order}HHI", tag, kind, len(values)) + place
+        entries += struct.pack(f"{order}HHI", tag, kind, len(values) - (kind == 5)) + place
     mark = b"II" if order == "<" else b"MM"
     head = mark + struct.pack(f"{order}HI", 42, at)
     return head + b"".join(strips) + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + extra
@@ -423,8 +431,111 @@ def tiffs() -> None:
         keep(f"tiff-orientation-{orientation}.tif", pillow(small, "TIFF", tiffinfo={274: orientation}))
     pages = [image, Image.fromarray(photo(9, 9))]
     keep("tiff-pages.tif", pillow(pages[0], "TIFF", save_all=True, append_images=pages[1:]))
-    keep("unsupported-jpeg.tif", pillow(image, "TIFF", compression="jpeg"), False)
-    keep("unsupported-fax.tif", pillow(image.convert("1"), "TIFF", compression="group4"), False)
+
+
+def shared_chroma(ycbcr: np.ndarray, across: int, down: int) -> bytes:
+    """Luma and chroma as TIFF stores them: of each group of pixels all luma, then one pair of chroma."""
+    height, width = ycbcr.shape[:2]
+    padded = np.pad(ycbcr, ((0, -height % down), (0, -width % across), (0, 0)), "edge")
+    data = b""
+    for y in range(0, padded.shape[0], down):
+        for x in range(0, padded.shape[1], across):
+            group = padded[y : y + down, x : x + across]
+            data += group[..., 0].tobytes() + group[0, 0, 1:].tobytes()
+    return data
+
+
+def more_tiffs() -> None:
+    """What libtiff decodes for Pillow: fax, JPEG, LZMA, zstd, luma and chroma; and what is stored in unusual ways."""
+    width, height = 43, 17
+    rgb = photo(width, height)
+    image = Image.fromarray(rgb)
+    bits = image.convert("1")
+    for name, options in {
+        "rle": {"compression": "tiff_ccitt"},
+        "group3": {"compression": "group3"},
+        "group3-filled": {"compression": "group3", "tiffinfo": {292: 4}},
+        "group3-relative": {"compression": "group3", "tiffinfo": {292: 1}},
+        "group4": {"compression": "group4"},
+        "group4-strips": {"compression": "group4", "tiffinfo": {278: 5}},
+        "group4-white-is-zero": {"compression": "group4", "tiffinfo": {262: 0}},
+    }.items():
+        keep(f"tiff-fax-{name}.tif", pillow(bits, "TIFF", **options))
+    # Long runs, of more than one code each, and lines without any change.
+    page = np.zeros((7, 2700), bool)
+    page[1:3, 30:2690] = page[4, ::700] = page[5:] = True
+    for name in ("tiff_ccitt", "group3", "group4"):
+        keep(f"tiff-fax-{name}-long.tif", pillow(Image.fromarray(page), "TIFF", compression=name))
+    strip = Image.open(io.BytesIO(pillow(bits, "TIFF", compression="group4")))
+    offset, length = strip.tag_v2[273][0], strip.tag_v2[279][0]
+    data = pillow(bits, "TIFF", compression="group4")[offset : offset + length]
+    turned = bytes(int(f"{byte:08b}"[::-1], 2) for byte in data)
+    tags = {258: (3, [1]), 259: (3, [4]), 262: (3, [1]), 266: (3, [2]), 277: (3, [1]), 278: (4, [height])}
+    keep("tiff-fax-reversed-bits.tif", tiff(width, height, [turned], tags))
+
+    for name, picture in {"rgb": image, "grey": image.convert("L"), "ycbcr": image.convert("YCbCr")}.items():
+        keep(f"tiff-jpeg-{name}.tif", pillow(picture, "TIFF", compression="jpeg", quality=90))
+    keep("tiff-jpeg-strips.tif", pillow(image, "TIFF", compression="jpeg", tiffinfo={278: 8}))
+    ink = Image.fromarray(np.dstack([rgb, photo(width, height)[..., :1]]), "CMYK")
+    keep("tiff-jpeg-cmyk.tif", pillow(ink, "TIFF", compression="jpeg"))
+    # Whole JPEGs of 4:2:0 as tiles, each with markers that say YCbCr, in a TIFF that says so as well.
+    padded = Image.fromarray(np.pad(rgb, ((0, 15), (0, 5), (0, 0)), "edge"))
+    boxes = [(x, y, x + 16, y + 16) for y in (0, 16) for x in (0, 16, 32)]
+    tiles = [pillow(padded.crop(box), "JPEG", quality=90, subsampling=2) for box in boxes]
+    tags = {258: (3, [8] * 3), 259: (3, [7]), 262: (3, [6]), 277: (3, [3]), 322: (4, [16]), 323: (4, [16])}
+    keep("tiff-jpeg-tiles.tif", tiff(width, height, tiles, {**tags, 530: (3, [2, 2])}))
+
+    for name in ("lzma", "zstd"):
+        keep(f"tiff-{name}.tif", pillow(image, "TIFF", compression=name))
+        keep(f"tiff-{name}-strips.tif", pillow(image, "TIFF", compression=name, tiffinfo={278: 4, 317: 2}))
+    keep("tiff-big.tif", pillow(image, "TIFF", big_tiff=True))
+    keep("tiff-big-lzw-strips.tif", pillow(image, "TIFF", big_tiff=True, compression="tiff_lzw", tiffinfo={278: 3}))
+
+    ycbcr = np.asarray(image.convert("YCbCr"))
+    tags = {258: (3, [8] * 3), 259: (3, [8]), 262: (3, [6]), 277: (3, [3]), 278: (4, [height])}
+    for across, down in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2)):
+        data = zlib.compress(shared_chroma(ycbcr, across, down))
+        keep(f"tiff-ycbcr-{across}-{down}.tif", tiff(width, height, [data], {**tags, 530: (3, [across, down])}))
+    keep("tiff-ycbcr-raw.tif", tiff(width, height, [ycbcr.tobytes()], {**tags, 259: (3, [1]), 530: (3, [1, 1])}))
+    # Video's range, and its coefficients, as fractions.
+    video = {529: (5, [2126, 7152, 722, 10000]), 532: (5, [16, 235, 128, 240, 128, 240, 1])}
+    keep("tiff-ycbcr-video.tif", tiff(width, height, [zlib.compress(shared_chroma(ycbcr, 2, 2))], {**tags, **video}))
+
+    twelve = RNG.integers(0, 4096, (height, width + 1))
+    twelve[::2] >>= 5
+    high, low = twelve[:, ::2], twelve[:, 1::2]
+    packed = np.stack([high >> 4, (high & 15) << 4 | low >> 8, low & 255], -1).astype(np.uint8).reshape(height, -1)
+    tags = {259: (3, [1]), 262: (3, [1]), 277: (3, [1]), 278: (4, [height])}
+    odd = packed[:, : (width * 12 + 7) // 8].tobytes()
+    keep("tiff-grey-12.tif", tiff(width, height, [odd], {**tags, 258: (3, [12])}))
+    keep(
+        "tiff-white-is-zero-16.tif",
+        tiff(width, height, [twelve[:, 1:].astype("<u2").tobytes()], {**tags, 258: (3, [16]), 262: (3, [0])}),
+    )
+    numbers = RNG.integers(-300, 600, (height, width)).astype(np.int32)
+    differences = np.diff(numbers, axis=1, prepend=np.int32(0)).astype("<i4").tobytes()
+    tags = {**tags, 258: (3, [32]), 259: (3, [8]), 317: (3, [2]), 339: (3, [2])}
+    keep("tiff-differenced-32.tif", tiff(width, height, [zlib.compress(differences)], tags))
+    floats = (numbers / 1.7).astype("<f4")
+    differences = np.diff(floats.view("<u4"), axis=1, prepend=np.uint32(0)).astype("<u4").tobytes()
+    keep("tiff-differenced-float.tif", tiff(width, height, [zlib.compress(differences)], {**tags, 339: (3, [3])}))
+    planes = floats.view(np.uint8).reshape(height, width, 4)[..., ::-1].transpose(0, 2, 1).reshape(height, -1)
+    split = np.diff(planes, axis=1, prepend=np.uint8(0)).astype(np.uint8).tobytes()
+    keep("tiff-split-float.tif", tiff(width, height, [zlib.compress(split)], {**tags, 317: (3, [3]), 339: (3, [3])}))
+    wide = RNG.integers(0, 65536, (height, width, 4)).astype("<u2")
+    tags = {258: (3, [16] * 3), 259: (3, [8]), 262: (3, [2]), 277: (3, [3]), 278: (4, [height]), 284: (3, [2])}
+    planes = [zlib.compress(wide[..., c].tobytes()) for c in range(4)]
+    keep("tiff-planar-16.tif", tiff(width, height, planes[:3], tags))
+    four = {**tags, 258: (3, [16] * 4), 262: (3, [5]), 277: (3, [4])}
+    keep("tiff-planar-cmyk-16.tif", tiff(width, height, planes, four))
+    tags = {258: (3, [8] * 2), 259: (3, [8]), 262: (3, [1]), 277: (3, [2]), 284: (3, [2]), 338: (3, [0])}
+    planes = [zlib.compress(rgb[..., c].tobytes()) for c in range(2)]
+    keep("tiff-planar-extra.tif", tiff(width, height, planes, {**tags, 278: (4, [height]), 339: (3, [2, 2])}))
+    tags = {258: (3, [8, 8, 8, 1]), 259: (3, [1]), 262: (3, [2]), 277: (3, [3]), 278: (4, [height])}
+    keep("tiff-more-bits-than-samples.tif", tiff(width, height, [rgb.tobytes()], tags))
+    tags = {258: (3, [8] * 3), 259: (3, [1]), 262: (3, [8]), 277: (3, [3]), 278: (4, [height])}
+    keep("unsupported-lab.tif", tiff(width, height, [rgb.tobytes()], tags), False)
+    keep("unsupported-old-jpeg.tif", tiff(width, height, [rgb.tobytes()], {**tags, 259: (3, [6])}), False)
 
 
 def pnms() -> None:
@@ -458,7 +569,7 @@ if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     for old in HERE.iterdir():
         old.unlink()
-    for make in (jpegs, pngs, webps, large_webps, gifs, bmps, tiffs, pnms):
+    for make in (jpegs, pngs, webps, large_webps, gifs, bmps, tiffs, pnms, more_tiffs):
         make()
     total = sum(path.stat().st_size for path in HERE.iterdir())
     print(f"{len(list(HERE.iterdir()))} files, {total} bytes")

@@ -4,5 +4,7 @@
 
 mod decode;
 mod fast;
+mod memory;
 mod ops;
 mod reuse;
+mod tiff;
