@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forebay._forebay import Batch
+from forebay._forebay import Batch, take_warnings
 from forebay._sendable import Finding
 
 # Without a handler at all, Python would print what is a warning already.
@@ -89,6 +89,13 @@ def stalled(sentence: str) -> None:
     warnings.warn_explicit(
         sentence, RuntimeWarning, user.f_code.co_filename, user.f_lineno, user.f_globals.get("__name__"), registry={}
     )
+
+
+def servers() -> None:
+    """Says what has come up about the servers that are spoken to, as that one gets credentials in the clear."""
+    for sentence in take_warnings():
+        _LOG.warning("%s", sentence, stacklevel=users_level())
+        warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())
 
 
 def growing(sentence: str) -> None:

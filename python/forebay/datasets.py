@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from forebay import _forebay, _pipeline, _settings, _storage, _torch, _values
+from forebay import _forebay, _notice, _pipeline, _settings, _storage, _torch, _values
 from forebay.errors import ConfigError, StateMismatchError
 from forebay.manifest import Manifest
 
@@ -54,7 +54,7 @@ class DatasetFolder:
 
     `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, a CSV or JSONL
     file, or a `Manifest` (docs/manifest.md). `root` is then optional, and says where the samples are if the manifest
-    does not, or if they have moved.
+    does not, if they have moved, or if the manifest records another server or bucket than its own.
 
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes (or
     opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by
@@ -134,7 +134,10 @@ class DatasetFolder:
     def _named(self) -> _forebay.Index:
         endings = _endings(self.extensions, self.is_valid_file)
         empty, folders, options = bool(self.allow_empty), self._class_folders(), self._storage_options
-        return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
+        try:
+            return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
+        finally:
+            _notice.servers()
 
     def __copy__(self) -> "DatasetFolder":
         twin = object.__new__(type(self))
@@ -187,7 +190,10 @@ class DatasetFolder:
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
         """The classes below a directory and their labels; may be overridden."""
-        classes, notes = _forebay.find_classes(os.fspath(directory), self._storage_options)
+        try:
+            classes, notes = _forebay.find_classes(os.fspath(directory), self._storage_options)
+        finally:
+            _notice.servers()
         if os.fspath(directory) == self.root:
             self._root_notes = notes
         return classes, {name: label for label, name in enumerate(classes)}

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from forebay import _forebay, _storage
+from forebay import _forebay, _notice, _storage
 from forebay.errors import ConfigError, StateMismatchError
 
 
@@ -12,9 +12,10 @@ class Manifest:
     """The samples that a manifest names: for `ImageFolder(manifest=…)` and `DatasetFolder(manifest=…)`.
 
     `path` is a Parquet file that `forebay scan` or another tool wrote, or a CSV or JSONL file with `path` and `class`
-    or `label`; a path or a URL. `root` says where the samples are, if not where the manifest says: then only their
-    sizes are compared when they are read, and not times or etags, because those of a copy are others. Opening it
-    touches the manifest and nothing else.
+    or `label`; a path or a URL. `root` says where the samples are. It is needed where the manifest records another
+    server or bucket than its own, because a manifest may not choose who is sent credentials. Where it is not the
+    recorded one, only sizes are compared when samples are read, and not times or etags, because those of a copy are
+    others. Opening it touches the manifest and nothing else.
 
     Pickled, it takes its path along, not its samples. Storage options are pickled too, keys and all.
     """
@@ -43,7 +44,10 @@ class Manifest:
         self._fingerprint = self.fingerprint
 
     def _open(self) -> None:
-        self._index = _forebay.open_manifest(self.path, self._given_root, self._storage_options)
+        try:
+            self._index = _forebay.open_manifest(self.path, self._given_root, self._storage_options)
+        finally:
+            _notice.servers()
 
     def _at(self, root: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> "Manifest":
         """The same file for another root, or with other options."""

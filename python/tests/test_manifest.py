@@ -303,7 +303,7 @@ def test_a_bucket_a_folder_and_a_manifest_give_the_same(
     datasets = [
         fb.ImageFolder(folder, transform=augment),
         fb.ImageFolder(manifest=manifest, transform=augment),
-        fb.ImageFolder(manifest=path, transform=augment, storage_options=store.options),
+        fb.ImageFolder("s3://bucket/manifest/train", augment, manifest=path, storage_options=store.options),
         fb.ImageFolder("s3://bucket/manifest/train", augment, manifest=manifest, storage_options=store.options),
         fb.ImageFolder(folder, augment, manifest=path),
         fb.ImageFolder("s3://bucket/manifest/train", augment, storage_options=store.options),
@@ -319,7 +319,8 @@ def test_a_bucket_a_folder_and_a_manifest_give_the_same(
     flipped = bytearray((folder / names[1]).read_bytes())
     flipped[-1] ^= 1
     store.put(f"manifest/train/{names[1]}", bytes(flipped))
-    dataset = fb.ImageFolder(manifest=path, transform=augment, storage_options=store.options)
+    # The root is named because it is not where the manifest is; it is the recorded one, so that etags count.
+    dataset = fb.ImageFolder("s3://bucket/manifest/train", augment, manifest=path, storage_options=store.options)
     assert dataset[0][1] == 0
     with pytest.raises(errors.StaleError, match="its etag is another one"):
         dataset[1]
@@ -362,7 +363,7 @@ def test_a_manifest_lies_in_a_bucket(
     local, url = tmp_path / "local.parquet", "s3://bucket/shelf/made of it/train.parquet"
     seen = scan("s3://bucket/shelf/train", url, *arguments, "--deep")
     assert (seen["output"], seen["is_new"], seen["files_read"]) == (url, True, 25)
-    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in store.options.items())
+    query = "&".join(f"{name}={quote(store.options[name], safe='')}" for name in ("key", "secret", "region"))
     again = scan("s3://bucket/shelf/train", f"{url}?{query}", *arguments, "--deep")
     assert (again["output"], again["is_new"], again["files_read"]) == (url, False, 0)
     assert (again["added"], again["deleted"], again["changed"]) == ([], [], [])
@@ -404,7 +405,10 @@ def test_a_bucket_is_for_the_manifest_alone(
     url = "s3://bucket/alone.parquet"
     assert scan(folder, url, *arguments("--storage-option"))["is_new"]
     assert not scan(folder, url, *arguments("--output-option"))["is_new"]
-    dataset = fb.ImageFolder(manifest=url, transform=PLAIN, storage_options=store.options)
+    with pytest.raises(errors.ConfigError, match="says that its samples are elsewhere") as elsewhere:
+        fb.ImageFolder(manifest=url, transform=PLAIN, storage_options=store.options)
+    assert f'pass root="{folder}"' in elsewhere.value.hint
+    dataset = fb.ImageFolder(folder, PLAIN, manifest=url, storage_options=store.options)
     assert dataset.root == str(folder)
     assert digests(fb.DataLoader(dataset, batch_size=5)) == digests(
         fb.DataLoader(fb.ImageFolder(folder, PLAIN), batch_size=5)

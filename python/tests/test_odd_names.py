@@ -138,7 +138,7 @@ def test_a_manifest_has_the_rest(server: Server, tmp_path: Path) -> None:
     assert (status, problems) == (0, "")
     noted = [note["path"] for note in json.loads(out)["notes"]]
     assert sorted(noted) == sorted(ODD.values())
-    dataset = fb.ImageFolder(manifest=output, storage_options=server.options())
+    dataset = fb.ImageFolder("s3://bucket/train", manifest=output, storage_options=server.options())
     assert len(dataset) == GOOD
 
 

@@ -110,11 +110,18 @@ def test_options_stand_in_the_url_or_in_the_environment(
     store: objectstore.ObjectStore, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store.put_folder(folder, "opt/train")
-    query = "&".join(f"{name}={value}" for name, value in store.options.items())
-    dataset = fb.ImageFolder(f"s3://bucket/opt/train?{query}")
+    query = f"key={KEY}&secret={SECRET}&region=us-east-1"
+    endpoint = {"endpoint_url": store.options["endpoint_url"]}
+    dataset = fb.ImageFolder(f"s3://bucket/opt/train?{query}", storage_options=endpoint)
     assert dataset.root == "s3://bucket/opt/train"
     assert len(dataset) == 24
     assert SECRET not in repr(dataset)
+    # Who is asked, and how well that is checked, is no matter of a URL.
+    for name in ("endpoint_url", "proxy_url", "allow_http", "allow_invalid_certificates", "verify_checksums"):
+        with pytest.raises(errors.ConfigError, match=f'expected no option "{name}" in the query') as refused:
+            fb.ImageFolder(f"s3://bucket/opt/train?{query}&{name}=true")
+        assert f'storage_options={{"{name}": …}}' in refused.value.hint
+        assert SECRET not in f"{refused.value} {refused.value.hint}"
     nested = {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": store.options["endpoint_url"]}}
     assert len(fb.ImageFolder("s3://bucket/opt/train", storage_options=nested)) == 24
     monkeypatch.setenv("AWS_ENDPOINT_URL", store.options["endpoint_url"])

@@ -32,6 +32,11 @@ impl Console<'_> {
         }
         writeln!(self.err, "hint: {}", error.hint())
     }
+
+    /// Says what has come up about the servers that are spoken to.
+    pub(crate) fn warnings(&mut self) -> io::Result<()> {
+        forebay::take_warnings().iter().try_for_each(|warning| writeln!(self.err, "warning: {warning}"))
+    }
 }
 
 /// Bytes as people say them.

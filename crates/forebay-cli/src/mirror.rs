@@ -47,10 +47,11 @@ pub(crate) struct Arguments {
     /// Files at a time [default: 64 over a network, 16 on mounts, 8 between disks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// A setting of the source's store, as in storage_options; may be given several times
+    /// A setting of the source's store, as in storage_options; may be given several times. NAME=@FILE takes the value
+    /// from a file, so that it does not stand in the list of processes
     #[arg(long, value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     storage_option: Vec<StorageOption>,
-    /// A setting of the target's store; may be given several times
+    /// A setting of the target's store; may be given several times; NAME=@FILE as above
     #[arg(long, value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     target_option: Vec<StorageOption>,
     /// Print one JSON object instead of text
@@ -99,10 +100,11 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     let mut rate = Rate::default();
     let mirrored = mirror.run(&mut |now| {
         // What cannot be drawn is said at the end; the copy goes on.
-        let after = draw(&mut progress, &mut rate, now, console.err);
+        let after = console.warnings().and_then(|()| draw(&mut progress, &mut rate, now, console.err));
         drawn = std::mem::replace(&mut drawn, Ok(())).and(after);
     });
     progress.clear(console.err)?;
+    console.warnings()?;
     drawn?;
     match mirrored {
         Ok(mirrored) => report(arguments, &mirrored, console),

@@ -61,6 +61,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
             return Ok(status);
         }
     };
+    console.warnings()?;
     let mut progress = Progress::new(console.is_terminal && !arguments.json);
     let done = scan(arguments, &output, source, &mut progress, console);
     progress.clear(console.err)?;

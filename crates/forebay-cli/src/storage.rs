@@ -4,12 +4,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, open_remote, store_for};
+use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, open_remote, read_setting, store_for};
 
 /// Arguments of every command that takes a URL.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct StorageArguments {
-    /// An option of the store that a URL names: key, secret, endpoint_url, region and so on (docs/remote.md); can be repeated
+    /// An option of the store that a URL names: key, secret, endpoint_url, region and so on (docs/remote.md); can be
+    /// repeated. NAME=@FILE takes the value from a file, so that it does not stand in the list of processes
     #[arg(long = "storage-option", value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     storage_options: Vec<StorageOption>,
 }
@@ -40,10 +41,22 @@ impl fmt::Debug for StorageOption {
 /// Names and values, of an argument that is called `argument`.
 pub(crate) fn options(argument: &str, given: &[StorageOption]) -> Result<StorageOptions> {
     let pairs = given.iter().map(|option| match &option.value {
-        Some(value) if !option.name.is_empty() => Ok((option.name.clone(), value.clone())),
+        Some(value) if !option.name.is_empty() => Ok((option.name.clone(), value_of(argument, &option.name, value)?)),
         _ => Err(Error::config(format!("{argument}: expected NAME=VALUE, got no name or no \"=\""))),
     });
     Ok(StorageOptions::new(pairs.collect::<Result<Vec<_>>>()?))
+}
+
+/// A value, or what the file behind an `@` holds. The name of the file is not repeated: it may be a key that begins so.
+fn value_of(argument: &str, name: &str, value: &str) -> Result<String> {
+    match value.strip_prefix('@') {
+        None => Ok(value.to_owned()),
+        Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
+        Some(path) => read_setting(Path::new(path)).map_err(|error| {
+            Error::config(format!("{argument} {name}: the file behind the \"@\" {}", error.message()))
+                .with_hint("NAME=@FILE takes the value from a file; one that begins with an \"@\" is written \"@@\"")
+        }),
+    }
 }
 
 /// A directory, or the URL of one; `file://` is a directory.
@@ -101,6 +114,22 @@ mod tests {
         let error = arguments(&["hunter2hunter2"]).options().unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
         assert!(arguments(&["=x"]).options().is_err());
+    }
+
+    #[test]
+    fn values_come_from_files_too() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file.as_file(), b"hunter2hunter2\n").unwrap();
+        let from_file = format!("secret=@{}", file.path().display());
+        let given = arguments(&[&from_file, "password=@@home"]);
+        let expected = [("secret", "hunter2hunter2"), ("password", "@home")];
+        assert_eq!(given.options().unwrap(), StorageOptions::new(expected.map(|(a, b)| (a.into(), b.into()))));
+        for (value, why) in [("@hunter2hunter2", "No such file"), ("@/", "Is a directory")] {
+            let error = arguments(&[&format!("secret={value}")]).options().unwrap_err();
+            assert!(error.message().starts_with("--storage-option secret: the file behind the \"@\" "), "{error}");
+            assert!(error.message().contains(why), "{error}");
+            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+        }
     }
 
     #[test]

@@ -173,6 +173,12 @@ pub(crate) fn split_url(
     Ok((root.into_os_string(), options.into_iter().collect()))
 }
 
+/// What users should know of the servers that are spoken to: what has come up since the last call.
+#[pyfunction]
+pub(crate) fn take_warnings() -> Vec<String> {
+    forebay::take_warnings()
+}
+
 /// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
 #[pyfunction]
 pub(crate) fn scan(

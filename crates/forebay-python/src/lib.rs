@@ -50,6 +50,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::open_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(index::split_url, module)?)?;
     module.add_function(wrap_pyfunction!(index::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(index::take_warnings, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::apply, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::load_one, module)?)?;
     module.add_function(wrap_pyfunction!(run_cli, module)?)?;

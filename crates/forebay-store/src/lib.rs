@@ -25,7 +25,9 @@ pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind, MountTable, Site};
 pub use mount_state::{MountState, Requests};
-pub use remote::{Remote, StorageOptions, Sum, Traffic, file_path, is_url, split_url};
+pub use remote::{
+    Remote, StorageOptions, Sum, Traffic, file_path, is_same_origin, is_url, read_setting, split_url, take_warnings,
+};
 pub use replace::Replacement;
 pub use sink::{Age, DirectorySink, Entry, Held, ObjectSink, Sink, Writing, check_name, is_part, real_path};
 pub use store::{Allot, Bytes, Cancel, Object, Stat, Stop, Store};

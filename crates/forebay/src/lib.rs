@@ -77,5 +77,6 @@ pub use forebay_format::{
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Local, Mount, MountKind, Readers,
-    Remote, Replacement, StorageOptions, Store, Traffic, Verified, file_path, is_url, machine, split_url,
+    Remote, Replacement, StorageOptions, Store, Traffic, Verified, file_path, is_url, machine, read_setting, split_url,
+    take_warnings,
 };

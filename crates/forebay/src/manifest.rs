@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay_core::{Config, Error, Kind, Result, SampleId, Stage};
 use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest};
-use forebay_store::{StorageOptions, Store, is_url};
+use forebay_store::{StorageOptions, Store, is_same_origin, is_url, split_url};
 
 use crate::defaults::retry_of;
 use crate::scan::{WatchScan, once, scan_with_versions};
@@ -69,8 +69,9 @@ pub fn scan_manifest(
 
 /// A manifest, and the store that its samples are read from. Touches the manifest and nothing else.
 ///
-/// `path` is a file or a URL: Parquet, CSV or JSON lines. `root` overrides what it says about where its samples are; then
-/// times and etags are not compared, because those of a copy are others. `options` are those of both URLs.
+/// `path` is a file or a URL: Parquet, CSV or JSON lines. `root` says where its samples are, and has to be given where the
+/// manifest records another origin than its own: what it says may not choose who gets credentials. Where it is not the
+/// recorded one, times and etags are not compared, because those of a copy are others. `options` are those of both URLs.
 pub fn open_manifest(
     path: &Path,
     root: Option<&Path>,
@@ -78,6 +79,9 @@ pub fn open_manifest(
     config: &Config,
 ) -> Result<(Manifest, Arc<dyn Store>)> {
     let manifest = read(path, root, options, false)?;
+    if root.is_none() {
+        check_origin(path, &manifest)?;
+    }
     let root = manifest.index.root();
     let (store, plain) = match is_url(root) {
         true => open_remote(root, options)?,
@@ -90,6 +94,25 @@ pub fn open_manifest(
         )));
     }
     Ok((manifest, store))
+}
+
+/// The recorded root is trusted where the manifest itself is: whoever wrote the one may write the other.
+fn check_origin(path: &Path, manifest: &Manifest) -> Result<()> {
+    let Some(recorded) = manifest.recorded_root.as_deref() else { return Ok(()) };
+    if is_same_origin(path, recorded) {
+        return Ok(());
+    }
+    // A URL may have a password in it.
+    let shown = match is_url(recorded) {
+        true => split_url(recorded, &StorageOptions::default()).map(|(root, _)| root).unwrap_or_default(),
+        false => recorded.to_owned(),
+    };
+    Err(Error::config(format!("says that its samples are elsewhere: expected root=…, got none for {shown:?}"))
+        .at_path(path)
+        .with_hint(format!(
+            "a manifest may not choose who is sent your credentials, or what is read: if that is where the samples are, \
+             pass root={shown:?}"
+        )))
 }
 
 fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts: bool) -> Result<Manifest> {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::Meters;
 use super::client::{Client, Pool};
+use super::course::Course;
 use super::verify::{Algorithm, Checksum};
 use super::wire::{Cause, NOTE, Note, SharedNote, note};
 use crate::store::{Allot, Ends, Object, Stat, still};
@@ -25,12 +26,17 @@ use crate::store::{Allot, Ends, Object, Stat, still};
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) listing: Listing,
-    pub(super) token: Option<String>,
+    token: Option<String>,
     /// There is an object that stands for the directory itself.
-    pub(super) is_marked: bool,
+    is_marked: bool,
+    course: Course,
 }
 
 impl Partial {
+    pub(super) fn new(listing: Listing) -> Self {
+        Self { listing, token: None, is_marked: false, course: Course::default() }
+    }
+
     /// Whether nothing says that there is such a directory.
     pub(super) fn is_empty(&self) -> bool {
         self.listing.is_empty() && self.listing.refused().is_empty() && !self.is_marked
@@ -145,9 +151,12 @@ impl Call {
                 };
                 break;
             }
-            if broke.is_none() {
-                // To its end, so that its connection can be used again.
-                let _end = timeout(Duration::from_millis(100), body.next()).await;
+            // To its end, so that its connection can be used again.
+            if broke.is_none()
+                && let Ok(Some(Ok(surplus))) = timeout(Duration::from_millis(100), body.next()).await
+                && !surplus.is_empty()
+            {
+                broke = Some(Cause::Other("more came than was announced".to_owned()));
             }
             Filled { buffer, broke }
         };
@@ -205,6 +214,9 @@ impl Call {
             self.meters.bytes.fetch_add((buffer.len() - had) as u64, Relaxed);
             let Some(cause) = filled.broke else { return Ok(buffer) };
             let have = range.start + buffer.len() as u64;
+            if buffer.len() == size {
+                return Err(self.client.server().surplus(size));
+            }
             let Some(etag) = meta.e_tag.clone().filter(|_| buffer.len() > had && resumed < MAX_RESUMED) else {
                 return Err(self.client.server().cut(&cause, have, meta.size));
             };
@@ -233,8 +245,8 @@ impl Call {
         Err(self.client.server().cut(&Cause::Other("the answer was empty".to_owned()), 0, size))
     }
 
-    /// Compares with what the server says the bytes add up to. That they do not is told once: when a second read gives
-    /// the same bytes, it is the server's word that is wrong.
+    /// Compares with what the server says the bytes add up to. A sum that is only guessed from an etag is told once: when
+    /// a second read gives the same bytes, it was none.
     pub(super) fn verify(&self, note: &Note, bytes: &[u8]) -> Result<()> {
         let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
         let Some(got) = checksum.differs(bytes) else {
@@ -242,16 +254,18 @@ impl Call {
             return Ok(());
         };
         self.meters.mismatches.fetch_add(1, Relaxed);
-        let mut doubted = self.client.doubted.lock().unwrap_or_else(PoisonError::into_inner);
-        if doubted.remove(&self.key).as_ref() == Some(&got) {
-            return Ok(());
+        if checksum.algorithm == Algorithm::EtagMd5 {
+            let mut doubted = self.client.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+            if doubted.remove(&self.key).as_ref() == Some(&got) {
+                return Ok(());
+            }
+            /// Those that were never read again are not kept for ever.
+            const MAX_DOUBTED: usize = 10_000;
+            if doubted.len() >= MAX_DOUBTED {
+                doubted.clear();
+            }
+            doubted.insert(self.key.clone(), got.clone());
         }
-        /// Those that were never read again are not kept for ever.
-        const MAX_DOUBTED: usize = 10_000;
-        if doubted.len() >= MAX_DOUBTED {
-            doubted.clear();
-        }
-        doubted.insert(self.key.clone(), got.clone());
         Err(other_bytes(&format!("came as {} bytes that are not those stored", bytes.len()), checksum, &got))
     }
 
@@ -282,6 +296,7 @@ impl Call {
         };
         let request = async move {
             let prefix = (!prefix.is_empty()).then_some(prefix.as_str());
+            note(|note| note.is_page = true);
             match lister.list_paginated(prefix, options.clone()).await {
                 Err(object_store::Error::InvalidPath { .. }) => {
                     // Once more, without the names that no path can hold.
@@ -302,10 +317,19 @@ impl Call {
         self.client.lister.is_some() && self.page(None, Some(1)).is_ok_and(|page| !is_empty(page))
     }
 
-    /// The last part of a name, if it lies directly in this directory.
-    fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
+    /// What of a name comes behind that of this directory.
+    fn below<'a>(&self, key: &'a str) -> Option<&'a str> {
         let name = if self.key.is_empty() { key } else { key.strip_prefix(&self.key)?.strip_prefix('/')? };
         (!name.is_empty()).then_some(name)
+    }
+
+    /// The last part of a name that lies directly in this directory, and `None` for the directory itself.
+    fn name<'a>(&self, key: &'a str) -> Result<Option<&'a str>> {
+        match self.below(key) {
+            Some(name) if !name.contains('/') => Ok(Some(name)),
+            None if key.is_empty() || key == self.key => Ok(None),
+            _ => Err(self.client.server().elsewhere(key)),
+        }
     }
 
     pub(super) fn list(&self, partial: &mut Partial) -> Result<()> {
@@ -316,36 +340,37 @@ impl Call {
                 Err(error) if has_progressed => return Err(error.progressed()),
                 Err(error) => return Err(error),
             };
+            let before = partial.listing.len() + partial.listing.refused().len();
             for directory in &page.result.common_prefixes {
-                match self.name(directory.as_ref()) {
-                    Some(name) => partial.listing.push(OsStr::new(name), true),
+                match self.name(directory.as_ref())? {
+                    Some(name) if partial.course.directories.is_new(name, true, &partial.listing) => {
+                        partial.listing.push(OsStr::new(name), true);
+                    }
+                    Some(_) => {}
                     // The client takes a slash at the beginning away, and with it the whole name.
                     None => partial.listing.push_refused("/".to_owned()),
                 }
             }
             for object in &page.result.objects {
-                match self.name(object.location.as_ref()) {
-                    Some(name) => partial.listing.push_object(OsStr::new(name), version_of(object)),
+                match self.name(object.location.as_ref())? {
+                    Some(name) if partial.course.objects.is_new(name, false, &partial.listing) => {
+                        partial.listing.push_object(OsStr::new(name), version_of(object));
+                    }
+                    Some(_) => {}
                     // An object that stands for the directory itself.
                     None => partial.is_marked = true,
                 }
             }
             for key in &odd {
-                partial.listing.push_refused(self.name(key).unwrap_or(key).to_owned());
+                partial.listing.push_refused(self.below(key).unwrap_or(key).to_owned());
             }
+            let is_idle = partial.listing.len() + partial.listing.refused().len() == before;
             let count = page.result.common_prefixes.len() + page.result.objects.len();
             self.meters.listed.fetch_add(count as u64, Relaxed);
             has_progressed = true;
-            if page.page_token.is_some() && page.page_token == partial.token {
-                return Err(Error::new(Kind::Unavailable, "could not be listed: the server gives the same page again")
-                    .with_hint(
-                        "its listing does not come to an end: give the names in a manifest, or ask who runs it",
-                    ));
-            }
-            partial.token = page.page_token;
-            if partial.token.is_none() {
-                return Ok(());
-            }
+            let Some(token) = page.page_token else { return Ok(()) };
+            partial.course.next(&token, is_idle).map_err(|astray| self.client.server().astray(astray))?;
+            partial.token = Some(token);
         }
     }
 }
@@ -354,7 +379,10 @@ fn other_bytes(what: &str, checksum: &Checksum, got: &str) -> Error {
     let (name, expected) = (checksum.algorithm.name(), &checksum.expected);
     let hint = match checksum.algorithm {
         Algorithm::EtagMd5 => "a proxy cut or changed it; if the server's etags are no MD5, set verify_checksums=False",
-        _ => "a proxy or the network cut or changed it",
+        _ => {
+            "a proxy, the network or a damaged copy on the server changed it: look at the server, or restore the object; \
+             if its checksums are wrong, set verify_checksums=False"
+        }
     };
     let message = format!("{what} ({name}: expected {expected}, got {got})");
     Error::new(Kind::Unavailable, message).transient().with_hint(hint)

@@ -2,7 +2,7 @@
 //!
 //! A forked child has neither: their threads are not there. It makes its own, and leaves those it inherited alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::str::FromStr;
 use std::sync::atomic::{
@@ -27,10 +27,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::failure::Server;
 use super::location::{Location, Protocol};
-use super::options::{Secret, StorageOptions, is_secret, scrub, translate};
-use super::profile;
+use super::options::{Secret, StorageOptions, is_secret, parse_bool, scrub, translate};
 use super::verify::basic;
 use super::wire::Connector;
+use super::{plaintext, profile};
 use crate::machine;
 use crate::store::Ends;
 
@@ -108,6 +108,14 @@ pub(crate) struct Pool {
     process: u32,
     runtime: Runtime,
     clients: Mutex<Vec<(Place, Arc<Client>)>>,
+    warnings: Mutex<Warnings>,
+}
+
+/// What users should know of the servers that are spoken to, each once.
+#[derive(Default)]
+struct Warnings {
+    known: HashSet<String>,
+    unsaid: Vec<String>,
 }
 
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
@@ -147,11 +155,20 @@ impl Pool {
             .enable_time()
             .build()
             .map_err(|error| Error::io("given the threads of its client", error))?;
-        Ok(Self { process: std::process::id(), runtime, clients: Mutex::default() })
+        Ok(Self { process: std::process::id(), runtime, clients: Mutex::default(), warnings: Mutex::default() })
     }
 
     fn clients(&self) -> MutexGuard<'_, Vec<(Place, Arc<Client>)>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn warnings(&self) -> MutexGuard<'_, Warnings> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has come up since the last call.
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.warnings().unsaid)
     }
 
     /// The client for a place; made when it is first asked for.
@@ -162,10 +179,17 @@ impl Pool {
         if let Some((_, client)) = clients.iter().find(|(other, _)| other == place) {
             return Ok(Arc::clone(client));
         }
-        let client = {
+        let (client, warning) = {
             let _entered = self.runtime.enter();
-            Arc::new(build(place)?)
+            let (client, warning) = build(place)?;
+            (Arc::new(client), warning)
         };
+        if let Some(warning) = warning {
+            let mut warnings = self.warnings();
+            if warnings.known.insert(warning.clone()) {
+                warnings.unsaid.push(warning);
+            }
+        }
         if clients.len() >= MAX_CLIENTS {
             clients.remove(0);
         }
@@ -202,7 +226,8 @@ impl Pool {
     }
 }
 
-fn build(place: &Place) -> Result<Client> {
+/// The client, and what its user should know of it.
+fn build(place: &Place) -> Result<(Client, Option<String>)> {
     let Place { location, options, .. } = place;
     let mut options = options.over(&location.options);
     let read_timeout = options.take_seconds("read_timeout")?.unwrap_or(READ_TIMEOUT);
@@ -212,7 +237,8 @@ fn build(place: &Place) -> Result<Client> {
     let base = ClientOptions::new().with_timeout_disabled().with_connect_timeout(connect_timeout);
     let mut secrets: Vec<_> =
         options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect();
-    let Built { store, lister, parts, secrets: found, endpoint } = match location.protocol {
+    secrets.extend(options.iter().flat_map(|(_, value)| password_of(value.reveal())));
+    let Built { store, lister, parts, secrets: found, endpoint, server, has_credentials } = match location.protocol {
         Protocol::S3 => s3(location, options, base)?,
         Protocol::Gcs => gcs(location, options, base)?,
         Protocol::Azure => azure(location, options, base)?,
@@ -223,7 +249,8 @@ fn build(place: &Place) -> Result<Client> {
     let signatures: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
     secrets.extend(signatures);
     let doubted = Mutex::default();
-    Ok(Client {
+    let warning = plaintext::warning(&server, has_credentials);
+    let client = Client {
         has_md5_etags: AtomicBool::default(),
         has_answered: AtomicBool::default(),
         protocol: location.protocol,
@@ -236,7 +263,16 @@ fn build(place: &Place) -> Result<Client> {
         timeout,
         verifies,
         doubted,
-    })
+    };
+    Ok((client, warning))
+}
+
+/// What stands before the host of a URL, as of a proxy or an endpoint: the whole of it, and the password as it is meant.
+fn password_of(text: &str) -> Vec<Secret> {
+    let Ok(url) = url::Url::parse(text) else { return Vec::new() };
+    let Some(password) = url.password() else { return Vec::new() };
+    let plain = percent_encoding::percent_decode_str(password).decode_utf8_lossy().into_owned();
+    vec![Secret::new(text), Secret::new(password), Secret::new(plain)]
 }
 
 fn signature_of(text: &str) -> Vec<String> {
@@ -252,17 +288,26 @@ struct Built {
     parts: Option<Arc<dyn MultipartStore>>,
     secrets: Vec<Secret>,
     endpoint: String,
+    /// The URL of the server, where that is not the protocol's own.
+    server: String,
+    has_credentials: bool,
 }
 
 impl Built {
     fn of<S: ObjectStore + PaginatedListStore + MultipartStore>(
         store: Arc<S>,
         secrets: Vec<Secret>,
-        endpoint: String,
+        server: String,
+        has_credentials: bool,
     ) -> Self {
         let (lister, parts) = (Some(Arc::clone(&store) as _), Some(Arc::clone(&store) as _));
-        Self { store, lister, parts, secrets, endpoint }
+        Self { store, lister, parts, secrets, endpoint: server.clone(), server, has_credentials }
     }
+}
+
+/// Whether requests are signed, by what a builder says of `skip_signature`.
+fn is_signed(skips: Option<String>) -> bool {
+    !skips.is_some_and(|text| parse_bool("skip_signature", &text).unwrap_or(false))
 }
 
 /// The loader is the one that tries again.
@@ -340,6 +385,7 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
             .collect();
     let endpoint = get(AmazonS3ConfigKey::S3Endpoint).or_else(|| get(AmazonS3ConfigKey::Endpoint));
     let endpoint = endpoint.unwrap_or_default();
+    let is_signed = is_signed(get(AmazonS3ConfigKey::SkipSignature));
     if endpoint.starts_with("http://") {
         builder = builder.with_allow_http(true);
     }
@@ -349,7 +395,7 @@ fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> 
         .with_http_connector(Connector { are_headers_signed: true })
         .build();
     let store = built(Protocol::S3, store, &secrets)?;
-    Ok(Built::of(store, secrets, endpoint))
+    Ok(Built::of(store, secrets, endpoint, is_signed))
 }
 
 fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -364,6 +410,7 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .map(Secret::new)
         .collect();
     let endpoint = get(GoogleConfigKey::BaseUrl).unwrap_or_default();
+    let is_signed = is_signed(get(GoogleConfigKey::SkipSignature));
     if endpoint.starts_with("http://") {
         builder = builder.with_config(GoogleConfigKey::Client(ClientConfigKey::AllowHttp), "true");
     }
@@ -373,7 +420,7 @@ fn gcs(location: &Location, options: StorageOptions, base: ClientOptions) -> Res
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Gcs, store, &secrets)?;
-    Ok(Built::of(store, secrets, endpoint))
+    Ok(Built::of(store, secrets, endpoint, is_signed))
 }
 
 fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -390,6 +437,7 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
             .collect();
     let endpoint = get(AzureConfigKey::Endpoint).unwrap_or_default();
     let account = get(AzureConfigKey::AccountName).unwrap_or_default();
+    let is_signed = is_signed(get(AzureConfigKey::SkipSignature));
     if endpoint.starts_with("http://") {
         builder = builder.with_allow_http(true);
     }
@@ -399,7 +447,8 @@ fn azure(location: &Location, options: StorageOptions, base: ClientOptions) -> R
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Azure, store, &secrets)?;
-    Ok(Built::of(store, secrets, format!("{account}@{endpoint}")))
+    let identity = format!("{account}@{endpoint}");
+    Ok(Built { endpoint: identity, ..Built::of(store, secrets, endpoint, is_signed) })
 }
 
 fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
@@ -419,7 +468,10 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
     }
     let base =
         configure(Protocol::Http, &options, base, |base, key: ClientConfigKey, value| base.with_config(key, value))?;
-    let secrets: Vec<_> = authorization.into_iter().map(Secret::new).collect();
+    let has_credentials = authorization.is_some();
+    // What is encoded is a secret without its first word, too.
+    let encoded = authorization.iter().filter_map(|value| value.split_once(' ')).map(|(_, value)| value.to_owned());
+    let secrets: Vec<_> = encoded.chain(authorization.clone()).map(Secret::new).collect();
     let store = HttpBuilder::new()
         .with_url(format!("{}/", location.base))
         .with_client_options(base)
@@ -428,5 +480,6 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
         .build();
     let store = built(Protocol::Http, store, &secrets)?;
     // Paths name it.
-    Ok(Built { store, lister: None, parts: None, secrets, endpoint: String::new() })
+    let (endpoint, server) = (String::new(), location.base.clone());
+    Ok(Built { store, lister: None, parts: None, secrets, endpoint, server, has_credentials })
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind};
 
+use super::course::{Astray, MAX_IDLE_PAGES};
 use super::location::Protocol;
 use super::options::{Secret, scrub};
 use super::wire::{Cause, Note};
@@ -58,9 +59,11 @@ impl Server<'_> {
         }
         let status = note.status.map_or(0, |status| status.as_u16());
         let reason = note.status.and_then(|status| status.canonical_reason()).unwrap_or_default();
-        let code = note.code.as_deref().unwrap_or(reason);
-        let said = note.said.as_deref().map_or(String::new(), |said| format!(": {}", scrub(said, self.secrets)));
-        let id = note.request_id.as_deref().map_or(String::new(), |id| format!(" (request id {id})"));
+        // All of it is the server's own text, which may repeat what it was sent.
+        let clean = |text: &str| scrub(text, self.secrets);
+        let code = note.code.as_deref().map_or_else(|| reason.to_owned(), clean);
+        let said = note.said.as_deref().map_or(String::new(), |said| format!(": {}", clean(said)));
+        let id = note.request_id.as_deref().map_or(String::new(), |id| format!(" (request id {})", clean(id)));
         let message = format!("could not be {doing}: {} answered {status} {code}{said}{id}", self.protocol.name());
         let new = |kind| Error::new(kind, message.clone());
         if note.is_throttled() {
@@ -68,7 +71,14 @@ impl Server<'_> {
                 .throttled(note.retry_after)
                 .with_hint("the store asks for fewer requests: they are made fewer, and wait as long as it says");
         }
-        match (status, code) {
+        if let Some(server) = &note.leads_to {
+            let message = format!("{message}: it leads to another server, {}", clean(server));
+            return Error::new(Kind::Unavailable, message).with_hint(
+                "redirects are followed within one scheme, host and port only, because the next server would get the \
+                 credentials: check the endpoint, or name the server it leads to as the root if you trust it",
+            );
+        }
+        match (status, code.as_str()) {
             (_, "RequestTimeout" | "InternalError" | "OperationTimedOut") => new(Kind::Unavailable).transient(),
             (_, "ExpiredToken" | "TokenRefreshRequired" | "RequestTimeTooSkewed" | "InvalidToken") => {
                 new(Kind::Denied).with_hint("the keys have expired or this machine's clock is wrong: renew them")
@@ -160,6 +170,34 @@ impl Server<'_> {
         Error::new(Kind::Unavailable, format!("ended early (expected {size} bytes, got {have}): {why}"))
             .transient()
             .with_hint(SERVER_HINT)
+    }
+}
+
+impl Server<'_> {
+    /// More came than belongs to what was asked for: what of it is right cannot be told.
+    pub(crate) fn surplus(self, size: usize) -> Error {
+        let message = format!("came with more than {size} bytes, which is all that {} announced", self.protocol.name());
+        Error::new(Kind::Unavailable, message).transient().with_hint(SERVER_HINT)
+    }
+
+    /// A listing would not end.
+    pub(crate) fn astray(self, astray: Astray) -> Error {
+        let name = self.protocol.name();
+        let why = match astray {
+            Astray::Circle => format!("{name} gives the same page again"),
+            Astray::Idle => format!("{name} gave {MAX_IDLE_PAGES} pages one after the other with nothing new"),
+        };
+        Error::new(Kind::Unavailable, format!("could not be listed: {why}"))
+            .with_hint("its listing does not come to an end: give the names in a manifest, or ask who runs it")
+    }
+
+    /// A listing has a name of another directory.
+    pub(crate) fn elsewhere(self, key: &str) -> Error {
+        let message = format!("could not be listed: {} names something that does not lie in it", self.protocol.name());
+        Error::new(Kind::Unavailable, format!("{message}: {key:?}")).with_hint(
+            "the server does not keep to the directory that it is asked for: give the names in a manifest, or ask who \
+             runs it",
+        )
     }
 }
 

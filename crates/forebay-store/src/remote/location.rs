@@ -58,6 +58,19 @@ pub fn file_path(root: &Path) -> Option<PathBuf> {
     Url::parse(text).ok()?.to_file_path().ok()
 }
 
+/// Whether both are directories of this machine, or lie on one server: of HTTP the same scheme, host and port; of a store the
+/// same bucket, and of Azure the same account. What is sent to the one may then be sent to the other.
+pub fn is_same_origin(one: &Path, other: &Path) -> bool {
+    match (is_url(one), is_url(other)) {
+        (false, false) => true,
+        (true, true) => match (Location::parse(one), Location::parse(other)) {
+            (Ok((one, _)), Ok((other, _))) => one.origin() == other.origin(),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// A bucket, container or server, and what the URL of a root said about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
@@ -88,12 +101,12 @@ impl Location {
             None => (rest, None),
         };
         let (authority, key) = place.split_once('/').unwrap_or((place, ""));
-        let mut options = query.map_or_else(Vec::new, |query| url_options(protocol, query));
+        let mut options = query.map_or_else(|| Ok(Vec::new()), |query| url_options(protocol, query))?;
         let bucket = match (protocol, authority.split_once('@')) {
             // abfss://container@account.dfs.core.windows.net/path
             (Protocol::Azure, Some((container, host))) => {
                 let account = host.split('.').next().unwrap_or(host);
-                options.push(("account_name".to_owned(), account.to_owned()));
+                options.push(checked("account_name".to_owned(), account.to_owned())?);
                 container
             }
             (_, Some(_)) => {
@@ -104,6 +117,13 @@ impl Location {
         };
         if bucket.is_empty() {
             return Err(Error::config(format!("root: expected \"{scheme}://bucket/path\", got no bucket")));
+        }
+        // It becomes part of a host's name or of a path: nothing in it may begin another part of a URL.
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._$:".contains(&byte) || byte >= 0x80;
+        if !bucket.bytes().all(is_allowed) {
+            return Err(Error::config(format!(
+                "root: expected \"{scheme}://bucket/path\", got a bucket with other characters than a-z, 0-9, \".\", \"-\""
+            )));
         }
         let base = format!("{scheme}://{authority}");
         let root = join(&base, key);
@@ -133,6 +153,12 @@ impl Location {
         Ok((Self { protocol: Protocol::Http, base, bucket: String::new(), options }, root))
     }
 
+    fn origin(&self) -> (Protocol, &str, Option<&str>) {
+        let account =
+            self.options.iter().find(|(name, _)| *name == "account_name").map(|(_, account)| account.reveal());
+        (self.protocol, if self.protocol == Protocol::Http { &self.base } else { &self.bucket }, account)
+    }
+
     /// The name of an object, or of a directory without its slash.
     pub(crate) fn key<'a>(&self, path: &'a Path) -> Result<&'a str> {
         let text = path.to_str().ok_or_else(|| Error::config("is not a name in UTF-8, as all names of a store are"))?;
@@ -147,12 +173,72 @@ fn join(base: &str, key: &str) -> PathBuf {
     PathBuf::from(if key.is_empty() { base.to_owned() } else { format!("{base}/{key}") })
 }
 
-fn url_options(protocol: Protocol, query: &str) -> Vec<(String, String)> {
+/// What may stand in a URL: whose keys, and where the bucket is. Nothing that says which server gets them, through whom,
+/// or how well it is checked: a URL is copied from elsewhere more easily than settings are.
+fn is_allowed(protocol: Protocol, name: &str, value: &str) -> bool {
+    let prefix = match protocol {
+        Protocol::S3 => "aws_",
+        Protocol::Gcs => "google_",
+        Protocol::Azure => "azure_storage_",
+        Protocol::Http => return false,
+    };
+    if matches!(name, "anon" | "anonymous" | "no_sign_request" | "connect_timeout" | "read_timeout" | "timeout") {
+        return true;
+    }
+    match (protocol, name.strip_prefix(prefix).unwrap_or(name)) {
+        (_, "skip_signature") => true,
+        (
+            Protocol::S3,
+            "key"
+            | "access_key_id"
+            | "secret"
+            | "secret_access_key"
+            | "token"
+            | "session_token"
+            | "profile"
+            | "region"
+            | "region_name"
+            | "default_region"
+            | "requester_pays"
+            | "request_payer"
+            | "path_style"
+            | "addressing_style"
+            | "virtual_hosted_style_request",
+        ) => true,
+        // Otherwise it is the name of a file.
+        (Protocol::Gcs, "token") => value == "anon",
+        (Protocol::Azure, "account_name" | "account_key" | "sas_token" | "sas_key") => true,
+        _ => false,
+    }
+}
+
+/// An option of a URL. Of some, a host's name is made: it must not end early.
+fn checked(name: String, value: String) -> Result<(String, String)> {
+    let is_part_of_host = name.contains("region") || name.contains("account_name");
+    if is_part_of_host && !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Err(Error::config(format!("root: expected letters, digits and \"-\" as {name:?} in the URL")));
+    }
+    Ok((name, value))
+}
+
+fn url_options(protocol: Protocol, query: &str) -> Result<Vec<(String, String)>> {
     // A container's shared access signature is a query by itself.
     if protocol == Protocol::Azure && query.contains("sig=") {
-        return vec![("sas_token".to_owned(), query.to_owned())];
+        return Ok(vec![("sas_token".to_owned(), query.to_owned())]);
     }
-    url::form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+    let option = |(name, value): (String, String)| {
+        let name = name.to_ascii_lowercase();
+        if is_allowed(protocol, &name, &value) {
+            return checked(name, value);
+        }
+        // A name that is none may be part of a key.
+        let shown = if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { &name } else { "…" };
+        Err(Error::config(format!("root: expected no option {shown:?} in the query of the URL")).with_hint(format!(
+            "a URL may have keys, a region and timeouts; give this one in storage_options={{{shown:?}: …}} (in a command \
+             --storage-option {shown}=…), or by the store's variable of the environment"
+        )))
+    };
+    url::form_urlencoded::parse(query.as_bytes()).into_owned().map(option).collect()
 }
 
 #[cfg(test)]
@@ -170,11 +256,11 @@ mod tests {
 
     #[test]
     fn a_root_has_a_bucket_and_a_path_without_options() {
-        let (location, root) = parse("s3://bucket/a%20b/train/?endpoint=http://localhost:9000&secret=x");
+        let (location, root) = parse("s3://bucket/a%20b/train/?region=eu-1&secret=x");
         assert_eq!((location.base.as_str(), root.as_str()), ("s3://bucket", "s3://bucket/a%20b/train"));
         assert_eq!(location.key(Path::new(&root)).unwrap(), "a%20b/train");
         assert_eq!(location.key(Path::new("s3://bucket/what?.jpg")).unwrap(), "what?.jpg");
-        assert_eq!(options(&location)[0], ("endpoint", "http://localhost:9000"));
+        assert_eq!(options(&location), [("region", "eu-1"), ("secret", "x")]);
         assert!(location.key(Path::new("s3://bucket2/x")).is_err());
         assert_eq!(parse("gs://b").1, "gs://b");
     }
@@ -190,6 +276,94 @@ mod tests {
         assert_eq!((location.base.as_str(), root.as_str()), ("https://host:8443", "https://host:8443/my data"));
         assert_eq!(options(&location)[0], ("password", "s@cret"));
         assert!(!format!("{location:?}").contains("s@cret"));
+    }
+
+    #[test]
+    fn an_origin_is_a_server_a_bucket_or_this_machine() {
+        let is_same = |one: &str, other: &str| is_same_origin(Path::new(one), Path::new(other));
+        for (one, other) in [
+            ("/a/m.parquet", "/b"),
+            ("s3://bucket/m.parquet", "s3a://bucket/train"),
+            ("https://host/m.parquet", "https://HOST:443/train"),
+            ("https://me:secret@host/m.parquet", "https://host/train"),
+            ("abfss://box@me.dfs.core.windows.net/m", "abfss://box@me.dfs.core.windows.net/train"),
+        ] {
+            assert!(is_same(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("/a/m.parquet", "s3://bucket/train"),
+            ("s3://bucket/m.parquet", "/data"),
+            ("s3://bucket/m.parquet", "s3://bucket2/train"),
+            ("s3://bucket/m.parquet", "gs://bucket/train"),
+            ("https://host/m.parquet", "http://host/train"),
+            ("https://host/m.parquet", "https://host:8443/train"),
+            ("https://host/m.parquet", "https://host.evil/train"),
+            ("https://host/m.parquet", "https://host@evil/train"),
+            ("abfss://box@me.dfs.core.windows.net/m", "abfss://box@you.dfs.core.windows.net/train"),
+            ("abfss://box@me.dfs.core.windows.net/m", "abfss://bin@me.dfs.core.windows.net/train"),
+            ("s3://bucket/m.parquet", "ftp://bucket/train"),
+        ] {
+            assert!(!is_same(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_url_does_not_choose_the_server_or_weaken_the_client() {
+        for name in [
+            "endpoint",
+            "endpoint_url",
+            "AWS_ENDPOINT_URL",
+            "aws_endpoint_url_s3",
+            "endpoint_url_sts",
+            "use_ssl",
+            "allow_http",
+            "allow_invalid_certificates",
+            "aws_allow_invalid_certificates",
+            "disable_system_certificates",
+            "proxy_url",
+            "proxy_ca_certificate",
+            "metadata_endpoint",
+            "container_credentials_full_uri",
+            "web_identity_token_file",
+            "verify_checksums",
+            "base_url",
+            "service_account_path",
+            "authority_host",
+            "msi_endpoint",
+            "account_host",
+            "use_emulator",
+            "bucket",
+            "user_agent",
+        ] {
+            for root in ["s3://bucket/x", "gs://bucket/x", "az://box/x"] {
+                let error = Location::parse(Path::new(&format!("{root}?{name}=hunter2"))).unwrap_err();
+                assert!(error.hint().contains("storage_options"), "{error} {}", error.hint());
+                assert!(!format!("{error} {}", error.hint()).contains("hunter2"), "{error}");
+            }
+        }
+        let error = Location::parse(Path::new("s3://bucket/x?endpoint_url=http://h")).unwrap_err();
+        assert_eq!(error.message(), "root: expected no option \"endpoint_url\" in the query of the URL");
+        assert!(error.hint().contains("storage_options={\"endpoint_url\": …}"), "{}", error.hint());
+    }
+
+    #[test]
+    fn no_part_of_a_root_makes_another_host_of_the_stores_own() {
+        for root in [
+            "s3://evil.example%23/x",
+            "s3://evil.example#/x",
+            "s3://evil.example:80%2f/x",
+            "s3://b\\c/x",
+            "s3://b c/x",
+            "s3://bucket/x?region=evil.example/",
+            "s3://bucket/x?aws_default_region=a.b",
+            "az://box/x?account_name=evil.example%23",
+            "abfss://box@evil#.dfs.core.windows.net/x",
+        ] {
+            assert!(Location::parse(Path::new(root)).is_err(), "{root}");
+        }
+        for root in ["s3://my-bucket.v1_x/x", "az://$web/x", "gs://example.com:bucket/x"] {
+            assert!(Location::parse(Path::new(root)).is_ok(), "{root}");
+        }
     }
 
     #[test]

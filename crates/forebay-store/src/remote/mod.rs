@@ -5,11 +5,14 @@
 
 mod call;
 mod client;
+mod course;
 mod failure;
 mod location;
 mod odd;
 mod options;
+mod plaintext;
 mod profile;
+mod transport;
 mod verify;
 mod wire;
 mod write;
@@ -28,8 +31,8 @@ use client::{Place, Pool};
 use location::{Location, Protocol};
 
 use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
-pub use location::{file_path, is_url};
-pub use options::StorageOptions;
+pub use location::{file_path, is_same_origin, is_url};
+pub use options::{StorageOptions, read_setting};
 pub use verify::Sum;
 pub(crate) use write::Upload;
 
@@ -83,6 +86,11 @@ pub fn split_url(root: &Path, options: &StorageOptions) -> Result<(PathBuf, Vec<
     let (location, root) = Location::parse(root)?;
     let options = options.over(&location.options);
     Ok((root, options.iter().map(|(name, value)| (name.to_owned(), value.reveal().to_owned())).collect()))
+}
+
+/// What users should know of the servers that this process speaks to: what has come up since the last call, each once.
+pub fn take_warnings() -> Vec<String> {
+    Pool::get().map_or_else(|_| Vec::new(), Pool::take_warnings)
 }
 
 impl Remote {
@@ -182,7 +190,7 @@ impl Store for Remote {
             // Of a directory each page has the time of a call.
             let call = self.call(directory, Duration::MAX)?;
             let words: Vec<_> = call.key.bytes().map(u64::from).collect();
-            let begin = || Partial { listing: Listing::new((0, hash_words(&words))), token: None, is_marked: false };
+            let begin = || Partial::new(Listing::new((0, hash_words(&words))));
             let mut partial = partials().remove(directory).unwrap_or_else(begin);
             match call.list(&mut partial) {
                 Ok(()) if partial.is_empty() && !call.key.is_empty() => {

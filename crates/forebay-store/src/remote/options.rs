@@ -1,6 +1,9 @@
 //! Settings of a store, under the names that users of fsspec and of object_store know, and what of them is secret.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
 use forebay_core::{Error, Result};
@@ -77,6 +80,20 @@ impl fmt::Debug for StorageOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.iter().map(|(name, _)| name)).finish()
     }
+}
+
+/// The value of a setting that is kept in a file: its text, without the end of its last line.
+pub fn read_setting(path: &Path) -> Result<String> {
+    /// More than any key or certificate.
+    const MAX_BYTES: u64 = 1 << 20;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+    let bytes = read.map_err(|error| Error::io("read", error))?;
+    if bytes as u64 > MAX_BYTES {
+        return Err(Error::config(format!("is too large for a setting (expected at most {MAX_BYTES} bytes)")));
+    }
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
 pub(crate) fn parse_bool(name: &str, text: &str) -> Result<bool> {

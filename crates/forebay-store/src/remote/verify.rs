@@ -133,6 +133,14 @@ impl Sum {
         if got == self.checksum.expected { Ok(()) } else { Err(got) }
     }
 
+    /// What the bytes add up to, where they are not taken for those that the server has. A sum that the server declares is
+    /// its word, however often other bytes come: a proxy or a rotten replica gives the same ones each time. One that was
+    /// guessed from an etag is none where a read before gave the same bytes (`before`).
+    pub fn doubt(self, before: Option<&str>) -> Option<String> {
+        let is_guess = self.checksum.algorithm == Algorithm::EtagMd5;
+        self.got().err().filter(|got| !is_guess || before != Some(got))
+    }
+
     /// The name of the sum, and what the server says it is.
     pub fn expected(&self) -> (&'static str, &str) {
         (self.checksum.algorithm.name(), &self.checksum.expected)

@@ -9,17 +9,22 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use http::{HeaderMap, Method, StatusCode};
+use http::header::CONTENT_RANGE;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
+use url::Url;
 
 use super::odd::sift;
+use super::transport;
 use super::verify::Checksum;
 
 /// What is read of the body of an error: longer ones are pages for people with browsers.
 const MAX_ERROR_BYTES: usize = 16 << 10;
+/// Of a page of a listing: five thousand entries of Azure, the most there are, with 12 KB each.
+const MAX_PAGE_BYTES: usize = 64 << 20;
 
 tokio::task_local! {
     /// The note of the call that the current task works for.
@@ -51,10 +56,14 @@ pub(crate) struct Note {
     /// And its sentence about it.
     pub(crate) said: Option<String>,
     pub(crate) checksum: Option<Checksum>,
+    /// Of an answer that leads elsewhere, the server it leads to: scheme, host and port. The rest may be signed.
+    pub(crate) leads_to: Option<String>,
     /// Why there was no answer.
     pub(crate) cause: Option<Cause>,
     /// Answers are pages of which names that no path can hold are taken out, and these are they.
     pub(crate) sifts: bool,
+    /// The answer is a page of a listing, which the client keeps as a whole.
+    pub(crate) is_page: bool,
     pub(crate) odd: Vec<String>,
 }
 
@@ -119,13 +128,8 @@ pub(crate) struct Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let connector = ReqwestConnector::default();
-        let client = if self.are_headers_signed {
-            connector.connect(&options.clone().with_default_headers(HeaderMap::new()))?
-        } else {
-            connector.connect(options)?
-        };
-        Ok(HttpClient::new(Wire(client)))
+        let headers = options.get_default_headers().filter(|_| !self.are_headers_signed).cloned().unwrap_or_default();
+        Ok(HttpClient::new(Wire(HttpClient::new(transport::client(options, headers)?))))
     }
 }
 
@@ -136,25 +140,37 @@ struct Wire(HttpClient);
 impl HttpService for Wire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
+        let asked = request.uri().to_string();
         let is_whole = [Method::GET, Method::HEAD, Method::PUT].contains(request.method());
-        note(|note| *note = Note { requests: note.requests + 1, host, sifts: note.sifts, ..Note::default() });
+        note(|note| {
+            let (sifts, is_page) = (note.sifts, note.is_page);
+            *note = Note { requests: note.requests + 1, host, sifts, is_page, ..Note::default() };
+        });
         let response = self.0.execute(request).await.inspect_err(|error| {
             note(|note| note.cause = Some(Cause::of(error)));
         })?;
         let status = response.status();
         note(|note| note.head(status, response.headers(), is_whole));
-        let sifts = NOTE.try_with(|note| note.lock().sifts).unwrap_or(false);
-        if status.is_success() && !sifts {
-            return Ok(response);
+        if status.is_redirection() {
+            note(|note| note.leads_to = leads_to(&asked, response.headers()));
+        }
+        let (sifts, is_page) = NOTE.try_with(|note| note.lock().kind()).unwrap_or_default();
+        if status.is_success() && !is_page {
+            return Ok(with_sane_range(response));
         }
         let (parts, body) = response.into_parts();
         if !status.is_success() {
-            let body = beginning(body).await?;
+            let (body, _) = beginning(body, MAX_ERROR_BYTES).await?;
             note(|note| note.body(&body));
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
         }
-        let mut body = body.bytes().await?;
-        if let Some((page, odd)) = sift(&body) {
+        let (mut body, is_whole) = beginning(body, MAX_PAGE_BYTES).await?;
+        if !is_whole {
+            let what = format!("a page of the listing is larger than {} MiB", MAX_PAGE_BYTES >> 20);
+            note(|note| note.cause = Some(Cause::Other(what.clone())));
+            return Err(HttpError::new(HttpErrorKind::Decode, io::Error::other(what)));
+        }
+        if sifts && let Some((page, odd)) = sift(&body) {
             body = page.into();
             note(|note| note.odd = odd);
         }
@@ -162,17 +178,34 @@ impl HttpService for Wire {
     }
 }
 
-/// As much of the body of an error as anybody reads: a server may never come to its end.
-async fn beginning(body: HttpResponseBody) -> Result<Bytes, HttpError> {
+/// Without a range that no object has: the client adds to its end, past all numbers.
+fn with_sane_range(mut response: HttpResponse) -> HttpResponse {
+    let end = |value: &HeaderValue| value.to_str().ok()?.split(['-', '/']).nth(1)?.trim().parse().ok();
+    if response.headers().get(CONTENT_RANGE).is_some_and(|value| end(value).is_none_or(|end: u64| end == u64::MAX)) {
+        response.headers_mut().remove(CONTENT_RANGE);
+    }
+    response
+}
+
+/// The server that an answer leads to, if that is another one.
+fn leads_to(asked: &str, headers: &HeaderMap) -> Option<String> {
+    let asked = Url::parse(asked).ok()?;
+    let next = asked.join(headers.get(http::header::LOCATION)?.to_str().ok()?).ok()?;
+    (!transport::is_same_origin(&asked, &next)).then(|| next.origin().ascii_serialization())
+}
+
+/// As much of a body as anybody reads, and whether that is all: a server may never come to its end.
+async fn beginning(body: HttpResponseBody, max_bytes: usize) -> Result<(Bytes, bool), HttpError> {
     let mut stream = body.bytes_stream();
     let mut begun = BytesMut::new();
-    while begun.len() < MAX_ERROR_BYTES
+    while begun.len() <= max_bytes
         && let Some(piece) = stream.next().await
     {
         begun.extend_from_slice(&piece?);
     }
-    begun.truncate(MAX_ERROR_BYTES);
-    Ok(begun.freeze())
+    let is_whole = begun.len() <= max_bytes;
+    begun.truncate(max_bytes);
+    Ok((begun.freeze(), is_whole))
 }
 
 /// Writes to the note of the current call. Requests that belong to none, like those for credentials in the background,
@@ -182,6 +215,11 @@ pub(crate) fn note(write: impl FnOnce(&mut Note)) {
 }
 
 impl Note {
+    /// Whether the answer is sifted, and whether it is a page.
+    fn kind(&self) -> (bool, bool) {
+        (self.sifts, self.is_page)
+    }
+
     fn head(&mut self, status: StatusCode, headers: &HeaderMap, is_whole: bool) {
         let get = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let ids = ["x-amz-request-id", "x-ms-request-id", "x-guploader-uploadid", "x-request-id"];

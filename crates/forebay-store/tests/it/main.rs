@@ -9,6 +9,8 @@ mod cache_ranges;
 mod cache_torture;
 mod errors;
 mod isolate;
+mod lying;
+mod redirect;
 mod remote;
 mod scripted;
 mod servers;

@@ -514,7 +514,7 @@ fn a_listing_that_does_not_come_further_ends() {
     let server = serve(move |_, _| status("200 OK", "Content-Type: application/xml\r\n", page));
     let (store, _) = s3(&server.url, &[]);
     let error = store.list(Path::new("s3://bucket/train")).unwrap_err();
-    assert_eq!(error.message(), "could not be listed: the server gives the same page again");
+    assert_eq!(error.message(), "could not be listed: S3 gives the same page again");
     assert_eq!(server.requests.lock().unwrap().len(), 2);
 }
 

@@ -165,15 +165,14 @@ impl Look {
             let (name, expected) = sum.expected();
             let bytes = so_far.stat.size_bytes;
             let message = format!("came as {bytes} bytes that are not those stored ({name}: expected {expected}, got");
-            match (sum.got(), &self.doubt) {
-                (Ok(()), _) => {}
-                // Two reads that agree are believed: then it is the server's word that is wrong.
-                (Err(got), Some(before)) if got == *before => {}
-                (Err(got), Some(_)) => {
-                    let hint = "a proxy or the network changes it: `verify_checksums=false` takes it as it comes";
+            match (sum.doubt(self.doubt.as_deref()), &self.doubt) {
+                (None, _) => {}
+                (Some(got), Some(_)) => {
+                    let hint = "a proxy or the network changes it, or the server's copy is damaged: \
+                                `verify_checksums=false` takes it as it comes";
                     return Err(Error::new(Kind::Unavailable, format!("{message} {got})")).with_hint(hint));
                 }
-                (Err(got), None) => {
+                (Some(got), None) => {
                     let again = Self { at: At::Start, doubt: Some(got), ..self.clone() };
                     return Ok((Looked::Further(again), count));
                 }

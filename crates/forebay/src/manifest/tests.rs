@@ -197,6 +197,31 @@ fn a_hiccup_of_any_file_ends_nothing() {
 }
 
 #[test]
+fn a_recorded_root_is_trusted_where_its_manifest_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));
+    plant(&root, 3);
+    let store: Arc<dyn Store> = Arc::new(Local);
+    let scanned = scanned(&store, &root, false, None);
+    let options = StorageOptions::new([("token".to_owned(), "hunter2hunter2".to_owned())]);
+    let open = |root: Option<&str>| open_manifest(&output, root.map(Path::new), &options, &Config::default());
+    for recorded in ["http://127.0.0.1:1/train", "https://me:hunter2hunter2@evil.example/train", "s3://bucket/train"] {
+        written(&scanned, &output, recorded);
+        for options in [&options, &StorageOptions::default()] {
+            let error = open_manifest(&output, None, options, &Config::default()).map(drop).unwrap_err();
+            let plain = recorded.replace("me:hunter2hunter2@", "");
+            assert_eq!((error.kind(), error.path()), (Kind::Config, Some(&*output)), "{error}");
+            assert!(error.hint().ends_with(&format!("pass root={plain:?}")), "{}", error.hint());
+            assert!(!format!("{error:?} {}", error.hint()).contains("hunter2"), "{error:?}");
+        }
+    }
+    let (manifest, _) = open(Some("s3://bucket/train")).unwrap();
+    assert_eq!(manifest.index.root(), Path::new("s3://bucket/train"), "whoever names it, may");
+    written(&scanned, &output, "/anywhere");
+    assert_eq!(open(None).unwrap().0.index.root(), Path::new("/anywhere"));
+}
+
+#[test]
 fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     let folder = tempfile::tempdir().unwrap();
     let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));

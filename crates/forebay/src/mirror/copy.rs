@@ -117,14 +117,11 @@ impl Trip {
             let (name, expected) = sum.expected();
             let message =
                 format!("came as {size_bytes} bytes that are not those stored ({name}: expected {expected}, got");
-            // Two reads that agree are believed: then it is the server's word that is wrong.
-            if let Err(got) = sum.got()
-                && doubt.as_ref() != Some(&got)
-            {
+            if let Some(got) = sum.doubt(doubt.as_deref()) {
                 let error = Error::new(Kind::Corrupt, format!("{message} {got})")).at_path(&path);
                 *doubt = Some(got);
-                let hint =
-                    "a proxy or the network changed it; if the server's sums are wrong, set verify_checksums=false";
+                let hint = "a proxy, the network or a damaged copy on the server changed it; if the server's sums are wrong, \
+                     set verify_checksums=false";
                 return Err((End::Source, error.with_hint(hint)));
             }
         }
