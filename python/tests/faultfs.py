@@ -45,16 +45,21 @@ def program() -> str:
 
 
 class FaultFs:
-    """A mounted folder. What is written to `source` shows at `root`; rules are about paths below it."""
+    """A mounted folder. What is written to `source` shows at `root`; rules are about paths below it.
 
-    def __init__(self, source: Path, *, writable: bool = False) -> None:
+    With `history`, a folder, what a power cut would leave is written there after every change.
+    """
+
+    def __init__(self, source: Path, *, writable: bool = False, history: Path | None = None) -> None:
         self.source = source
         # Not pytest's folder: the name of a socket may have 107 bytes.
         self._place = Path(tempfile.mkdtemp(prefix="faultfs-"))
         self.root = self._place / "mount"
         self.root.mkdir()
         control = self._place / "control"
-        command = [program(), str(source), str(self.root), str(control)] + ["writable"] * writable
+        command = [program(), str(source), str(self.root), str(control)] + ["writable"] * (writable or bool(history))
+        if history:
+            command.append(str(history))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

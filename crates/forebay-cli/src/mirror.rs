@@ -26,9 +26,12 @@ pub(crate) struct Arguments {
     /// Where to: the same kinds of places; a directory is made
     #[arg(value_parser = storage::place)]
     target: PathBuf,
-    /// Remove at the target what the source has not
+    /// Delete files in TARGET that are not in SOURCE
     #[arg(long)]
     delete: bool,
+    /// Delete nothing if more than this many files would be deleted
+    #[arg(long, value_name = "N", requires = "delete")]
+    max_delete: Option<u64>,
     /// Say what would be copied and removed, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -127,6 +130,7 @@ fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
         target_options: options(&arguments.target, &arguments.target_option, "--target-option")?,
         filter: Filter::new(&arguments.include, &arguments.exclude)?,
         delete: arguments.delete,
+        max_delete: arguments.max_delete,
         is_dry_run: arguments.dry_run,
         verifies: arguments.verify,
         threads: arguments.threads.map(usize::from),

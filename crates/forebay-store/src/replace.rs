@@ -1,13 +1,22 @@
 //! A file that is there whole, or as it was before: written beside its place, flushed to the disk, and renamed.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay_core::{Result, Stage};
 
 use crate::hint::failed;
+
+/// Gives a file the permission bits of a mode, on file systems that have them.
+pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    match file.set_permissions(Permissions::from_mode(mode & 0o777)) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        done => done,
+    }
+}
 
 /// The new content of a file. Dropped before it is committed, it leaves the file as it was, and nothing behind.
 #[derive(Debug)]
@@ -38,7 +47,20 @@ impl Replacement {
                 Err(error) => return Err(failed("created", path, error).at_stage(Stage::Scan)),
             }
         };
-        Ok(Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) })
+        let replacement = Self { path: path.to_owned(), temporary, file: Some(BufWriter::new(file)) };
+        replacement.keep_permissions().map_err(|error| failed("created", path, error).at_stage(Stage::Scan))?;
+        Ok(replacement)
+    }
+
+    /// Gives the new file the mode of the one it replaces, and its owner where this user may.
+    fn keep_permissions(&self) -> io::Result<()> {
+        let (Some(file), Ok(old)) = (&self.file, fs::metadata(&self.path)) else { return Ok(()) };
+        if !old.is_file() {
+            return Ok(());
+        }
+        // First the owner: changing it may clear bits of the mode. Only root may give files away, and need not.
+        let _chowned = std::os::unix::fs::fchown(file.get_ref(), Some(old.uid()), Some(old.gid()));
+        set_mode(file.get_ref(), old.mode())
     }
 
     /// Puts it in place of what was there. What is lost if the machine stops now is the old content or the new one's
@@ -112,6 +134,21 @@ mod tests {
         whole.write_all(b"new").unwrap();
         assert_eq!(whole.commit().unwrap(), 3);
         assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["a.parquet".to_owned()]));
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        for mode in [0o600, 0o640, 0o664] {
+            fs::write(&path, "old").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let mut replacement = Replacement::new(&path).unwrap();
+            replacement.write_all(b"new").unwrap();
+            replacement.commit().unwrap();
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!((metadata.mode() & 0o777, fs::read(&path).unwrap()), (mode, b"new".to_vec()), "{mode:o}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A file system that fails as told: `faultfs SOURCE MOUNTPOINT CONTROL` shows SOURCE at MOUNTPOINT, and listens at the
 //! socket CONTROL for rules that make calls fail, wait, hang or lie (`control` has the words of it). With the word
-//! `writable` behind it, what is written to MOUNTPOINT is written to SOURCE; without it, it can only be read.
+//! `writable` behind it, what is written to MOUNTPOINT is written to SOURCE; without it, it can only be read. A folder
+//! HISTORY behind that gets what a power cut would leave, after each change (`history`).
 //!
 //! It says `ready` on standard output when it is mounted, and unmounts when its standard input closes, on SIGTERM and
 //! SIGINT, and when its parent ends. Whatever hangs then gets an error: no reader outlives the mount.
@@ -8,6 +9,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is a file system: the disk is all that it touches")]
 
 mod control;
+mod history;
 mod passthrough;
 mod rules;
 mod writing;
@@ -32,12 +34,12 @@ const THREADS: usize = 2;
 fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let result = match &arguments[..] {
-        [source, mountpoint, control] => serve(source, mountpoint, control, false),
-        [source, mountpoint, control, word] if word == Path::new("writable") => {
-            serve(source, mountpoint, control, true)
+        [source, mountpoint, control] => serve(source, mountpoint, control, false, None),
+        [source, mountpoint, control, word, history @ ..] if word == Path::new("writable") && history.len() <= 1 => {
+            serve(source, mountpoint, control, true, history.first().map(PathBuf::as_path))
         }
         _ => {
-            let expected = "SOURCE MOUNTPOINT CONTROL [writable]";
+            let expected = "SOURCE MOUNTPOINT CONTROL [writable [HISTORY]]";
             Err(io::Error::other(format!("expected {expected}, got {} arguments", arguments.len())))
         }
     };
@@ -48,7 +50,13 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve(source: &Path, mountpoint: &Path, control: &Path, is_writable: bool) -> io::Result<()> {
+fn serve(
+    source: &Path,
+    mountpoint: &Path,
+    control: &Path,
+    is_writable: bool,
+    history: Option<&Path>,
+) -> io::Result<()> {
     let signals = hold_signals()?;
     let mountpoint = mountpoint.canonicalize()?;
     let rules = Arc::new(Rules::default());
@@ -58,7 +66,8 @@ fn serve(source: &Path, mountpoint: &Path, control: &Path, is_writable: bool) ->
     let access = if is_writable { MountOption::RW } else { MountOption::RO };
     config.mount_options = vec![access, MountOption::FSName("faultfs".into()), MountOption::NoAtime];
     config.n_threads = Some(THREADS);
-    let session = fuser::spawn_mount(Passthrough::new(source, Arc::clone(&rules)), &mountpoint, &config)?;
+    let shown = Passthrough::new(source, Arc::clone(&rules), history)?;
+    let session = fuser::spawn_mount(shown, &mountpoint, &config)?;
 
     start("control", move || control::listen(&listener, &rules))?;
     let ended = {

@@ -18,6 +18,7 @@ use fuser::{
     ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::history::{History, Named, Names};
 use crate::rules::{Content, Operation, Rules, Verdict};
 use crate::start;
 
@@ -34,6 +35,8 @@ pub(crate) struct Shown {
     nodes: Mutex<Nodes>,
     files: Mutex<HashMap<u64, Arc<Opened>>>,
     last_handle: AtomicU64,
+    /// What a power cut would leave, where somebody wants to know.
+    history: Option<Mutex<History>>,
 }
 
 /// Numbers of files, for ever: a test's folder is small. A file that is renamed keeps its number, and one that takes a
@@ -52,16 +55,44 @@ pub(crate) struct Opened {
 }
 
 impl Passthrough {
-    pub(crate) fn new(source: &Path, rules: Arc<Rules>) -> Self {
+    pub(crate) fn new(source: &Path, rules: Arc<Rules>, history: Option<&Path>) -> io::Result<Self> {
         let root = PathBuf::new();
         let nodes = Nodes { paths: vec![root.clone()], numbers: HashMap::from([(root, INodeNo::ROOT.0)]) };
-        let shown = Shown {
+        let mut shown = Shown {
             source: source.to_owned(),
             nodes: Mutex::new(nodes),
             files: Mutex::default(),
             last_handle: AtomicU64::new(0),
+            history: None,
         };
-        Self { shown: Arc::new(shown), rules }
+        if let Some(folder) = history {
+            let (names, mut bytes) = (shown.names()?, HashMap::new());
+            for (directory, entries) in &names {
+                for (name, named) in entries {
+                    if let Named::File(node) = named {
+                        bytes.insert(*node, fs::read(source.join(directory).join(name))?);
+                    }
+                }
+            }
+            shown.history = Some(Mutex::new(History::new(folder.to_owned(), names, bytes)));
+        }
+        Ok(Self { shown: Arc::new(shown), rules })
+    }
+
+    /// Answers a call that changes something, and notes what a power cut would leave after it.
+    fn change(
+        &self,
+        operation: Operation,
+        path: PathBuf,
+        reply: ReplyEmpty,
+        change: impl FnOnce(&Shown, &Path, Verdict) -> io::Result<()> + Send + 'static,
+    ) {
+        self.answer(operation, path, |shown, path, _, verdict| {
+            match change(shown, path, verdict).and_then(|()| shown.note()) {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error.into()),
+            }
+        });
     }
 
     /// Answers a call as the rules say: at once in this thread, or in one of its own if it is to wait.
@@ -139,6 +170,41 @@ impl Shown {
         Ok(attributes)
     }
 
+    /// All entries of all directories.
+    fn names(&self) -> io::Result<Names> {
+        let (mut names, mut left) = (Names::new(), vec![PathBuf::new()]);
+        while let Some(directory) = left.pop() {
+            let entries = names.entry(directory.clone()).or_default();
+            for (node, kind, name) in self.entries(&directory)? {
+                if kind == FileType::Directory {
+                    left.push(directory.join(&name));
+                }
+                entries.insert(name, if kind == FileType::Directory { Named::Directory } else { Named::File(node) });
+            }
+        }
+        Ok(names)
+    }
+
+    fn history(&self) -> Option<MutexGuard<'_, History>> {
+        self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Something has changed.
+    pub(crate) fn note(&self) -> io::Result<()> {
+        self.history().map_or(Ok(()), |mut history| history.note(&self.names()?))
+    }
+
+    fn synced(&self, opened: &Opened) -> io::Result<()> {
+        self.history().map_or(Ok(()), |mut history| history.file_synced(opened.node, &opened.file))
+    }
+
+    fn directory_synced(&self, path: &Path) -> io::Result<()> {
+        self.history().map_or(Ok(()), |mut history| {
+            history.directory_synced(path, &self.names()?);
+            Ok(())
+        })
+    }
+
     fn open(&self, path: &Path, writes: bool, rules: &Rules, verdict: Verdict) -> io::Result<u64> {
         obey(verdict)?;
         let file = OpenOptions::new().read(true).write(writes).open(self.source.join(path))?;
@@ -207,13 +273,6 @@ fn attributes(node: u64, metadata: &Metadata) -> io::Result<FileAttr> {
         blksize: metadata.blksize() as u32,
         flags: 0,
     })
-}
-
-fn done(done: io::Result<()>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error.into()),
-    }
 }
 
 impl Filesystem for Passthrough {
@@ -300,8 +359,8 @@ impl Filesystem for Passthrough {
     ) {
         let Some(opened) = self.shown.files().get(&handle.0).map(Arc::clone) else { return reply.error(Errno::EBADF) };
         let data = data.to_vec();
-        self.answer(Operation::Write, self.shown.path(node), move |_, _, _, verdict| {
-            match obey(verdict).and_then(|()| opened.file.write_all_at(&data, offset)) {
+        self.answer(Operation::Write, self.shown.path(node), move |shown, _, _, verdict| {
+            match obey(verdict).and_then(|()| opened.file.write_all_at(&data, offset)).and_then(|()| shown.note()) {
                 Ok(()) => reply.written(data.len() as u32),
                 Err(error) => reply.error(error.into()),
             }
@@ -321,6 +380,7 @@ impl Filesystem for Passthrough {
         let path = self.shown.path(parent).join(name);
         self.answer(Operation::Create, path, move |shown, path, rules, verdict| {
             let made = shown.create(path, mode & !umask, flags, rules, verdict);
+            let made = made.and_then(|handle| shown.note().map(|()| handle));
             match made.and_then(|handle| Ok((handle, shown.attributes(path, Verdict::default())?))) {
                 Ok((handle, attributes)) => {
                     let (handle, flags) = (FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
@@ -335,7 +395,7 @@ impl Filesystem for Passthrough {
         let path = self.shown.path(parent).join(name);
         self.answer(Operation::Create, path, move |shown, path, _, verdict| {
             let made = shown.make_directory(path, mode & !umask, verdict);
-            match made.and_then(|()| shown.attributes(path, Verdict::default())) {
+            match made.and_then(|()| shown.note()).and_then(|()| shown.attributes(path, Verdict::default())) {
                 Ok(attributes) => reply.entry(&Duration::ZERO, &attributes, Generation(0)),
                 Err(error) => reply.error(error.into()),
             }
@@ -344,15 +404,15 @@ impl Filesystem for Passthrough {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let path = self.shown.path(parent).join(name);
-        self.answer(Operation::Change, path, |shown, path, _, verdict| {
-            done(shown.remove(path, verdict, |path| fs::remove_file(path)), reply);
+        self.change(Operation::Change, path, reply, |shown, path, verdict| {
+            shown.remove(path, verdict, |path| fs::remove_file(path))
         });
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let path = self.shown.path(parent).join(name);
-        self.answer(Operation::Change, path, |shown, path, _, verdict| {
-            done(shown.remove(path, verdict, |path| fs::remove_dir(path)), reply);
+        self.change(Operation::Change, path, reply, |shown, path, verdict| {
+            shown.remove(path, verdict, |path| fs::remove_dir(path))
         });
     }
 
@@ -367,9 +427,7 @@ impl Filesystem for Passthrough {
         reply: ReplyEmpty,
     ) {
         let (path, to) = (self.shown.path(parent).join(name), self.shown.path(new_parent).join(new_name));
-        self.answer(Operation::Change, path, move |shown, path, _, verdict| {
-            done(shown.rename(path, &to, verdict), reply);
-        });
+        self.change(Operation::Change, path, reply, move |shown, path, verdict| shown.rename(path, &to, verdict));
     }
 
     fn setattr(
@@ -395,10 +453,23 @@ impl Filesystem for Passthrough {
         }
         self.answer(Operation::Change, self.shown.path(node), move |shown, path, _, verdict| {
             let set = shown.set(node.0, path, size, mtime, verdict);
-            match set.and_then(|()| shown.attributes_of(node.0, path, Verdict::default())) {
+            match set.and_then(|()| shown.note()).and_then(|()| shown.attributes_of(node.0, path, Verdict::default())) {
                 Ok(attributes) => reply.attr(&Duration::ZERO, &attributes),
                 Err(error) => reply.error(error.into()),
             }
+        });
+    }
+
+    fn fsync(&self, _request: &Request, node: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let Some(opened) = self.shown.files().get(&handle.0).map(Arc::clone) else { return reply.error(Errno::EBADF) };
+        self.change(Operation::Write, self.shown.path(node), reply, move |shown, _, verdict| {
+            obey(verdict).and_then(|()| shown.synced(&opened))
+        });
+    }
+
+    fn fsyncdir(&self, _request: &Request, node: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.change(Operation::Write, self.shown.path(node), reply, |shown, path, verdict| {
+            obey(verdict).and_then(|()| shown.directory_synced(path))
         });
     }
 

@@ -132,6 +132,25 @@ fn what_the_source_has_not_is_removed_when_asked_and_only_then() {
 }
 
 #[test]
+fn nothing_is_removed_if_it_would_be_more_than_allowed() {
+    let ends = Ends::new(FILES);
+    for name in ["cat/old.jpg", "bird/3.jpg"] {
+        ends.put(&format!("target/{name}"), b"old");
+    }
+    for options in [&["--delete", "--max-delete", "1"][..], &["--delete", "--max-delete", "1", "--dry-run"]] {
+        let (status, seen) = ends.mirror(options);
+        assert_eq!((status, &seen["removed"]), (Status::Problems, &serde_json::json!([])));
+        assert_eq!(
+            seen["failures"][0]["message"],
+            "nothing was removed: the target has 2 files that the source has not, and --max-delete is 1"
+        );
+    }
+    let (status, seen) = ends.mirror(&["--delete", "--max-delete", "2"]);
+    assert_eq!((status, &seen["removed"]), (Status::Fine, &serde_json::json!(["bird/3.jpg", "cat/old.jpg"])));
+    assert_eq!(ends.call(&["--max-delete", "2"]).status, Status::Usage, "it limits --delete");
+}
+
+#[test]
 fn nothing_is_removed_for_a_source_that_is_not_there_or_empty() {
     let ends = Ends::new(&[]);
     ends.put("target/precious.jpg", b"old");

@@ -1,10 +1,11 @@
 //! Copies as files below a directory. How one is written: `part.rs`.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Error, Kind, Result};
 
@@ -31,6 +32,8 @@ pub(super) struct Root {
     /// `None` while it does not exist, and nothing is to be written.
     file: Option<File>,
     pub(super) verifies: bool,
+    /// Directories whose entries may not have reached the disk yet.
+    changed: Mutex<HashSet<PathBuf>>,
 }
 
 impl DirectorySink {
@@ -54,13 +57,18 @@ impl DirectorySink {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed("opened", path, error)),
         };
-        Ok(Self(Arc::new(Root { path: path.to_owned(), file, verifies })))
+        Ok(Self(Arc::new(Root { path: path.to_owned(), file, verifies, changed: Mutex::default() })))
     }
 }
 
 impl Root {
     pub(super) fn failed(&self, doing: &str, name: &Path, error: io::Error) -> Error {
         failed(doing, &self.path.join(name), error)
+    }
+
+    /// Notes that the entries of a directory were changed, for [`Sink::sync`].
+    pub(super) fn changed(&self, directory: &Path) {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
     }
 
     /// Opens a directory below the root, following no link.
@@ -76,7 +84,10 @@ impl Root {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && is_made => {
                     match at::make_directory(&open, part) {
                         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-                        _ => at::open(&open, part, flags),
+                        _ => {
+                            self.changed(so_far.parent().unwrap_or(Path::new("")));
+                            at::open(&open, part, flags)
+                        }
                     }
                 }
                 other => other,
@@ -195,6 +206,30 @@ impl Sink for DirectorySink {
             }
             Err(error) => Err(self.0.failed("removed", name, error)),
         }
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut changed: Vec<_> = {
+            let mut changed = self.0.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *changed).into_iter().collect()
+        };
+        // Parents last: a directory has its entries before it has its own name.
+        changed.sort_by(|one, other| other.cmp(one));
+        for directory in changed {
+            let synced = match self.0.walk(&directory, false) {
+                // Removed since, with all its entries.
+                Err(error) if error.errno() == Some(libc::ENOENT) => continue,
+                opened => opened?.sync_all(),
+            };
+            match synced {
+                // Not every file system has directories that can be flushed.
+                Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+                    return Err(self.0.failed("flushed", &directory, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 

@@ -74,6 +74,10 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn remove(&self, name: &Path) -> Result<()>;
     /// Removes a directory if nothing is in it; whether it did.
     fn remove_directory(&self, name: &Path) -> Result<bool>;
+    /// Makes sure that every name given so far outlives a power cut.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A copy that comes in pieces.

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::directory::Root;
 use super::{Writing, at};
+use crate::replace::set_mode;
 use crate::store::Stat;
 
 /// Whether this is the name of a copy that is not finished.
@@ -143,12 +144,19 @@ impl Writing for Part {
         let Stat { size_bytes, mtime_ns } = self.stat;
         self.file.set_len(size_bytes).map_err(|error| self.failed("written", error))?;
         self.file.set_modified(time(mtime_ns)).map_err(|error| self.failed("given its time", error))?;
+        let last = self.name.file_name().unwrap_or_default().to_owned();
+        if let Ok(replaced) = at::status(&self.directory, &last)
+            && replaced.is_file()
+        {
+            set_mode(&self.file, replaced.mode).map_err(|error| self.failed("given its mode", error))?;
+        }
         self.file.sync_all().map_err(|error| self.failed("written", error))?;
         if self.root.verifies {
             self.verify()?;
         }
-        let last = self.name.file_name().unwrap_or_default();
-        at::rename(&self.directory, &self.part, last).map_err(|error| self.failed("put in its place", error))
+        at::rename(&self.directory, &self.part, &last).map_err(|error| self.failed("put in its place", error))?;
+        self.root.changed(self.name.parent().unwrap_or(Path::new("")));
+        Ok(())
     }
 
     fn discard(&mut self) -> Result<()> {
@@ -201,6 +209,21 @@ mod tests {
         let error = writing.finish().unwrap_err();
         assert_eq!(error.message(), "was read back with other bytes than were written");
         assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is left of it");
+    }
+
+    #[test]
+    fn a_copy_keeps_the_mode_of_the_file_it_replaces() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jpg");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let sink = DirectorySink::open(folder.path(), false).unwrap();
+        sink.put(Path::new("a.jpg"), b"123456", STAT).unwrap();
+        assert_eq!(
+            (fs::metadata(&path).unwrap().mode() & 0o777, fs::read(&path).unwrap()),
+            (0o640, b"123456".to_vec())
+        );
     }
 
     #[test]

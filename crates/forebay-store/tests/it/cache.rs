@@ -100,6 +100,28 @@ pub(crate) fn entries(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn the_directory_of_another_user_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let open = |path: &Path| Cache::open(path, CacheOptions::default());
+    drop(open(root.path()).unwrap());
+    let entries =
+        fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    for theirs in [root.path(), &entries] {
+        if let Err(error) = std::os::unix::fs::chown(theirs, Some(65_534), None) {
+            // Only root can make a directory another user's; what root owns is refused to nobody.
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+            assert_eq!(open(Path::new("/proc/self/task")).unwrap_err().kind(), Kind::Config);
+            continue;
+        }
+        let error = open(root.path()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Config);
+        assert!(error.to_string().contains("got one of uid 65534"), "{error}");
+        std::os::unix::fs::chown(theirs, Some(0), None).unwrap();
+    }
+    drop(open(root.path()).unwrap());
+}
+
+#[test]
 fn a_cache_conforms_as_the_store_behind_it_does() {
     let (place, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut memory = Memory::default();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -58,6 +59,13 @@ impl Mounted {
             return None;
         }
         Some(Self(point.to_owned()))
+    }
+
+    /// A file system that answers nothing until the file beside it is closed.
+    fn hung(point: &Path) -> Option<(Self, fs::File)> {
+        let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+        let settings = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        Some((Self::mount("hung", point, "fuse", 0, &settings)?, device))
     }
 
     fn read_only(&self, is_read_only: bool) {
@@ -175,6 +183,56 @@ fn a_disk_that_becomes_read_only_is_read() {
         assert!(Instant::now() < until);
         read(&new, &path(1));
     }
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_only_the_thread_that_tries_it() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("cache");
+    let cache = Cache::open(&root, options(1 << 20)).unwrap();
+    let cached = Arc::new(Cached::new(memory(10), Arc::clone(&cache)));
+    read(&*cached, &path(0));
+    // It is gone: nothing is written for a while.
+    fs::remove_dir_all(&root).unwrap();
+    read(&*cached, &path(1));
+    assert!(cache.notice().is_some());
+    fs::create_dir(&root).unwrap();
+    let Some((hung, device)) = Mounted::hung(&root) else { return };
+    // From now on whoever finds the pause over tries the directory, and is stuck in it.
+    let (told, tell) = std::sync::mpsc::channel();
+    let trying = std::thread::Builder::new().spawn({
+        let cached = Arc::clone(&cached);
+        move || {
+            let until = Instant::now() + Duration::from_secs(20);
+            while Instant::now() < until {
+                let started = Instant::now();
+                read(&*cached, &path(2));
+                if started.elapsed() > Duration::from_secs(1) {
+                    return told.send(true).unwrap();
+                }
+            }
+            told.send(false).unwrap();
+        }
+    });
+    let stuck = || tell.recv_timeout(Duration::from_secs(1));
+    // It reads without end until it is stuck, and then says nothing.
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut passes = cache.stats().passes;
+    loop {
+        assert!(Instant::now() < until, "nobody tried the directory");
+        assert!(stuck().is_err(), "the directory did not hang");
+        if std::mem::replace(&mut passes, cache.stats().passes) == passes {
+            break;
+        }
+    }
+    for number in 3..10 {
+        assert_eq!(read(&*cached, &path(number)), content(number), "the others are not stuck with it");
+    }
+    assert_eq!(cache.stats().passes, passes + 7);
+    drop(device);
+    assert_eq!(tell.recv_timeout(Duration::from_secs(20)), Ok(true));
+    trying.unwrap().join().unwrap();
+    drop(hung);
 }
 
 /// Makes a path one that nobody may change, root included, until it is dropped.

@@ -47,6 +47,8 @@ pub struct Mirror {
     pub filter: Filter,
     /// Removes at the target what the source has not.
     pub delete: bool,
+    /// Removes nothing at all if that would be more files than this.
+    pub max_delete: Option<u64>,
     /// Writes and removes nothing.
     pub is_dry_run: bool,
     /// Reads back what was written.
@@ -133,6 +135,7 @@ impl Mirror {
             target_options: StorageOptions::default(),
             filter: Filter::default(),
             delete: false,
+            max_delete: None,
             is_dry_run: false,
             verifies: false,
             threads: None,
@@ -180,6 +183,9 @@ impl Mirror {
                 watch(&Progress { files: files.min(all_files), all_files, bytes, all_bytes, ..now });
             };
             copy_all(&trip, to_copy, threads, &mut look)?;
+            if let Err(error) = trip.sink.sync() {
+                trip.fail(error);
+            }
         }
         if self.delete {
             let surplus = (surplus_files, surplus_directories);
@@ -292,6 +298,15 @@ impl Mirror {
         if is_empty && !files.is_empty() {
             let hint = "is it mounted, and the path right? to empty the target, remove it yourself";
             return kept("the source has no files at all", hint);
+        }
+        let count = files.len() as u64;
+        if let Some(max) = self.max_delete.filter(|max| count > *max) {
+            let hint =
+                "is the source complete, and the target the right one? --dry-run lists them; raise --max-delete if so";
+            return kept(
+                &format!("the target has {count} files that the source has not, and --max-delete is {max}"),
+                hint,
+            );
         }
         if self.is_dry_run {
             return files;

@@ -56,6 +56,15 @@ impl Folder {
         Ok(Self(file.into()))
     }
 
+    /// The user that it belongs to.
+    pub(super) fn owner(&self) -> io::Result<u32> {
+        // SAFETY: zero is a valid stat.
+        let mut found: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, and `found` is writable.
+        check(unsafe { libc::fstat(self.0.as_raw_fd(), &mut found) })?;
+        Ok(found.st_uid)
+    }
+
     fn at(&self, name: &str, flags: i32) -> io::Result<OwnedFd> {
         let (name, flags) = (c_string(name)?, flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
         // SAFETY: the descriptor is open and the name ends in a zero.

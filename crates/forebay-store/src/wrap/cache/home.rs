@@ -80,6 +80,8 @@ pub(super) struct Meters {
 struct Trouble {
     /// Nothing is written until then.
     off_until: Option<Instant>,
+    /// A thread finds out whether the disk works again.
+    is_tried: bool,
     /// A limit that the disk has room for, and until when it holds.
     shrunk: Option<(u64, Instant)>,
     notice: Option<String>,
@@ -198,16 +200,22 @@ impl Cache {
 
     /// The same for writing; `None` for a while after its disk failed.
     pub(super) fn writable(&self) -> Option<Arc<Folder>> {
-        let mut trouble = self.trouble()?;
-        let Some(until) = trouble.off_until else { return self.folder() };
-        if Instant::now() < until {
-            return None;
+        {
+            let mut trouble = self.trouble()?;
+            let Some(until) = trouble.off_until else { return self.folder() };
+            if Instant::now() < until || trouble.is_tried {
+                return None;
+            }
+            // One thread tries the disk, without the lock: the disk may hang. The others go without a cache meanwhile.
+            trouble.is_tried = true;
         }
         // It may have been removed, or mounted anew.
-        match prepare(&self.path) {
+        let prepared = prepare(&self.path).map(Arc::new);
+        let mut trouble = self.trouble()?;
+        trouble.is_tried = false;
+        match prepared {
             Ok(folder) => {
                 trouble.off_until = None;
-                let folder = Arc::new(folder);
                 *self.folder.try_write().ok()? = Some(Arc::clone(&folder));
                 Some(folder)
             }
@@ -239,8 +247,13 @@ impl Cache {
 
     /// Says what its disk said, if nothing was said yet.
     pub(super) fn tell(&self, error: &io::Error) {
+        if self.trouble().is_none_or(|trouble| trouble.notice.is_some()) {
+            return;
+        }
+        // Worked out without the lock: it asks the file system how full it is.
+        let notice = said(&self.path, error);
         if let Some(mut trouble) = self.trouble() {
-            trouble.notice.get_or_insert_with(|| said(&self.path, error));
+            trouble.notice.get_or_insert(notice);
         }
     }
 
@@ -262,11 +275,15 @@ impl Cache {
         let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR];
         let in_place = [libc::EISDIR, libc::ENOTEMPTY, libc::ELOOP, libc::ENOTDIR, libc::EMLINK, libc::EEXIST];
         let errno = error.raw_os_error().unwrap_or(0);
-        let Some(mut trouble) = self.trouble().filter(|_| !passing.contains(&errno)) else { return };
-        if !in_place.contains(&errno) {
+        if passing.contains(&errno) {
+            return;
+        }
+        if !in_place.contains(&errno)
+            && let Some(mut trouble) = self.trouble()
+        {
             trouble.off_until = Some(Instant::now() + self.pause);
         }
-        trouble.notice.get_or_insert_with(|| said(&self.path, &error));
+        self.tell(&error);
     }
 }
 
@@ -312,6 +329,7 @@ pub(super) fn root(path: &Path) -> io::Result<Option<Folder>> {
 /// Makes a directory a cache, unless it is one, and gives the directory of its entries.
 fn prepare(path: &Path) -> io::Result<Folder> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    check_owner(&Folder::open(path)?)?;
     let root = match root(path)? {
         Some(root) => root,
         None => {
@@ -328,7 +346,21 @@ fn prepare(path: &Path) -> io::Result<Folder> {
     };
     // A cache that can only be read has it, or does without.
     let _tagged = write_once(&root, TAG, TAG_TEXT);
-    root.make_folder(&format_folder())
+    let entries = root.make_folder(&format_folder())?;
+    check_owner(&entries)?;
+    Ok(entries)
+}
+
+/// Refuses the directory of another user. Its owner could put any bytes there under any object's name, with a checksum
+/// that fits them.
+fn check_owner(folder: &Folder) -> io::Result<()> {
+    let owner = folder.owner()?;
+    // SAFETY: it takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if owner == user || owner == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(ForeignOwner { owner, user }))
 }
 
 fn write_once(root: &Folder, name: &str, text: &str) -> io::Result<()> {
@@ -350,6 +382,22 @@ impl std::fmt::Display for Foreign {
 }
 
 impl std::error::Error for Foreign {}
+
+/// A directory that belongs to another user.
+#[derive(Debug)]
+struct ForeignOwner {
+    owner: u32,
+    user: u32,
+}
+
+impl std::fmt::Display for ForeignOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { owner, user } = self;
+        write!(f, "expected a directory that belongs to this user (uid {user}) or to root, got one of uid {owner}")
+    }
+}
+
+impl std::error::Error for ForeignOwner {}
 
 fn is_of_disk(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| DISK.contains(&errno))
