@@ -6,6 +6,7 @@
 use forebay_core::{Error, Result};
 
 use crate::decoder::{check_size, damaged, truncated, unsupported};
+use crate::memory::reserve;
 use crate::pixels::{Palette, prepare, rgb_mut};
 use crate::{Decoder, Format, Header, Image, Region};
 
@@ -127,6 +128,22 @@ impl Bitmap {
         Err(unsupported(Format::Bmp, format!("{bits} bits with masks {masks:X?}")))
     }
 
+    /// Bytes from one row to the next.
+    const fn stride(&self) -> usize {
+        (self.width as usize * self.bits as usize).div_ceil(32) * 4
+    }
+
+    /// The least bytes that the pixels take.
+    const fn least_bytes(&self) -> u64 {
+        let (width, height) = (self.width as u64, self.height as u64);
+        if self.run_length() {
+            // Four bytes can go 255 rows up and 255 pixels along; nothing else goes as far.
+            return width * height / (255 * (width + 1)) * 4;
+        }
+        // The padding of the last row may be left out.
+        self.stride() as u64 * (height - 1) + (width * self.bits as u64).div_ceil(8)
+    }
+
     const fn run_length(&self) -> bool {
         matches!(self.coding, Coding::RunLength { .. })
     }
@@ -138,7 +155,8 @@ impl Decoder for Bmp {
         check_size(Format::Bmp, bitmap.width, bitmap.height)?;
         let pixels = u64::from(bitmap.width) * u64::from(bitmap.height);
         let memory_bytes = pixels * if bitmap.run_length() { 4 } else { 3 } + (64 << 10);
-        Ok(Header { format: Format::Bmp, width: bitmap.width, height: bitmap.height, memory_bytes })
+        let coded_bytes = bitmap.data_offset as u64 + bitmap.least_bytes();
+        Ok(Header { format: Format::Bmp, width: bitmap.width, height: bitmap.height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -155,9 +173,7 @@ impl Decoder for Bmp {
                 (&self.indices[..], width)
             }
             _ => {
-                let stride = (width * bitmap.bits as usize).div_ceil(32) * 4;
-                // The padding of the last row may be left out.
-                let needed = stride * (height - 1) + (width * bitmap.bits as usize).div_ceil(8);
+                let (stride, needed) = (bitmap.stride(), bitmap.least_bytes() as usize);
                 if data.len() < needed {
                     let detail = format!("expected {needed} bytes of pixels, got {}", data.len());
                     return Err(truncated(Format::Bmp, detail));
@@ -165,7 +181,7 @@ impl Decoder for Bmp {
                 (data, stride)
             }
         };
-        prepare(out, header.width, header.height);
+        prepare(out, header.width, header.height)?;
         for (row, stored) in data.chunks(stride).take(height).enumerate() {
             let y = if bitmap.top_down { row } else { height - 1 - row };
             convert(&bitmap.coding, stored, &mut out.pixels[y * width * 3..][..width * 3]);
@@ -201,6 +217,7 @@ fn run_lengths(data: &[u8], half_bytes: bool, width: usize, total: usize, indice
     let short = |got: usize| truncated(Format::Bmp, format!("expected {total} pixels, got {got}"));
     let nibble = |byte: u8, position: usize| if position.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
     indices.clear();
+    reserve(indices, total, "its indices")?;
     let mut rest = data.iter().copied();
     let mut next = |got: usize| rest.next().ok_or_else(|| short(got));
     let mut x = 0;

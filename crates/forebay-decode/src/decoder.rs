@@ -48,6 +48,8 @@ pub struct Header {
     pub height: u32,
     /// Bytes that decoding all of it takes at its peak, the RGB result included: charged before allocation.
     pub memory_bytes: u64,
+    /// The least bytes that a whole file of this size has, however well it is compressed.
+    pub coded_bytes: u64,
 }
 
 /// Turns the bytes of one format into RGB.
@@ -99,6 +101,17 @@ impl Format {
 }
 
 impl Header {
+    /// Refuses a picture that its bytes cannot fill, before anything is allocated for it. `bytes` is the whole file.
+    pub(crate) fn check_filled(&self, bytes: &[u8]) -> Result<()> {
+        let (expected, got) = (self.coded_bytes, bytes.len() as u64);
+        if got >= expected {
+            return Ok(());
+        }
+        let Self { width, height, .. } = self;
+        let detail = format!("expected at least {expected} bytes for {width}×{height} pixels, got {got}");
+        Err(truncated(self.format, detail))
+    }
+
     /// All of the picture.
     pub const fn whole(&self) -> Region {
         Region { x: 0, y: 0, width: self.width, height: self.height }
@@ -125,7 +138,9 @@ pub(crate) fn check_size(format: Format, width: u32, height: u32) -> Result<()> 
     }
     if u64::from(width) * u64::from(height) > MAX_PIXELS {
         let message = format!("is too large (expected at most {MAX_PIXELS} pixels, got {width}×{height})");
-        return Err(Error::new(Kind::Exhausted, message));
+        let hint = "the limit is fixed, as Pillow's for decompression bombs: scale the picture down or cut it into tiles, open it \
+                    yourself with `loader=`, or leave it out";
+        return Err(Error::new(Kind::Exhausted, message).with_hint(hint));
     }
     Ok(())
 }
@@ -243,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_region_lies_inside_the_picture_or_is_refused() {
-        let header = Header { format: Format::Png, width: 10, height: 5, memory_bytes: 0 };
+        let header = Header { format: Format::Png, width: 10, height: 5, memory_bytes: 0, coded_bytes: 0 };
         let region = |x, y, width, height| header.region(Some(Region { x, y, width, height })).is_ok();
         assert!(region(0, 0, 10, 5) && region(9, 4, 1, 1));
         assert!(!region(0, 0, 11, 5) && !region(9, 0, 2, 1) && !region(0, 4, 1, 2));

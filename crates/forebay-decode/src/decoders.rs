@@ -63,6 +63,7 @@ impl Decoders {
     /// is used again. Gives the region that `out` then holds. After an error `out` holds nothing of use.
     pub fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
         let wanted = wanted.map(|wanted| header.region(Some(wanted))).transpose()?;
+        header.check_filled(bytes)?;
         let decoded = match header.format {
             Format::Jpeg => self.guarded_jpeg(|jpeg| jpeg.decode(bytes, header, wanted, out)),
             format => self.guarded(format, |decoder| decoder.decode(bytes, header, wanted, out)),
@@ -83,6 +84,7 @@ impl Decoders {
         if header.format != Format::Jpeg {
             return Ok(false);
         }
+        header.check_filled(bytes)?;
         let decoded = self.guarded_jpeg(|jpeg| jpeg.decode_planes(bytes, header, wanted, sizes, out));
         self.give_back(header);
         decoded

@@ -7,10 +7,14 @@ use forebay_core::Result;
 use weezl::{BitOrder, LzwStatus, decode::Decoder as Lzw};
 
 use crate::decoder::{check_size, damaged, truncated};
+use crate::memory::{reserve, resize};
 use crate::pixels::{Palette, prepare, rgb_mut};
 use crate::{Decoder, Format, Header, Image, Region};
 
 const WORKING_BYTES: u64 = 256 << 10;
+
+/// A code of 12 bits stands for at most as many pixels as there are codes, 4096; a shorter one for fewer still.
+const MAX_PIXELS_PER_BYTE: u64 = 4096 * 8 / 12 + 1;
 
 /// Decodes GIF; keeps the memory for indices.
 #[derive(Default)]
@@ -134,10 +138,13 @@ impl<'a> Bytes<'a> {
 
 impl Decoder for Gif {
     fn header(&mut self, bytes: &[u8]) -> Result<Header> {
-        let (width, height) = Bytes(bytes).start()?.canvas;
+        let start = Bytes(bytes).start()?;
+        let (width, height) = start.canvas;
         check_size(Format::Gif, width, height)?;
+        // What is beside the frame is in no byte.
+        let coded_bytes = (start.width * start.height) as u64 / MAX_PIXELS_PER_BYTE;
         let memory_bytes = u64::from(width) * u64::from(height) * 4 + bytes.len() as u64 + WORKING_BYTES;
-        Ok(Header { format: Format::Gif, width, height, memory_bytes })
+        Ok(Header { format: Format::Gif, width, height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -146,12 +153,13 @@ impl Decoder for Gif {
         let start = bytes.start()?;
         check_size(Format::Gif, start.width as u32, start.height as u32)?;
         self.data.clear();
+        reserve(&mut self.data, bytes.0.len(), "its codes")?;
         bytes.sub_blocks(|block| self.data.extend_from_slice(block))?;
         bytes.end()?;
-        self.indices.resize(start.width * start.height, 0);
+        resize(&mut self.indices, start.width * start.height, 0, "its indices")?;
         inflate(&self.data, start.code_size, &mut self.indices)?;
 
-        prepare(out, header.width, header.height);
+        prepare(out, header.width, header.height)?;
         let stride = header.width as usize;
         let pixels = rgb_mut(&mut out.pixels);
         if (start.width, start.height) != (stride, header.height as usize) {

@@ -20,6 +20,7 @@ pub use landmarks::Landmarks;
 use landmarks::{Landmark, RawLandmarks};
 
 use crate::decoder::{check_size, truncated, unsupported};
+use crate::memory::resize;
 use crate::pixels::{cmyk_to_rgb, prepare};
 use crate::planes::{MAX_PLANES, Planes};
 use crate::{Decoder, Format, Header, Image, Region, Size};
@@ -53,6 +54,7 @@ struct Shape {
     multi_scan: u32,
     coefficient_bytes: u64,
     data_offset: u64,
+    least_blocks: u64,
 }
 
 #[repr(C)]
@@ -168,7 +170,8 @@ impl Jpeg {
             // Only read there.
             known = RawLandmarks { all: of.as_ptr().cast_mut(), count: of.len() as u32, room: 0 };
             self.noted.clear();
-            self.noted.reserve((bytes.len() / NOTE_BYTES + 1).min(MAX_NOTES));
+            // Without room nothing is noted, and the picture is decoded all the same.
+            let _noted = self.noted.try_reserve((bytes.len() / NOTE_BYTES + 1).min(MAX_NOTES));
             noted = RawLandmarks { all: self.noted.as_mut_ptr(), count: 0, room: self.noted.capacity() as u32 };
         }
         // SAFETY: both live, and stay where they are, until the picture is decoded: `self` is borrowed by that alone. The
@@ -223,7 +226,9 @@ impl Decoder for Jpeg {
         let (width, height) = (u64::from(shape.width), u64::from(shape.height));
         let memory_bytes =
             width * height * 3 + shape.coefficient_bytes + WORKING_BYTES + WORKING_BYTES_PER_COLUMN * width;
-        Ok(Header { format: Format::Jpeg, width: shape.width, height: shape.height, memory_bytes })
+        // Each block of a Huffman-coded scan takes a bit.
+        let coded_bytes = shape.data_offset + shape.least_blocks / 8;
+        Ok(Header { format: Format::Jpeg, width: shape.width, height: shape.height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -253,10 +258,10 @@ impl Decoder for Jpeg {
         if code != DONE {
             return Err(self.error(code, &shape));
         }
-        prepare(out, region.width, region.height);
+        prepare(out, region.width, region.height)?;
         let code = match channels {
             3 => self.rows(&mut out.pixels, region.width as usize * 3, region.height),
-            _ => self.cmyk_rows(out),
+            _ => self.cmyk_rows(out)?,
         };
         if code != DONE {
             return Err(self.error(code, &shape));
@@ -309,7 +314,7 @@ impl Jpeg {
         out.count = raw.count as usize;
         for ((plane, raw_plane), samples) in out.planes.iter_mut().zip(&raw.plane).zip(&mut samples).take(out.count) {
             let rows = (raw_plane.mcu_rows * raw.mcu_rows) as usize;
-            *samples = plane.prepare(raw_plane.stride as usize, rows).as_mut_ptr();
+            *samples = plane.prepare(raw_plane.stride as usize, rows)?.as_mut_ptr();
             plane.origin = (raw_plane.x, raw_plane.y);
             plane.pitch = (raw_plane.pitch_x, raw_plane.pitch_y);
         }
@@ -336,11 +341,11 @@ impl Jpeg {
         unsafe { forebay_jpeg_rows(self.raw, pixels.as_mut_ptr(), stride, count) }
     }
 
-    fn cmyk_rows(&mut self, out: &mut Image) -> c_int {
+    fn cmyk_rows(&mut self, out: &mut Image) -> Result<c_int> {
         const ROWS: usize = 16;
         let stride = out.width as usize * 4;
         let mut cmyk = std::mem::take(&mut self.cmyk);
-        cmyk.resize(stride * ROWS, 0);
+        resize(&mut cmyk, stride * ROWS, 0, "its CMYK rows")?;
         let mut code = DONE;
         for rgb in out.pixels.chunks_mut(out.width as usize * 3 * ROWS) {
             let cmyk = &mut cmyk[..rgb.len() / 3 * 4];
@@ -355,7 +360,7 @@ impl Jpeg {
             cmyk_to_rgb(cmyk, rgb);
         }
         self.cmyk = cmyk;
-        code
+        Ok(code)
     }
 }
 

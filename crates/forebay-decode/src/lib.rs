@@ -9,6 +9,7 @@ mod decoders;
 mod gif;
 mod image;
 mod jpeg;
+mod memory;
 mod narrow;
 mod ops;
 mod pipeline;

@@ -12,7 +12,7 @@ use forebay_core::{Error, Problems, Result, Rng, Stage};
 
 use crate::ops::{Buffers, Form};
 use crate::planes::Planes;
-use crate::{Decoders, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Tensor, Value};
+use crate::{Decoders, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Size, Tensor, Value};
 
 mod head;
 mod place;
@@ -74,6 +74,7 @@ impl Scratch {
 
     fn give_back(&mut self) {
         let Self { image, planes, buffers, bytes, .. } = self;
+        buffers.give_back();
         let kept = [&mut image.pixels, bytes].into_iter().chain(planes.bytes_mut()).chain(buffers.bytes_mut());
         for buffer in kept {
             if buffer.capacity() > Self::MAX_KEPT_BYTES {
@@ -187,12 +188,28 @@ impl Pipeline {
     /// Bytes of memory that one sample takes at its peak, as far as its header tells: charged before it is decoded.
     pub fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
         let header = scratch.decoders.header(bytes)?;
-        // Without a fixed layout the result may be as large as the picture, in floats.
+        header.check_filled(bytes)?;
+        // What the tail writes into the batch is charged with the batch.
+        let fused = self.tail.as_ref().filter(|tail| self.layout().is_some() && tail.end() == self.ops.len());
+        let last = fused.map_or(self.ops.len(), Tail::start);
+        let whole = Size { height: header.height, width: header.width };
+        let (mut size, mut largest) = (whole, 0);
+        for op in &self.ops[..last] {
+            let Some((bytes, made)) = op.memory(size) else {
+                // Whatever it is made into, it is as large as the picture more often than not.
+                size = if size.area() > whole.area() { size } else { whole };
+                break;
+            };
+            largest = largest.max(bytes);
+            size = made;
+        }
+        // Planes are resized as planes, with tables for luma and for chroma, and then made pixels.
+        let times = if self.detail == Detail::Fast { 2 } else { 1 };
         let result = match self.layout() {
             Some(_) => 0,
-            None => u64::from(header.width) * u64::from(header.height) * 3 * size_of::<f32>() as u64,
+            None => size.area() * 3 * size_of::<f32>() as u64,
         };
-        Ok(header.memory_bytes + result)
+        Ok(header.memory_bytes + largest * times + result)
     }
 
     /// Whether bytes that failed to decode would fail whatever the random crop. Damage below the rows that a crop needs
@@ -253,7 +270,7 @@ impl Pipeline {
             if let Value::Image(image) = &value
                 && tail.fits(image)
             {
-                value = Value::Tensor(tail.tensor(image, rng, &mut scratch.bytes));
+                value = Value::Tensor(tail.tensor(image, rng, &mut scratch.bytes)?);
                 from = tail.end();
             }
         }

@@ -1,6 +1,10 @@
 //! A picture as JPEG stores it: luma and chroma apart, each with samples of its own size. What `decode="fast"` resizes,
 //! so that chroma is enlarged only once and colours are computed for pixels of the result alone.
 
+use forebay_core::Result;
+
+use crate::memory::resize;
+
 /// Luma and two of chroma.
 pub(crate) const MAX_PLANES: usize = 3;
 
@@ -40,13 +44,13 @@ impl Planes {
 
 impl Plane {
     /// Makes room. Old samples are left where new ones will go: zeroing them first would cost a pass over memory.
-    pub(crate) fn prepare(&mut self, stride: usize, rows: usize) -> &mut [u8] {
+    pub(crate) fn prepare(&mut self, stride: usize, rows: usize) -> Result<&mut [u8]> {
         self.stride = stride;
         let needed = stride * rows + SLACK_BYTES;
         if self.samples.len() < needed {
-            self.samples.resize(needed, 0);
+            resize(&mut self.samples, needed, 0, "its planes")?;
         }
-        &mut self.samples[..needed]
+        Ok(&mut self.samples[..needed])
     }
 
     /// Samples from one row to the next.

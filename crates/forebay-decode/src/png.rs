@@ -6,17 +6,23 @@ use forebay_core::{Error, Kind, Result};
 use png::{BitDepth, ColorType, DecodeOptions, DecodingError, Limits, Transformations};
 
 use crate::decoder::{check_size, damaged, truncated};
+use crate::memory::{reserve, resize};
 use crate::pixels::{Palette, prepare, rgb_mut};
 use crate::{Decoder, Format, Header, Image, Region};
 
 /// What the crate holds besides rows: window and tables of inflate, chunk buffers.
 const WORKING_BYTES: u64 = 256 << 10;
+/// Rows that the crate holds.
+const ROWS_HELD: u64 = 4;
 
 /// Decodes PNG; keeps the memory for undecoded rows.
 #[derive(Default)]
 pub(crate) struct Png {
     raw: Vec<u8>,
 }
+
+/// Two bits of deflate stand for at most 258 bytes.
+const MAX_EXPANSION: u64 = 1032;
 
 fn open(bytes: &[u8]) -> png::Decoder<Cursor<&[u8]>> {
     let mut options = DecodeOptions::default();
@@ -45,8 +51,10 @@ impl Decoder for Png {
             _ => raw_row_bytes(info) * u64::from(info.height),
         };
         let rgb = u64::from(info.width) * u64::from(info.height) * 3;
-        let memory_bytes = rgb + raw + 4 * raw_row_bytes(info) + WORKING_BYTES;
-        Ok(Header { format: Format::Png, width: info.width, height: info.height, memory_bytes })
+        let memory_bytes = rgb + raw + ROWS_HELD * raw_row_bytes(info) + WORKING_BYTES;
+        // Interlaced pictures have other rows, and no fewer bytes.
+        let coded_bytes = raw_row_bytes(info) * u64::from(info.height) / MAX_EXPANSION;
+        Ok(Header { format: Format::Png, width: info.width, height: info.height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -59,17 +67,19 @@ impl Decoder for Png {
         if (info.width, info.height) != (header.width, header.height) {
             return Err(Error::internal("the header given belongs to another PNG"));
         }
+        // The crate aborts where there is no memory for its rows: whether there is can be seen before.
+        reserve(&mut Vec::<u8>::new(), (ROWS_HELD * raw_row_bytes(info)) as usize, "rows of its PNG")?;
         let (colour, depth, interlaced) = (info.color_type, info.bit_depth, info.interlaced);
         let palette = match colour {
             ColorType::Indexed => Palette::new(info.palette.iter().flat_map(|all| all.as_chunks().0.iter().copied())),
             _ => Palette::grey(u32::from(depth as u8).min(8)),
         };
-        prepare(out, header.width, header.height);
+        prepare(out, header.width, header.height)?;
         if (colour, depth) == (ColorType::Rgb, BitDepth::Eight) {
             check_frame(&reader.next_frame(&mut out.pixels).map_err(error)?, header)?;
         } else {
             let size = reader.output_buffer_size().ok_or_else(|| error(DecodingError::LimitsExceeded))?;
-            self.raw.resize(size, 0);
+            resize(&mut self.raw, size, 0, "its PNG")?;
             if interlaced {
                 // The crate adds pixels of less than a byte to what is there.
                 self.raw.fill(0);

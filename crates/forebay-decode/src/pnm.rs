@@ -147,10 +147,12 @@ impl<'a> Anymap<'a> {
 
 impl Decoder for Pnm {
     fn header(&mut self, bytes: &[u8]) -> Result<Header> {
-        let Anymap { width, height, .. } = Anymap::parse(bytes)?;
+        let map = Anymap::parse(bytes)?;
+        let Anymap { width, height, .. } = map;
         check_size(Format::Pnm, width, height)?;
+        let coded_bytes = (bytes.len() - map.data.len() + map.needed_bytes()) as u64;
         let memory_bytes = u64::from(width) * u64::from(height) * 3 + (64 << 10);
-        Ok(Header { format: Format::Pnm, width, height, memory_bytes })
+        Ok(Header { format: Format::Pnm, width, height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -164,7 +166,7 @@ impl Decoder for Pnm {
             let detail = format!("expected at least {needed} bytes of pixels, got {}", map.data.len());
             return Err(truncated(Format::Pnm, detail));
         };
-        prepare(out, map.width, map.height);
+        prepare(out, map.width, map.height)?;
         let (rgb, width) = (&mut out.pixels[..], map.width as usize);
         match (map.colours, map.plain, map.highest) {
             (colours, true, highest) => {

@@ -225,7 +225,7 @@ impl Decoder for Tiff {
         let page = Page::parse(&Directory::first(bytes)?)?;
         page.check_length(bytes)?;
         let (width, height) = page.seen();
-        Ok(Header { format: Format::Tiff, width, height, memory_bytes: page.memory_bytes() })
+        Ok(Header { format: Format::Tiff, width, height, memory_bytes: page.memory_bytes(), coded_bytes: 0 })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -237,8 +237,7 @@ impl Decoder for Tiff {
         if page.seen() != (header.width, header.height) {
             return Err(Error::internal("the header given belongs to another TIFF"));
         }
-        resize(&mut out.pixels, page.width as usize * page.height as usize * 3)?;
-        prepare(out, page.width, page.height);
+        prepare(out, page.width, page.height)?;
         if page.compression == Compression::Jpeg {
             self.read_jpegs(&page, bytes, &mut out.pixels)?;
         } else {

@@ -3,16 +3,21 @@
 
 use std::ffi::c_int;
 
-use forebay_core::{Error, Kind, Result};
+use forebay_core::{Error, Result};
 use libwebp_sys as sys;
 
 use crate::decoder::{check_size, damaged, truncated, unsupported};
+use crate::memory::no_memory;
 use crate::pixels::prepare;
 use crate::{Decoder, Format, Header, Image, Region};
 
 /// What libwebp holds per pixel at worst (lossless: the picture in ARGB), and besides.
 const WORKING_BYTES_PER_PIXEL: u64 = 4;
 const WORKING_BYTES: u64 = 512 << 10;
+
+/// In a lossy picture every macroblock of 16×16 pixels has a mode, which takes more than a bit. (Of a lossless one a
+/// few bytes can be all.)
+const MAX_LOSSY_PIXELS_PER_BYTE: u64 = 256 * 8;
 
 /// Decodes WebP; keeps nothing.
 #[derive(Default)]
@@ -90,11 +95,15 @@ unsafe fn frame_of(demuxer: *mut sys::WebPDemuxer, bytes: &[u8]) -> Result<Frame
 
 impl Decoder for WebP {
     fn header(&mut self, bytes: &[u8]) -> Result<Header> {
-        let (width, height) = first_frame(bytes)?.canvas;
+        let frame = first_frame(bytes)?;
+        let (width, height) = frame.canvas;
         check_size(Format::WebP, width, height)?;
         let pixels = u64::from(width) * u64::from(height);
         let memory_bytes = pixels * (3 + WORKING_BYTES_PER_PIXEL) + WORKING_BYTES;
-        Ok(Header { format: Format::WebP, width, height, memory_bytes })
+        let coded_bytes = (frame.width * frame.height) as u64 / MAX_LOSSY_PIXELS_PER_BYTE;
+        // Which of the two it is matters only where there are as few bytes as that.
+        let coded_bytes = if coded_bytes > bytes.len() as u64 && !is_lossy(&frame) { 0 } else { coded_bytes };
+        Ok(Header { format: Format::WebP, width, height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
@@ -105,17 +114,29 @@ impl Decoder for WebP {
         }
         if (frame.width, frame.height) == (header.width as usize, header.height as usize) {
             let region = with_margin(wanted, header);
-            prepare(out, region.width, region.height);
+            prepare(out, region.width, region.height)?;
             let part = (region != header.whole()).then_some(region);
             decode_frame(&frame, part, &mut out.pixels, region.width as usize * 3)?;
             return Ok(region);
         }
-        prepare(out, header.width, header.height);
+        prepare(out, header.width, header.height)?;
         out.pixels.fill(0);
         let stride = header.width as usize * 3;
         decode_frame(&frame, None, &mut out.pixels[frame.y * stride + frame.x * 3..], stride)?;
         Ok(header.whole())
     }
+}
+
+/// Whether the frame is certain to be lossy.
+fn is_lossy(frame: &Frame<'_>) -> bool {
+    const LOSSY: c_int = 1;
+    // SAFETY: a C struct of integers, for which all zero is valid.
+    let mut features: sys::WebPBitstreamFeatures = unsafe { std::mem::zeroed() };
+    let version = sys::WEBP_DECODER_ABI_VERSION as c_int;
+    // SAFETY: the frame's bytes are readable for their length, `features` is writable.
+    let status =
+        unsafe { sys::WebPGetFeaturesInternal(frame.data.as_ptr(), frame.data.len(), &raw mut features, version) };
+    status == sys::VP8StatusCode::VP8_STATUS_OK && features.format == LOSSY
 }
 
 /// What has to be decoded for the pixels of `wanted` to be those of the whole picture: colours of lossy pictures are
@@ -157,16 +178,17 @@ fn decode_frame(frame: &Frame<'_>, region: Option<Region>, pixels: &mut [u8], st
     }
     config.output.u.RGBA =
         sys::WebPRGBABuffer { rgba: pixels.as_mut_ptr(), stride: stride as c_int, size: pixels.len() };
+    clear_errno();
     // SAFETY: the frame's bytes are readable; the output is `pixels`, whose length libwebp is told and checks.
     let status = unsafe { sys::WebPDecode(frame.data.as_ptr(), frame.data.len(), &raw mut config) };
+    // libwebp says of many damaged files, too, that there was no memory, and of some that had none that they are damaged.
+    // Its allocations are the C library's, which leaves word.
+    let ran_out = is_errno_no_memory();
     // SAFETY: initialised above; frees what libwebp itself allocated, not `pixels`.
     unsafe { sys::WebPFreeDecBuffer(&raw mut config.output) };
     match status {
         sys::VP8StatusCode::VP8_STATUS_OK => Ok(()),
-        // libwebp says so of many damaged files too; whether there is memory can be tried.
-        sys::VP8StatusCode::VP8_STATUS_OUT_OF_MEMORY if !available(frame) => {
-            Err(Error::new(Kind::Exhausted, "needs more memory than there is (WebP)"))
-        }
+        _ if ran_out => Err(no_memory(frame.width * frame.height * WORKING_BYTES_PER_PIXEL as usize, "its WebP")),
         sys::VP8StatusCode::VP8_STATUS_NOT_ENOUGH_DATA | sys::VP8StatusCode::VP8_STATUS_SUSPENDED => {
             Err(truncated(Format::WebP, format!("{status:?}")))
         }
@@ -175,7 +197,21 @@ fn decode_frame(frame: &Frame<'_>, region: Option<Region>, pixels: &mut [u8], st
     }
 }
 
-fn available(frame: &Frame<'_>) -> bool {
-    let bytes = frame.width as u64 * frame.height as u64 * WORKING_BYTES_PER_PIXEL + WORKING_BYTES;
-    Vec::<u8>::new().try_reserve_exact(bytes as usize).is_ok()
+fn errno() -> *mut c_int {
+    // SAFETY: gives the place of this thread's own error number, which lives as long as the thread.
+    #[cfg(not(target_vendor = "apple"))]
+    return unsafe { libc::__errno_location() };
+    // SAFETY: the same.
+    #[cfg(target_vendor = "apple")]
+    return unsafe { libc::__error() };
+}
+
+fn clear_errno() {
+    // SAFETY: a valid place that only this thread uses.
+    unsafe { *errno() = 0 }
+}
+
+fn is_errno_no_memory() -> bool {
+    // SAFETY: a valid place that only this thread uses.
+    unsafe { *errno() == libc::ENOMEM }
 }

@@ -59,7 +59,9 @@ impl Landmarks {
         if self.all.is_empty() {
             self.bytes = Some((bytes.len(), xxh3_64(bytes)));
         }
-        self.all.reserve_exact(noted.len());
-        self.all.extend_from_slice(noted);
+        // Without room those that are known already have to do.
+        if self.all.try_reserve_exact(noted.len()).is_ok() {
+            self.all.extend_from_slice(noted);
+        }
     }
 }

@@ -42,6 +42,7 @@ struct shape {
   uint32_t multi_scan;        /* all scans are read before the first row comes out */
   uint64_t coefficient_bytes; /* held for that */
   uint64_t data_offset;       /* where the entropy-coded data of the first scan begins */
+  uint64_t least_blocks;      /* of a component that a Huffman-coded scan has; arithmetic coding needs no bits for them */
 };
 
 #define MAX_PLANES 3
@@ -293,6 +294,19 @@ void forebay_jpeg_trouble(const struct decompressor *d, struct trouble *trouble)
   trouble->message = d->message;
 }
 
+/* Blocks of the component that has the fewest: a file may well leave out the others. */
+static uint64_t least_blocks(const struct jpeg_decompress_struct *info)
+{
+  uint64_t least = UINT64_MAX;
+  for (int c = 0; c < info->num_components; c++) {
+    const jpeg_component_info *component = &info->comp_info[c];
+    uint64_t across = (uint64_t)info->image_width * component->h_samp_factor / (info->max_h_samp_factor * DCTSIZE);
+    uint64_t down = (uint64_t)info->image_height * component->v_samp_factor / (info->max_v_samp_factor * DCTSIZE);
+    least = across * down < least ? across * down : least;
+  }
+  return least;
+}
+
 /* Reads up to the first scan; keeps nothing. */
 int forebay_jpeg_header(struct decompressor *d, const uint8_t *data, size_t size, struct shape *shape)
 {
@@ -306,6 +320,7 @@ int forebay_jpeg_header(struct decompressor *d, const uint8_t *data, size_t size
   shape->multi_scan = jpeg_has_multiple_scans(info);
   shape->data_offset = (uint64_t)(d->source.next_input_byte - data);
   shape->coefficient_bytes = 0;
+  shape->least_blocks = info->arith_code ? 0 : least_blocks(info);
   if (shape->multi_scan) {
     for (int c = 0; c < info->num_components; c++) {
       /* The arrays hold whole MCUs. */

@@ -23,6 +23,12 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
+    /// Gives back tables beyond what a thread may keep.
+    pub(crate) fn give_back(&mut self) {
+        self.resampler.give_back();
+        self.planar.give_back();
+    }
+
     /// The buffers that grow with the picture.
     pub(crate) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Vec<u8>> {
         [&mut self.spare.pixels, self.resampler.between_mut()].into_iter().chain(self.planar.bytes_mut())
@@ -79,7 +85,7 @@ pub(crate) fn cut(
         Value::Image(mut image) => {
             let fill = per_channel(fill, image.channels, |value| value as u8)?;
             buffers.spare.pixels.clear();
-            extract(&image.pixels, image.width as usize, window, mode, &fill, &mut buffers.spare.pixels);
+            extract(&image.pixels, image.width as usize, window, mode, &fill, &mut buffers.spare.pixels)?;
             std::mem::swap(&mut image.pixels, &mut buffers.spare.pixels);
             (image.width, image.height) = (width, height);
             Ok(Value::Image(image))
@@ -90,11 +96,11 @@ pub(crate) fn cut(
             let data = match tensor.data {
                 TensorData::U8(data) => {
                     let fill = per_channel(fill, channels, |value| truncate(value as f32))?;
-                    TensorData::U8(cut_planes(&data, plane, columns, window, mode, &fill))
+                    TensorData::U8(cut_planes(&data, plane, columns, window, mode, &fill)?)
                 }
                 TensorData::F32(data) => {
                     let fill = per_channel(fill, channels, |value| value as f32)?;
-                    TensorData::F32(cut_planes(&data, plane, columns, window, mode, &fill))
+                    TensorData::F32(cut_planes(&data, plane, columns, window, mode, &fill)?)
                 }
             };
             Ok(Value::Tensor(Tensor { channels, height, width, data }))
@@ -110,26 +116,26 @@ fn cut_planes<T: Copy>(
     window: Window,
     mode: PaddingMode,
     fill: &[T],
-) -> Vec<T> {
+) -> Result<Vec<T>> {
     let mut out = Vec::new();
     for (plane, fill) in data.chunks_exact(plane).zip(fill.chunks_exact(1)) {
-        extract(plane, columns, window, mode, fill, &mut out);
+        extract(plane, columns, window, mode, fill, &mut out)?;
     }
-    out
+    Ok(out)
 }
 
 /// Resizes a part of an image to `to`, all of it.
-fn resample(mut image: Image, part: Window, to: Size, op: &Op, buffers: &mut Buffers) -> Image {
-    let (Op::Resize { interpolation, .. } | Op::RandomResizedCrop { interpolation, .. }) = op else { return image };
+fn resample(mut image: Image, part: Window, to: Size, op: &Op, buffers: &mut Buffers) -> Result<Image> {
+    let (Op::Resize { interpolation, .. } | Op::RandomResizedCrop { interpolation, .. }) = op else { return Ok(image) };
     let channels = image.channels as usize;
     let stride = image.width as usize * channels;
     let start = part.top as usize * stride + part.left as usize * channels;
     let source = Source { pixels: &image.pixels[start..], stride, channels, origin: (0, 0) };
     let job = Job::whole(Size { height: part.height, width: part.width }, to, *interpolation);
-    buffers.resampler.run(source, &job, &mut buffers.spare.pixels);
+    buffers.resampler.run(source, &job, &mut buffers.spare.pixels)?;
     std::mem::swap(&mut image.pixels, &mut buffers.spare.pixels);
     (image.width, image.height) = (to.width, to.height);
-    image
+    Ok(image)
 }
 
 impl Op {
@@ -185,11 +191,11 @@ impl Op {
             Self::Resize { size: to, max_size, .. } => {
                 let to = resize::target(*to, *max_size, image.width, image.height)?;
                 let all = Window { left: 0, top: 0, width: image.width, height: image.height };
-                image = resample(image, all, to, self, buffers);
+                image = resample(image, all, to, self, buffers)?;
             }
             Self::RandomResizedCrop { size: to, scale, ratio, .. } => {
                 let part = crop::random_part(*scale, *ratio, size, rng);
-                image = resample(image, part, *to, self, buffers);
+                image = resample(image, part, *to, self, buffers)?;
             }
             Self::RandomHorizontalFlip { p } => {
                 if rng.chance(*p) {
@@ -201,11 +207,11 @@ impl Op {
                     flip::vertical(&mut image.pixels, width * channels);
                 }
             }
-            Self::Grayscale { num_output_channels } => gray::image(&mut image, *num_output_channels),
+            Self::Grayscale { num_output_channels } => gray::image(&mut image, *num_output_channels)?,
             Self::RandomGrayscale { p } => {
                 if rng.chance(*p) {
                     let channels = image.channels;
-                    gray::image(&mut image, channels);
+                    gray::image(&mut image, channels)?;
                 }
             }
             Self::ColorJitter { brightness, contrast, saturation, hue } => {
@@ -215,7 +221,7 @@ impl Op {
             }
             Self::GaussianBlur { kernel_size, sigma } => {
                 let sigma = rng.uniform(sigma.0, sigma.1);
-                buffers.blur.run(&image, *kernel_size, sigma, &mut buffers.spare);
+                buffers.blur.run(&image, *kernel_size, sigma, &mut buffers.spare)?;
                 std::mem::swap(&mut image, &mut buffers.spare);
             }
             Self::RandomRotation { degrees, interpolation, expand, center, fill } => {
@@ -233,8 +239,8 @@ impl Op {
                     });
                 }
             }
-            Self::ToTensor => return Ok(Value::Tensor(Pointwise::Unit.tensor(planar(&image)))),
-            Self::ToImage => return Ok(Value::Tensor(planar(&image))),
+            Self::ToTensor => return Pointwise::Unit.tensor(planar(&image)?).map(Value::Tensor),
+            Self::ToImage => return planar(&image).map(Value::Tensor),
             _ => return Err(self.unfit("an image")),
         }
         Ok(Value::Image(image))
@@ -267,11 +273,11 @@ impl Op {
             Self::Grayscale { .. } | Self::RandomGrayscale { .. } if !matches!(tensor.channels, 1 | 3) => {
                 return Err(self.unfit(&format!("a tensor of {} channels", tensor.channels)));
             }
-            Self::Grayscale { num_output_channels } => tensor = gray::tensor(tensor, *num_output_channels),
+            Self::Grayscale { num_output_channels } => tensor = gray::tensor(tensor, *num_output_channels)?,
             Self::RandomGrayscale { p } => {
                 if rng.chance(*p) {
                     let channels = tensor.channels;
-                    tensor = gray::tensor(tensor, channels);
+                    tensor = gray::tensor(tensor, channels)?;
                 }
             }
             Self::RandomErasing { p, scale, ratio, value } => {
@@ -299,18 +305,18 @@ impl Op {
                 if !fits(mean) || !fits(std) || matches!(tensor.data, TensorData::U8(_)) {
                     return Err(self.unfit(&format!("{:?}", tensor.layout())));
                 }
-                tensor = self.pointwise(tensor);
+                tensor = self.pointwise(tensor)?;
             }
-            Self::ToDtype { .. } => tensor = self.pointwise(tensor),
+            Self::ToDtype { .. } => tensor = self.pointwise(tensor)?,
             _ => return Err(self.unfit("a tensor")),
         }
         Ok(tensor)
     }
 
-    fn pointwise(&self, tensor: Tensor) -> Tensor {
+    fn pointwise(&self, tensor: Tensor) -> Result<Tensor> {
         match Pointwise::of(self) {
             Some(change) => change.tensor(tensor),
-            None => tensor,
+            None => Ok(tensor),
         }
     }
 

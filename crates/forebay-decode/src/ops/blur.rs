@@ -3,10 +3,13 @@
 //! Two passes in `f32` instead of torchvision's one with the product kernel: the sums differ in their last bits, so a
 //! value that lies halfway may round the other way (±1).
 
+use forebay_core::Result;
+
 use super::PaddingMode;
 use super::wide::widest;
 use super::window::source;
 use crate::Image;
+use crate::memory::resize;
 
 /// Buffers kept between pictures.
 #[derive(Default)]
@@ -36,16 +39,16 @@ fn kernel(size: u32, sigma: f64, weights: &mut Vec<f32>) {
 
 impl Blur {
     /// Blurs `image` into `out`.
-    pub(crate) fn run(&mut self, image: &Image, kernel_size: (u32, u32), sigma: f64, out: &mut Image) {
+    pub(crate) fn run(&mut self, image: &Image, kernel_size: (u32, u32), sigma: f64, out: &mut Image) -> Result<()> {
         let (width, height, channels) = (image.width as usize, image.height as usize, image.channels as usize);
         kernel(kernel_size.0, sigma, &mut self.columns);
         kernel(kernel_size.1, sigma, &mut self.rows);
         let (reach_x, reach_y) = (self.columns.len() / 2, self.rows.len() / 2);
         let mirrored = |at: i64, size: usize| source(at, size, PaddingMode::Reflect).unwrap_or(0);
         let stride = width * channels;
-        self.row.resize(stride + 2 * reach_x * channels, 0.0);
-        self.sums.resize(stride, 0.0);
-        out.pixels.resize(image.pixels.len(), 0);
+        resize(&mut self.row, stride + 2 * reach_x * channels, 0.0, "a blurred row")?;
+        resize(&mut self.sums, stride, 0.0, "a blurred row")?;
+        resize(&mut out.pixels, image.pixels.len(), 0, "its blurred pixels")?;
         (out.width, out.height, out.channels) = (image.width, image.height, image.channels);
         for (y, out) in out.pixels.chunks_exact_mut(stride).enumerate() {
             self.starts.clear();
@@ -59,6 +62,7 @@ impl Blur {
             }
             widest(|| weigh_columns(&self.row, channels, &self.columns, &mut self.sums, out));
         }
+        Ok(())
     }
 }
 
@@ -104,7 +108,7 @@ mod tests {
         let image = Image { width: 5, height: 3, channels: 3, pixels: vec![77; 45] };
         let mut out = Image::default();
         for size in [1, 3, 9, 101] {
-            Blur::default().run(&image, (size, size), 1.7, &mut out);
+            Blur::default().run(&image, (size, size), 1.7, &mut out).unwrap();
             assert_eq!(out, image, "kernel {size}");
         }
     }

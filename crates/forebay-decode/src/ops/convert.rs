@@ -1,6 +1,9 @@
 //! From pictures to tensors, and everything that turns each element by itself: types, scaling, normalising.
 
+use forebay_core::Result;
+
 use super::Op;
+use crate::memory::{collect, reserve};
 use crate::narrow::{Brain, Half};
 use crate::{Dtype, Image, Tensor, TensorData};
 
@@ -61,12 +64,12 @@ impl Pointwise {
     }
 
     /// What becomes of a tensor.
-    pub(crate) fn tensor(&self, tensor: Tensor) -> Tensor {
+    pub(crate) fn tensor(&self, tensor: Tensor) -> Result<Tensor> {
         let Tensor { channels, height, width, data } = tensor;
         let plane = (height as usize * width as usize).max(1);
-        let elements: Box<dyn Iterator<Item = Element>> = match &data {
-            TensorData::U8(data) => Box::new(data.iter().map(|value| Element::U8(*value))),
-            TensorData::F32(data) => Box::new(data.iter().map(|value| Element::F32(*value))),
+        let (elements, len): (Box<dyn Iterator<Item = Element>>, usize) = match &data {
+            TensorData::U8(data) => (Box::new(data.iter().map(|value| Element::U8(*value))), data.len()),
+            TensorData::F32(data) => (Box::new(data.iter().map(|value| Element::F32(*value))), data.len()),
         };
         let results = elements.enumerate().map(|(at, element)| self.element(at / plane, element));
         let becomes_bytes = match (self, &data) {
@@ -75,11 +78,11 @@ impl Pointwise {
             (Self::Normalize { .. }, data) => matches!(data, TensorData::U8(_)),
         };
         let data = if becomes_bytes {
-            TensorData::U8(results.map(Element::byte).collect())
+            TensorData::U8(collect(results.map(Element::byte), len, "its tensor")?)
         } else {
-            TensorData::F32(results.map(Element::float).collect())
+            TensorData::F32(collect(results.map(Element::float), len, "its tensor")?)
         };
-        Tensor { channels, height, width, data }
+        Ok(Tensor { channels, height, width, data })
     }
 }
 
@@ -107,13 +110,14 @@ pub(crate) fn truncate(value: f32) -> u8 {
 }
 
 /// A picture as a `uint8` tensor.
-pub(crate) fn planar(image: &Image) -> Tensor {
+pub(crate) fn planar(image: &Image) -> Result<Tensor> {
     let channels = image.channels as usize;
-    let mut data = Vec::with_capacity(image.pixels.len());
+    let mut data = Vec::new();
+    reserve(&mut data, image.pixels.len(), "its planes")?;
     for channel in 0..channels {
         data.extend(image.pixels.iter().skip(channel).step_by(channels));
     }
-    Tensor { channels: image.channels, height: image.height, width: image.width, data: TensorData::U8(data) }
+    Ok(Tensor { channels: image.channels, height: image.height, width: image.width, data: TensorData::U8(data) })
 }
 
 /// What a chain of changes makes of each `uint8` value in each channel.
@@ -184,8 +188,8 @@ mod tests {
     #[test]
     fn bytes_survive_the_way_to_unit_floats_and_back() {
         let image = Image { width: 256, height: 1, channels: 1, pixels: (0..=255).collect() };
-        let there = Pointwise::Scaled.tensor(planar(&image));
-        let back = Pointwise::Byte { scale: true }.tensor(there);
+        let there = Pointwise::Scaled.tensor(planar(&image).unwrap()).unwrap();
+        let back = Pointwise::Byte { scale: true }.tensor(there).unwrap();
         assert_eq!(back.data, TensorData::U8(image.pixels));
     }
 

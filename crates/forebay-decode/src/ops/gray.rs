@@ -1,5 +1,8 @@
 //! Grey: Pillow's integer formula for pictures, torchvision's float formula for tensors.
 
+use forebay_core::Result;
+
+use crate::memory::{collect, reserve};
 use crate::{Image, Tensor, TensorData};
 
 /// ITU-R 601 luma in 16-bit fixed point, as Pillow's conversion to `L`.
@@ -9,7 +12,7 @@ pub(crate) fn luma(red: u8, green: u8, blue: u8) -> u8 {
 }
 
 /// Makes a picture grey, with one or three channels.
-pub(crate) fn image(image: &mut Image, channels: u32) {
+pub(crate) fn image(image: &mut Image, channels: u32) -> Result<()> {
     match (image.channels, channels) {
         (3, 3) => {
             for pixel in image.pixels.chunks_exact_mut(3) {
@@ -24,36 +27,48 @@ pub(crate) fn image(image: &mut Image, channels: u32) {
             }
             image.pixels.truncate(count);
         }
-        (1, 3) => image.pixels = image.pixels.iter().flat_map(|value| [*value; 3]).collect(),
+        (1, 3) => {
+            let (pixels, count) = (image.pixels.iter().flat_map(|value| [*value; 3]), image.pixels.len() * 3);
+            image.pixels = collect(pixels, count, "its grey pixels")?;
+        }
         _ => {}
     }
     image.channels = channels;
+    Ok(())
 }
 
 /// Makes a tensor grey, with one or three channels.
-pub(crate) fn tensor(tensor: Tensor, channels: u32) -> Tensor {
+pub(crate) fn tensor(tensor: Tensor, channels: u32) -> Result<Tensor> {
     let Tensor { channels: had, height, width, data } = tensor;
     let plane = height as usize * width as usize;
     let weigh = |red: f32, green: f32, blue: f32| red * 0.2989 + green * 0.587 + blue * 0.114;
     let data = match data {
         TensorData::U8(data) => {
             let grey = |red, green, blue| weigh(f32::from(red), f32::from(green), f32::from(blue)) as u8;
-            TensorData::U8(combine(data, plane, had, channels, grey))
+            TensorData::U8(combine(data, plane, had, channels, grey)?)
         }
-        TensorData::F32(data) => TensorData::F32(combine(data, plane, had, channels, weigh)),
+        TensorData::F32(data) => TensorData::F32(combine(data, plane, had, channels, weigh)?),
     };
-    Tensor { channels, height, width, data }
+    Ok(Tensor { channels, height, width, data })
 }
 
 /// Three planes into one by `grey`, repeated `channels` times.
-fn combine<T: Copy>(mut data: Vec<T>, plane: usize, had: u32, channels: u32, grey: impl Fn(T, T, T) -> T) -> Vec<T> {
+fn combine<T: Copy>(
+    mut data: Vec<T>,
+    plane: usize,
+    had: u32,
+    channels: u32,
+    grey: impl Fn(T, T, T) -> T,
+) -> Result<Vec<T>> {
     if had == 3 {
         for at in 0..plane {
             data[at] = grey(data[at], data[plane + at], data[2 * plane + at]);
         }
     }
     data.truncate(plane);
-    if channels == 1 { data } else { data.repeat(channels as usize) }
+    reserve(&mut data, plane * (channels as usize - 1), "its grey planes")?;
+    (1..channels).for_each(|_| data.extend_from_within(..plane));
+    Ok(data)
 }
 
 #[cfg(test)]
@@ -65,11 +80,11 @@ mod tests {
         let colour = Image { width: 2, height: 1, channels: 3, pixels: vec![255, 0, 0, 10, 10, 10] };
         for (channels, expected) in [(1, vec![76, 10]), (3, vec![76, 76, 76, 10, 10, 10])] {
             let mut grey = colour.clone();
-            image(&mut grey, channels);
+            image(&mut grey, channels).unwrap();
             assert_eq!((grey.channels, grey.pixels), (channels, expected));
         }
         let mut single = Image { width: 2, height: 1, channels: 1, pixels: vec![5, 6] };
-        image(&mut single, 3);
+        image(&mut single, 3).unwrap();
         assert_eq!(single.pixels, [5, 5, 5, 6, 6, 6]);
     }
 
@@ -77,7 +92,7 @@ mod tests {
     fn tensor_grey_is_the_weighted_sum_of_planes() {
         let data = TensorData::F32(vec![1.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
         let grey = tensor(Tensor { channels: 3, height: 1, width: 2, data }, 3);
-        let TensorData::F32(values) = grey.data else { panic!("floats are expected") };
+        let TensorData::F32(values) = grey.unwrap().data else { panic!("floats are expected") };
         assert_eq!(values, [0.2989, 0.587, 0.2989, 0.587, 0.2989, 0.587]);
     }
 }

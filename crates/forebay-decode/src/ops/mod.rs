@@ -13,6 +13,7 @@ use crate::{Dtype, Value};
 
 pub(crate) mod apply;
 pub(crate) mod blur;
+mod charge;
 mod check;
 pub(crate) mod color;
 pub(crate) mod convert;

@@ -6,6 +6,7 @@ use super::limit::check_result;
 use super::wide::widest;
 use super::{Interpolation, Size};
 use crate::Image;
+use crate::memory::reserve;
 
 /// Where an output point comes from: `x' = a x + b y + c`, `y' = d x + e y + f`.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,9 @@ fn round_15(value: f64) -> f64 {
     format!("{value:.15}").parse().unwrap_or(value)
 }
 
+/// What its pixels are called where there is no memory for them.
+const PIXELS: &str = "its turned pixels";
+
 /// How a picture is turned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
@@ -48,23 +52,23 @@ impl Turn<'_> {
         if self.center.is_none() {
             // Pillow's short cuts, which no rounding of the general way would meet exactly.
             if degrees == 0.0 {
+                out.pixels.clear();
+                reserve(&mut out.pixels, image.pixels.len(), PIXELS)?;
                 out.clone_from(image);
                 return Ok(());
             }
             if degrees == 180.0 {
-                turn_quarters(image, 2, out);
-                return Ok(());
+                return turn_quarters(image, 2, out);
             }
             if (degrees == 90.0 || degrees == 270.0) && (self.expand || square) {
-                turn_quarters(image, if degrees == 90.0 { 1 } else { 3 }, out);
-                return Ok(());
+                return turn_quarters(image, if degrees == 90.0 { 1 } else { 3 }, out);
             }
         }
         let (affine, size) = self.affine(degrees, image)?;
         let channels = image.channels as usize;
         (out.width, out.height, out.channels) = (size.width, size.height, image.channels);
         out.pixels.clear();
-        out.pixels.reserve(size.area() as usize * channels);
+        reserve(&mut out.pixels, size.area() as usize * channels, PIXELS)?;
         (0..size.area()).for_each(|_| out.pixels.extend_from_slice(self.fill));
         match self.interpolation {
             Interpolation::Bilinear => widest(|| interpolate(image, affine, out, bilinear)),
@@ -102,13 +106,13 @@ impl Turn<'_> {
 }
 
 /// Turns by quarters, counter-clockwise.
-fn turn_quarters(image: &Image, quarters: u32, out: &mut Image) {
+fn turn_quarters(image: &Image, quarters: u32, out: &mut Image) -> Result<()> {
     let (width, height, channels) = (image.width as usize, image.height as usize, image.channels as usize);
     let sideways = quarters % 2 == 1;
     (out.width, out.height) = if sideways { (image.height, image.width) } else { (image.width, image.height) };
     out.channels = image.channels;
     out.pixels.clear();
-    out.pixels.reserve(image.pixels.len());
+    reserve(&mut out.pixels, image.pixels.len(), PIXELS)?;
     for y in 0..out.height as usize {
         for x in 0..out.width as usize {
             let (from_x, from_y) = match quarters {
@@ -119,6 +123,7 @@ fn turn_quarters(image: &Image, quarters: u32, out: &mut Image) {
             out.pixels.extend_from_slice(&image.pixels[(from_y * width + from_x) * channels..][..channels]);
         }
     }
+    Ok(())
 }
 
 /// Pillow's fixed point has 16 fractional bits; outside of ±32768 it steps in `f64` instead.

@@ -1,6 +1,9 @@
 //! Cutting a rectangle out of a picture, also one that reaches outside: what `Pad` and all crops come down to.
 
+use forebay_core::Result;
+
 use super::PaddingMode;
+use crate::memory::reserve;
 
 /// A rectangle in a picture's coordinates that may reach outside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +64,13 @@ pub(crate) fn extract<T: Copy>(
     mode: PaddingMode,
     fill: &[T],
     out: &mut Vec<T>,
-) {
+) -> Result<()> {
     let channels = fill.len();
     let height = pixels.len() / (width * channels).max(1);
     let (columns, _) = window.inside(width as u32, height as u32);
     let middle = columns.start as usize * channels..columns.end as usize * channels;
     let left_columns = (i64::from(columns.start) - window.left).clamp(0, i64::from(window.width)) as u32;
-    out.reserve(window.width as usize * window.height as usize * channels);
+    reserve(out, window.width as usize * window.height as usize * channels, "its cropped or padded pixels")?;
     for y in 0..window.height {
         let Some(row) = source(window.top + i64::from(y), height, mode) else {
             (0..window.width).for_each(|_| out.extend_from_slice(fill));
@@ -86,6 +89,7 @@ pub(crate) fn extract<T: Copy>(
         out.extend_from_slice(&row[middle.clone()]);
         (left_columns + columns.len() as u32..window.width).for_each(|x| outside(x, out));
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -94,7 +98,7 @@ mod tests {
 
     fn row(mode: PaddingMode, left: i64, width: u32) -> Vec<u8> {
         let mut out = Vec::new();
-        extract(&[1, 2, 3], 3, Window { left, top: 0, width, height: 1 }, mode, &[9], &mut out);
+        extract(&[1, 2, 3], 3, Window { left, top: 0, width, height: 1 }, mode, &[9], &mut out).unwrap();
         out
     }
 
@@ -116,7 +120,7 @@ mod tests {
         assert_eq!(row(PaddingMode::Edge, 5, 2), [3, 3]);
         let mut out = Vec::new();
         let below = Window { left: 0, top: 4, width: 2, height: 2 };
-        extract(&[1, 2, 3], 3, below, PaddingMode::Constant, &[9], &mut out);
+        extract(&[1, 2, 3], 3, below, PaddingMode::Constant, &[9], &mut out).unwrap();
         assert_eq!(out, [9; 4]);
     }
 
@@ -124,7 +128,7 @@ mod tests {
     fn single_pixel_reflects_onto_itself() {
         let mut out = Vec::new();
         let around = Window { left: -2, top: -2, width: 5, height: 5 };
-        extract(&[7u8, 8], 1, around, PaddingMode::Reflect, &[0, 0], &mut out);
+        extract(&[7u8, 8], 1, around, PaddingMode::Reflect, &[0, 0], &mut out).unwrap();
         assert_eq!(out, [7, 8].repeat(25));
     }
 }

@@ -74,11 +74,13 @@ pub(super) fn begin(
     let decoding = |error: Error| error.at_stage(Stage::Decode);
     let transforming = |error: Error| error.at_stage(Stage::Transform);
     let header = scratch.decoders.header(bytes).map_err(decoding)?;
+    header.check_filled(bytes).map_err(decoding)?;
     let plan = plan(head, ops, (header.width, header.height), rng, &mut scratch.buffers).map_err(transforming)?;
+    plan.resample.as_ref().map_or(Ok(()), Job::check).map_err(transforming)?;
     let mut image = std::mem::take(&mut scratch.image);
     let (region, decode) = if decode_planes(detail, &plan, &header, bytes, scratch).map_err(decoding)? {
         let decode = start.elapsed();
-        resample_planes(&mut image, &plan, scratch);
+        resample_planes(&mut image, &plan, scratch).map_err(transforming)?;
         (header.whole(), decode)
     } else {
         // The larger one of both buffers, which the last picture had, is for the picture again: growing the smaller one
@@ -91,7 +93,7 @@ pub(super) fn begin(
         let decode = start.elapsed();
         check_decoded(&image, region, plan.wanted)?;
         if let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) {
-            image = resample(image, region, wanted, job, &mut scratch.buffers);
+            image = resample(image, region, wanted, job, &mut scratch.buffers).map_err(transforming)?;
         }
         (region, decode)
     };
@@ -119,11 +121,11 @@ fn decode_planes(detail: Detail, plan: &Plan, header: &Header, bytes: &[u8], scr
 }
 
 /// Resizes the planes.
-fn resample_planes(image: &mut Image, plan: &Plan, scratch: &mut Scratch) {
-    let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) else { return };
+fn resample_planes(image: &mut Image, plan: &Plan, scratch: &mut Scratch) -> Result<()> {
+    let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) else { return Ok(()) };
     let (x, y) = origin(job, wanted);
     let corner = (wanted.x - x, wanted.y - y);
-    scratch.buffers.planar.run(&scratch.planes, wanted, corner, job, image);
+    scratch.buffers.planar.run(&scratch.planes, wanted, corner, job, image)
 }
 
 /// Where the wanted region lies in the job's picture, which begins at the crop of a resized crop, and at the picture's
@@ -168,7 +170,7 @@ fn plan(head: Head, ops: &[Op], size: (u32, u32), rng: &Rng, buffers: &mut Buffe
             let wide = |range: &Range<u32>| range.start as usize..range.end as usize;
             let mut job = Job::whole(Size { height, width }, to, *interpolation);
             (job.columns, job.rows) = (wide(&columns), wide(&rows));
-            let (needed_columns, needed_rows) = buffers.resampler.needed(&job);
+            let (needed_columns, needed_rows) = buffers.resampler.needed(&job)?;
             let wanted = Region {
                 x: needed_columns.start as u32,
                 y: needed_rows.start as u32,
@@ -209,15 +211,15 @@ fn check_decoded(image: &Image, region: Region, wanted: Option<Region>) -> Resul
 }
 
 /// Resizes the wanted region; `image` holds `region`.
-fn resample(mut image: Image, region: Region, wanted: Region, job: &Job, buffers: &mut Buffers) -> Image {
+fn resample(mut image: Image, region: Region, wanted: Region, job: &Job, buffers: &mut Buffers) -> Result<Image> {
     let channels = image.channels as usize;
     let stride = image.width as usize * channels;
     let start = (wanted.y - region.y) as usize * stride + (wanted.x - region.x) as usize * channels;
     let (x, y) = origin(job, wanted);
     let origin = (x as usize, y as usize);
     let source = Source { pixels: &image.pixels[start..], stride, channels, origin };
-    buffers.resampler.run(source, job, &mut buffers.spare.pixels);
+    buffers.resampler.run(source, job, &mut buffers.spare.pixels)?;
     std::mem::swap(&mut image.pixels, &mut buffers.spare.pixels);
     (image.width, image.height) = (job.columns.len() as u32, job.rows.len() as u32);
-    image
+    Ok(image)
 }

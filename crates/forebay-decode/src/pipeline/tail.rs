@@ -4,9 +4,10 @@
 //! Every change of an element by itself is a function of its byte and channel, so a whole chain of them is a table
 //! of 256 results per channel, made once. Flips commute with it. Erasing is done in place afterwards.
 
-use forebay_core::Rng;
+use forebay_core::{Result, Rng};
 
 use super::place;
+use crate::memory::{collect, resize};
 use crate::ops::convert::{Element, Lookup, Pointwise, truncate};
 use crate::ops::{Form, erase};
 use crate::{Dtype, Image, Op, Order, Output, Tensor, TensorData};
@@ -123,16 +124,18 @@ impl Tail {
     }
 
     /// The result as a tensor of its own, before the batch's type and order.
-    pub(super) fn tensor(&self, image: &Image, rng: &Rng, bytes: &mut Vec<u8>) -> Tensor {
+    pub(super) fn tensor(&self, image: &Image, rng: &Rng, bytes: &mut Vec<u8>) -> Result<Tensor> {
         let is_bytes = matches!(self.lookup, Lookup::U8(_));
-        bytes.resize(image.pixels.len() * if is_bytes { 1 } else { size_of::<f32>() }, 0);
+        let len = image.pixels.len();
+        resize(bytes, len * if is_bytes { 1 } else { size_of::<f32>() }, 0, "its tensor")?;
         self.write_as(&self.lookup, Order::Planar, image, rng, false, bytes);
         let data = if is_bytes {
-            TensorData::U8(bytes.clone())
+            TensorData::U8(collect(bytes.iter().copied(), len, "its tensor")?)
         } else {
-            TensorData::F32(bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect())
+            let floats = bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+            TensorData::F32(collect(floats, len, "its tensor")?)
         };
-        Tensor { channels: image.channels, height: image.height, width: image.width, data }
+        Ok(Tensor { channels: image.channels, height: image.height, width: image.width, data })
     }
 
     fn write_as(&self, lookup: &Lookup, order: Order, image: &Image, rng: &Rng, past_caches: bool, slot: &mut [u8]) {

@@ -4,6 +4,7 @@
 
 mod decode;
 mod fast;
+mod limits;
 mod memory;
 mod ops;
 mod reuse;

@@ -5,7 +5,10 @@
 //! and the passes run in the order that costs less, so results differ from Pillow's by a level or two even where nothing
 //! is scaled while decoding. The passes exist once per instruction set; all give the same bytes.
 
+use forebay_core::Result;
+
 use super::resize::Job;
+use crate::memory;
 use crate::pixels::prepare;
 use crate::planes::{Plane, Planes, SLACK_BYTES};
 use crate::{Image, Region};
@@ -47,7 +50,14 @@ struct Rows<'a> {
 impl Planar {
     /// Makes `out` the part of the result that the job wants. `corner` is the pixel at which the job's picture begins;
     /// `planes` holds the samples of `usable`.
-    pub(crate) fn run(&mut self, planes: &Planes, usable: Region, corner: (u32, u32), job: &Job, out: &mut Image) {
+    pub(crate) fn run(
+        &mut self,
+        planes: &Planes,
+        usable: Region,
+        corner: (u32, u32),
+        job: &Job,
+        out: &mut Image,
+    ) -> Result<()> {
         let vector = self.vector();
         let mut pitches = [None; 2];
         for (number, plane) in planes.each().iter().enumerate() {
@@ -74,20 +84,26 @@ impl Planar {
                     wanted: job.rows.clone(),
                     interpolation,
                 };
-                columns.fill(&across, vector);
-                rows.fill(&down, vector);
+                columns.fill(&across, vector)?;
+                rows.fill(&down, vector)?;
                 pitches[kind] = Some(plane.pitch);
             }
             let [columns, rows] = &self.tables[kind];
-            resize(plane, columns, rows, &mut self.between, &mut self.made[number], vector);
+            resize(plane, columns, rows, &mut self.between, &mut self.made[number], vector)?;
         }
-        prepare(out, job.columns.len() as u32, job.rows.len() as u32);
+        prepare(out, job.columns.len() as u32, job.rows.len() as u32)?;
         let [luma, blue, red] = &self.made;
         let count = job.columns.len() * job.rows.len();
         match planes.count {
             1 => colour::grey(&luma[..count], &mut out.pixels),
             _ => colour::convert([luma, blue, red].map(|plane| &plane[..count]), &mut out.pixels, vector),
         }
+        Ok(())
+    }
+
+    /// Gives back tables beyond what a thread may keep.
+    pub(crate) fn give_back(&mut self) {
+        self.tables.iter_mut().flatten().for_each(Table::give_back);
     }
 
     /// The buffers that grow with the picture.
@@ -110,30 +126,38 @@ impl Planar {
 }
 
 /// Room for `bytes` and what vectors touch behind them. Old bytes are left where new ones will go.
-fn room(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+fn room(buffer: &mut Vec<u8>, bytes: usize) -> Result<&mut [u8]> {
     if buffer.len() < bytes + SLACK_BYTES {
-        buffer.resize(bytes + SLACK_BYTES, 0);
+        memory::resize(buffer, bytes + SLACK_BYTES, 0, "planes of a resize")?;
     }
-    &mut buffer[..bytes + SLACK_BYTES]
+    Ok(&mut buffer[..bytes + SLACK_BYTES])
 }
 
 /// One plane, both ways; the first pass is the one that leaves less for the second.
-fn resize(plane: &Plane, columns: &Table, rows: &Table, between: &mut Vec<u8>, out: &mut Vec<u8>, vector: bool) {
+fn resize(
+    plane: &Plane,
+    columns: &Table,
+    rows: &Table,
+    between: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+    vector: bool,
+) -> Result<()> {
     let (needed_columns, needed_rows) = (columns.needed(), rows.needed());
     let first = (needed_columns.start, needed_rows.start);
     let source = Rows { samples: plane.from(first.0, first.1), stride: plane.stride(), first };
-    let out = room(out, columns.len() * rows.len());
+    let out = room(out, columns.len() * rows.len())?;
     if rows.len() < needed_rows.len() {
         let stride = needed_columns.len();
-        let between = room(between, stride * rows.len());
+        let between = room(between, stride * rows.len())?;
         vertical(source, rows, stride, between, vector);
         horizontal(Rows { samples: between, stride, first }, columns, rows.len(), out, vector);
     } else {
         let stride = columns.len();
-        let between = room(between, stride * needed_rows.len());
+        let between = room(between, stride * needed_rows.len())?;
         horizontal(source, columns, needed_rows.len(), between, vector);
         vertical(Rows { samples: between, stride, first }, rows, stride, out, vector);
     }
+    Ok(())
 }
 
 /// `count` rows of `out` from as many of `source`. Both have [`SLACK_BYTES`] behind their last sample.

@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
+use forebay_core::Result;
+
 use super::super::Interpolation;
 use super::super::resize::{support, weight};
+use crate::memory::{reserve, resize};
 
 /// Weights are integers of this many fractional bits: they fit 16 with their sign, as the sum of two products fits 32.
 pub(super) const PRECISION_BITS: u32 = 14;
@@ -60,7 +63,24 @@ struct Spans {
     middles: [i32; LANES],
 }
 
+/// What the table is called where there is no memory for it.
+const WEIGHTS: &str = "the weights of a resize";
+
 impl Table {
+    /// A table larger than this is given back after the sample that needed it: what a thread keeps is charged to no budget.
+    const MAX_KEPT_BYTES: usize = 1 << 20;
+
+    /// Gives back what is more than a thread may keep.
+    pub(super) fn give_back(&mut self) {
+        let Self { starts, pairs, offsets, spans, exact, .. } = self;
+        let lanes = starts.capacity() + pairs.capacity() + exact.capacity();
+        let bytes =
+            lanes * size_of::<[i32; LANES]>() + offsets.capacity() * LANES + spans.capacity() * size_of::<Spans>();
+        if bytes > Self::MAX_KEPT_BYTES {
+            *self = Self::default();
+        }
+    }
+
     /// Output pixels.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -124,27 +144,36 @@ impl Table {
 
     /// The same filter as `resize` has, over samples that are a pixel, or several, or lie across the edge of a crop:
     /// output pixel `n` has its centre where it has it among pixels.
-    pub(super) fn fill(&mut self, axis: &Axis, vector: bool) {
+    pub(super) fn fill(&mut self, axis: &Axis, vector: bool) -> Result<()> {
         #[cfg(target_arch = "x86_64")]
         if vector {
             // SAFETY: the caller has seen that the processor has AVX2.
             return unsafe { self.fill_avx2(axis) };
         }
         let _ = vector;
-        self.fill_any(axis);
+        self.fill_any(axis)
     }
 
     /// The same code, for which the compiler may use AVX2: the same numbers.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn fill_avx2(&mut self, axis: &Axis) {
-        self.fill_any(axis);
+    fn fill_avx2(&mut self, axis: &Axis) -> Result<()> {
+        self.fill_any(axis)
     }
 
     #[inline(always)]
-    fn fill_any(&mut self, axis: &Axis) {
+    fn fill_any(&mut self, axis: &Axis) -> Result<()> {
+        let groups = axis.wanted.len().div_ceil(LANES);
+        self.starts.clear();
+        self.offsets.clear();
+        self.spans.clear();
+        reserve(&mut self.starts, groups, WEIGHTS)?;
+        reserve(&mut self.offsets, groups, WEIGHTS)?;
+        reserve(&mut self.spans, groups, WEIGHTS)?;
         let inverse = self.find_spans(axis);
         self.pairs.clear();
+        reserve(&mut self.pairs, groups * self.pair_count, WEIGHTS)?;
+        resize(&mut self.exact, self.pair_count * 2, [0.0; LANES], WEIGHTS)?;
         match axis.interpolation {
             // By far the most common, cheap, and without jumps that a rounded place could be on the wrong side of.
             Interpolation::Bilinear => {
@@ -153,6 +182,7 @@ impl Table {
             }
             other => self.weigh(|place, tap| weight(other, place + f64::from(tap) * inverse) as f32),
         }
+        Ok(())
     }
 
     /// Which samples make each output pixel. Gives how much of the filter's unit a sample is.
@@ -165,9 +195,6 @@ impl Table {
         let (least, most) = ((usable.start / pitch) as i32, usable.end.div_ceil(pitch) as i32);
         let begin = f64::from(corner) / f64::from(pitch);
         self.len = wanted.len();
-        self.starts.clear();
-        self.offsets.clear();
-        self.spans.clear();
         let (mut first, mut last, mut longest, mut max_offset) = (i32::MAX, 0, 0, 0);
         for group in wanted.clone().step_by(LANES) {
             let (mut starts, mut counts) = ([0; LANES], [0; LANES]);
@@ -197,8 +224,7 @@ impl Table {
     #[inline(always)]
     fn weigh(&mut self, filter: impl Fn(f64, i32) -> f32) {
         const ONE: f32 = (1 << PRECISION_BITS) as f32;
-        let Self { pairs, spans, exact, pair_count, .. } = self;
-        exact.resize(*pair_count * 2, [0.0; LANES]);
+        let Self { pairs, spans, exact, .. } = self;
         for Spans { counts, places, middles } in spans {
             let mut sums = [0.0; LANES];
             for (tap, exact) in exact.iter_mut().enumerate() {

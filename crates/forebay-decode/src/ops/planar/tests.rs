@@ -21,7 +21,7 @@ fn planes(count: usize, usable: Region, pitches: [(u32, u32); 3], value: impl Fn
         let (columns, rows) = ((right - left + 3) as usize, (bottom - top + 2) as usize);
         plane.origin = (left, top);
         plane.pitch = pitch;
-        let samples = plane.prepare(columns, rows);
+        let samples = plane.prepare(columns, rows).unwrap();
         samples.fill(0xA5); // beyond the samples, anything
         for (at, sample) in samples[..columns * rows].iter_mut().enumerate() {
             // The middle of the sample, in pixels.
@@ -40,7 +40,7 @@ fn noise(number: usize, x: f64, y: f64) -> u8 {
 
 fn run(planes: &Planes, usable: Region, corner: (u32, u32), job: &Job, portable_only: bool) -> Image {
     let mut out = Image::default();
-    Planar { portable_only, ..Planar::default() }.run(planes, usable, corner, job, &mut out);
+    Planar { portable_only, ..Planar::default() }.run(planes, usable, corner, job, &mut out).unwrap();
     out
 }
 
@@ -76,7 +76,7 @@ fn pixels_as_samples_are_resized_as_ever_within_a_level() {
             let plane = &planes.planes[0];
             let pixels = plane.from(usable.x as usize, usable.y as usize);
             let source = Source { pixels, stride: plane.stride(), channels: 1, origin: (0, 0) };
-            Resampler::default().run(source, &job, &mut faithful);
+            Resampler::default().run(source, &job, &mut faithful).unwrap();
             // Filters that overshoot clip elsewhere if the passes come in another order, and a box may round a pixel
             // that is half inside to its other side.
             let smooth = matches!(interpolation, Interpolation::Bilinear | Interpolation::Hamming);

@@ -10,6 +10,7 @@ use forebay_core::Result;
 
 use super::limit::check_result;
 use super::{Interpolation, ResizeTo, Size};
+use crate::memory;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -23,13 +24,16 @@ mod table;
 use avx2 as simd;
 #[cfg(target_arch = "aarch64")]
 use neon as simd;
-use table::{Table, Tables};
+use table::{Table, Tables, check_table, table_bytes};
 
 pub(crate) use nearest::is_nearest;
 pub(crate) use table::{support, weight};
 
 /// Weights are integers of this many fractional bits; 8 bits of pixel and 2 of headroom complete an `i32`.
 const PRECISION_BITS: u32 = 22;
+
+/// What the rows between the two passes are called where there is no memory for them.
+const BETWEEN: &str = "rows of a resize";
 
 /// Half a level, so that the shift down rounds.
 const HALF: i32 = 1 << (PRECISION_BITS - 1);
@@ -103,6 +107,29 @@ impl Job {
         }
     }
 
+    /// The axes that are resized: from which size to which.
+    fn axes(&self) -> impl Iterator<Item = (u32, u32)> {
+        let axes = [(self.from.width, self.to.width), (self.from.height, self.to.height)];
+        let none = is_nearest(self.interpolation);
+        axes.into_iter().filter(move |(from, to)| !none && from != to)
+    }
+
+    /// Refuses sides that are too long, before anything is decoded for them.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.axes().try_for_each(|(from, to)| check_table(from, to, self.interpolation))
+    }
+
+    /// Bytes that it takes for all of the result, that included, where pixels have three channels.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let tables: u64 = self.axes().map(|(from, to)| table_bytes(from, to, self.interpolation)).sum();
+        let between = match self.passes() {
+            Passes::HorizontalFirst => Size { height: self.from.height, width: self.to.width },
+            Passes::VerticalFirst => Size { height: self.to.height, width: self.from.width },
+            Passes::Horizontal | Passes::Vertical => Size { height: 0, width: 0 },
+        };
+        tables + 3 * (self.to.area() + between.area())
+    }
+
     /// All of the result.
     pub(crate) fn whole(from: Size, to: Size, interpolation: Interpolation) -> Self {
         Self { from, to, interpolation, columns: 0..to.width as usize, rows: 0..to.height as usize }
@@ -137,55 +164,79 @@ pub(crate) struct Resampler {
 
 impl Resampler {
     /// The columns and rows of the picture that the wanted part of the result depends on.
-    pub(crate) fn needed(&mut self, job: &Job) -> (Range<usize>, Range<usize>) {
+    pub(crate) fn needed(&mut self, job: &Job) -> Result<(Range<usize>, Range<usize>)> {
         let nearest = is_nearest(job.interpolation);
         let mut axis = |from: u32, to: u32, wanted: &Range<usize>| {
             if from == to {
-                wanted.clone()
+                Ok(wanted.clone())
             } else if nearest {
-                nearest::needed(from, to, wanted)
+                Ok(nearest::needed(from, to, wanted))
             } else {
-                let at = self.tables.find(from, to, job.interpolation);
-                self.tables.get(at).needed(wanted)
+                self.tables.needed(from, to, job.interpolation, wanted)
             }
         };
-        (axis(job.from.width, job.to.width, &job.columns), axis(job.from.height, job.to.height, &job.rows))
+        Ok((axis(job.from.width, job.to.width, &job.columns)?, axis(job.from.height, job.to.height, &job.rows)?))
     }
 
     /// Writes the wanted part of the result to `out`; `source` holds at least what [`needed`](Self::needed) says.
-    pub(crate) fn run(&mut self, source: Source<'_>, job: &Job, out: &mut Vec<u8>) {
+    pub(crate) fn run(&mut self, source: Source<'_>, job: &Job, out: &mut Vec<u8>) -> Result<()> {
         let row = job.columns.len() * source.channels;
-        out.resize(row * job.rows.len(), 0);
+        memory::resize(out, row * job.rows.len(), 0, "its resized pixels")?;
         if out.is_empty() {
-            return;
+            return Ok(());
         }
         if is_nearest(job.interpolation) || job.from == job.to {
-            return nearest::run(source, job, out);
+            nearest::run(source, job, out);
+            return Ok(());
         }
         let vector = self.vector();
-        let columns = self.tables.find(job.from.width, job.to.width, job.interpolation);
-        let rows = self.tables.find(job.from.height, job.to.height, job.interpolation);
-        let (columns, rows) = (self.tables.get(columns), self.tables.get(rows));
-        let needed = rows.needed(&job.rows);
         match job.passes() {
-            Passes::Horizontal => horizontal(source, columns, job, &job.rows, out, vector),
-            Passes::Vertical => vertical(source.rows(&needed, &job.columns), rows, &job.rows, row, out, vector),
+            Passes::Horizontal => {
+                let columns = self.columns(job)?;
+                horizontal(source, self.tables.get(columns), job, &job.rows, out, vector);
+            }
+            Passes::Vertical => {
+                let rows = self.rows(job)?;
+                let rows = self.tables.get(rows);
+                vertical(source.rows(&rows.needed(&job.rows), &job.columns), rows, &job.rows, row, out, vector);
+            }
             Passes::HorizontalFirst => {
-                self.between.resize(row * needed.len(), 0);
+                let (columns, rows) = (self.columns(job)?, self.rows(job)?);
+                let (columns, rows) = (self.tables.get(columns), self.tables.get(rows));
+                let needed = rows.needed(&job.rows);
+                memory::resize(&mut self.between, row * needed.len(), 0, BETWEEN)?;
                 horizontal(source, columns, job, &needed, &mut self.between, vector);
                 let input = Input { pixels: &self.between, stride: row, first: needed.start };
                 vertical(input, rows, &job.rows, row, out, vector);
             }
             Passes::VerticalFirst => {
-                let wide = columns.needed(&job.columns);
+                let (columns, rows) = (self.columns(job)?, self.rows(job)?);
+                let (columns, rows) = (self.tables.get(columns), self.tables.get(rows));
+                let (wide, needed) = (columns.needed(&job.columns), rows.needed(&job.rows));
                 let stride = wide.len() * source.channels;
-                self.between.resize(stride * job.rows.len(), 0);
+                memory::resize(&mut self.between, stride * job.rows.len(), 0, BETWEEN)?;
                 vertical(source.rows(&needed, &wide), rows, &job.rows, stride, &mut self.between, vector);
                 let origin = (wide.start, job.rows.start);
                 let source = Source { pixels: &self.between, stride, channels: source.channels, origin };
                 horizontal(source, columns, job, &job.rows, out, vector);
             }
         }
+        Ok(())
+    }
+
+    /// The place of the table across.
+    fn columns(&mut self, job: &Job) -> Result<usize> {
+        self.tables.find(job.from.width, job.to.width, job.interpolation)
+    }
+
+    /// The place of the table down.
+    fn rows(&mut self, job: &Job) -> Result<usize> {
+        self.tables.find(job.from.height, job.to.height, job.interpolation)
+    }
+
+    /// Gives back tables beyond what a thread may keep.
+    pub(crate) fn give_back(&mut self) {
+        self.tables.give_back();
     }
 
     /// The rows between the two passes.

@@ -2,8 +2,94 @@
 
 use std::ops::Range;
 
+use forebay_core::{Error, Kind, Result};
+
 use super::super::Interpolation;
 use super::PRECISION_BITS;
+use crate::memory::reserve;
+
+/// A larger table is refused: one as large takes a side of a million pixels or more, and half a second to make.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
+
+/// Which input pixels an output pixel is made of, and how they are weighed.
+#[derive(Clone, Copy)]
+struct Axis {
+    from: u32,
+    filter: Interpolation,
+    scale: f64,
+    support: f64,
+    inverse: f64,
+}
+
+impl Axis {
+    fn new(from: u32, to: u32, filter: Interpolation) -> Self {
+        let scale = f64::from(from) / f64::from(to);
+        let filter_scale = scale.max(1.0);
+        Self { from, filter, scale, support: support(filter) * filter_scale, inverse: 1.0 / filter_scale }
+    }
+
+    /// More pixels than any output pixel is made of, an even number.
+    fn stride(&self) -> usize {
+        (self.support.ceil() as usize * 2 + 1).next_multiple_of(2)
+    }
+
+    fn center(&self, output: usize) -> f64 {
+        (output as f64 + 0.5) * self.scale
+    }
+
+    /// The input pixels within the filter. They begin and end later from one output pixel to the next, or where they did.
+    fn reach(&self, output: usize) -> Range<i64> {
+        let center = self.center(output);
+        ((center - self.support + 0.5) as i64).max(0)..((center + self.support + 0.5) as i64).min(self.from.into())
+    }
+
+    /// The weights of those pixels. Pillow's, operation by operation: another order of the same arithmetic rounds
+    /// differently.
+    fn weights(&self, output: usize, exact: &mut Vec<f64>) -> impl Iterator<Item = i32> {
+        let center = self.center(output);
+        exact.clear();
+        exact.extend(self.reach(output).map(|x| weight(self.filter, (x as f64 - center + 0.5) * self.inverse)));
+        let sum: f64 = exact.iter().sum();
+        exact.iter().map(move |&weight| {
+            let weight = if sum == 0.0 { weight } else { weight / sum } * f64::from(1u32 << PRECISION_BITS);
+            if weight < 0.0 { (weight - 0.5) as i32 } else { (weight + 0.5) as i32 }
+        })
+    }
+
+    /// Those of them that add something, as [`Table::push`] keeps them.
+    fn span(&self, output: usize, exact: &mut Vec<f64>) -> Range<i64> {
+        let start = self.reach(output).start;
+        let (mut first, mut end) = (None, 0);
+        for (at, weight) in (start..).zip(self.weights(output, exact)) {
+            if weight != 0 {
+                first.get_or_insert(at);
+                end = at + 1;
+            }
+        }
+        first.map_or(start..start + 1, |first| first..end)
+    }
+}
+
+/// Bytes that a table takes, and what it is made with.
+pub(super) fn table_bytes(from: u32, to: u32, filter: Interpolation) -> u64 {
+    let stride = Axis::new(from, to, filter).stride() as u64;
+    let each = size_of::<i32>() as u64 * stride + size_of::<Pair>() as u64 * stride / 2 + size_of::<Span>() as u64;
+    u64::from(to) * each + stride * size_of::<f64>() as u64
+}
+
+/// Refuses sides for which the table would be too large.
+pub(super) fn check_table(from: u32, to: u32, filter: Interpolation) -> Result<()> {
+    let bytes = table_bytes(from, to, filter);
+    if bytes <= MAX_TABLE_BYTES {
+        return Ok(());
+    }
+    let message = format!(
+        "has too long a side to be resized (expected weights of at most {MAX_TABLE_BYTES} bytes, got {bytes} from {from} \
+         to {to} pixels)"
+    );
+    let hint = "the picture is very long and thin: crop it before it is resized, or leave it out";
+    Err(Error::new(Kind::Exhausted, message).with_hint(hint))
+}
 
 /// The weights of one axis: from one size to another with one filter.
 #[derive(Default)]
@@ -98,30 +184,34 @@ impl Table {
         start as usize..end as usize
     }
 
-    /// Pillow's weights, operation by operation: another order of the same arithmetic rounds differently.
-    fn fill(&mut self, from: u32, to: u32, filter: Interpolation, exact: &mut Vec<f64>) {
-        let scale = f64::from(from) / f64::from(to);
-        let filter_scale = scale.max(1.0);
-        let support = support(filter) * filter_scale;
-        let inverse = 1.0 / filter_scale;
-        self.stride = (support.ceil() as usize * 2 + 1).next_multiple_of(2);
+    /// Bytes that it takes.
+    fn size_bytes(&self) -> usize {
+        let Self { spans, weights, pairs, .. } = self;
+        spans.capacity() * size_of::<Span>()
+            + weights.capacity() * size_of::<i32>()
+            + pairs.capacity() * size_of::<Pair>()
+    }
+
+    fn fill(&mut self, from: u32, to: u32, filter: Interpolation, exact: &mut Vec<f64>) -> Result<()> {
+        check_table(from, to, filter)?;
+        let axis = Axis::new(from, to, filter);
+        self.key = None;
+        self.stride = axis.stride();
         self.spans.clear();
         self.weights.clear();
         self.pairs.clear();
         self.max_pairs = 0;
+        let (to, what) = (to as usize, "the weights of a resize");
+        reserve(&mut self.spans, to, what)?;
+        reserve(&mut self.weights, to * self.stride, what)?;
+        reserve(&mut self.pairs, to * self.stride / 2, what)?;
+        exact.clear();
+        reserve(exact, self.stride, what)?;
         for output in 0..to {
-            let center = (f64::from(output) + 0.5) * scale;
-            let start = ((center - support + 0.5) as i64).max(0);
-            let end = ((center + support + 0.5) as i64).min(i64::from(from));
-            exact.clear();
-            exact.extend((start..end).map(|x| weight(filter, (x as f64 - center + 0.5) * inverse)));
-            let sum: f64 = exact.iter().sum();
-            let fixed = |weight: f64| {
-                let weight = if sum == 0.0 { weight } else { weight / sum } * f64::from(1u32 << PRECISION_BITS);
-                if weight < 0.0 { (weight - 0.5) as i32 } else { (weight + 0.5) as i32 }
-            };
-            self.push(start as u32, exact.iter().copied().map(fixed));
+            self.push(axis.reach(output).start as u32, axis.weights(output, exact));
         }
+        self.key = Some((from, to as u32, filter));
+        Ok(())
     }
 
     /// Adds an output pixel; zeros at both ends of its weights are left out, for they add nothing.
@@ -157,30 +247,84 @@ pub(super) struct Tables {
     tables: Vec<Table>,
     exact: Vec<f64>,
     clock: u64,
+    /// Of all tables.
+    size_bytes: usize,
 }
 
 impl Tables {
     /// About 1 MiB for 224 output pixels; a table costs microseconds to make (not measured beyond that).
     const MAX_TABLES: usize = 64;
 
+    /// All that a thread keeps from sample to sample, for it is charged to no budget: 64 tables of photos of 8,000 pixels
+    /// a side.
+    const MAX_KEPT_BYTES: usize = 8 << 20;
+
     /// The place of the table for this axis; valid until the next `find` but one.
-    pub(super) fn find(&mut self, from: u32, to: u32, filter: Interpolation) -> usize {
+    pub(super) fn find(&mut self, from: u32, to: u32, filter: Interpolation) -> Result<usize> {
         self.clock += 1;
         let key = Some((from, to, filter));
-        let at = self.tables.iter().position(|table| table.key == key).unwrap_or_else(|| {
-            let at = if self.tables.len() < Self::MAX_TABLES {
-                self.tables.push(Table::default());
-                self.tables.len() - 1
-            } else {
-                let oldest = self.tables.iter().enumerate().min_by_key(|(_, table)| table.used);
-                oldest.map_or(0, |(at, _)| at)
-            };
-            self.tables[at].fill(from, to, filter, &mut self.exact);
-            self.tables[at].key = key;
-            at
-        });
+        let at = match self.tables.iter().position(|table| table.key == key) {
+            Some(at) => at,
+            None => {
+                if self.tables.len() < Self::MAX_TABLES {
+                    // Never used, and so the oldest.
+                    self.tables.push(Table::default());
+                }
+                let at = self.oldest();
+                let before = self.tables[at].size_bytes();
+                let filled = self.tables[at].fill(from, to, filter, &mut self.exact);
+                self.size_bytes = self.size_bytes - before + self.tables[at].size_bytes();
+                filled?;
+                at
+            }
+        };
         self.tables[at].used = self.clock;
-        at
+        Ok(at)
+    }
+
+    fn oldest(&self) -> usize {
+        self.tables.iter().enumerate().min_by_key(|(_, table)| table.used).map_or(0, |(at, _)| at)
+    }
+
+    /// Gives back what is more than a thread may keep, least recently used first.
+    pub(super) fn give_back(&mut self) {
+        while self.size_bytes > Self::MAX_KEPT_BYTES {
+            let table = self.tables.swap_remove(self.oldest());
+            self.size_bytes -= table.size_bytes();
+        }
+        if self.exact.capacity() * size_of::<f64>() > Self::MAX_KEPT_BYTES {
+            self.exact = Vec::new();
+        }
+    }
+
+    /// The input pixels that these output pixels depend on: without a table, so that nothing is made for a picture that
+    /// cannot be decoded.
+    pub(super) fn needed(
+        &mut self,
+        from: u32,
+        to: u32,
+        filter: Interpolation,
+        wanted: &Range<usize>,
+    ) -> Result<Range<usize>> {
+        check_table(from, to, filter)?;
+        let axis = Axis::new(from, to, filter);
+        self.exact.clear();
+        reserve(&mut self.exact, axis.stride(), "the weights of a resize")?;
+        // Not just the first and the last: a weight that is 0 within a filter makes one span shorter than its neighbours.
+        let (mut start, mut end) = (i64::MAX, 0);
+        for output in wanted.clone() {
+            if axis.reach(output).start >= start {
+                break;
+            }
+            start = start.min(axis.span(output, &mut self.exact).start);
+        }
+        for output in wanted.clone().rev() {
+            if axis.reach(output).end <= end {
+                break;
+            }
+            end = end.max(axis.span(output, &mut self.exact).end);
+        }
+        Ok(start.min(end) as usize..end as usize)
     }
 
     /// The table at a place that `find` gave.
@@ -255,7 +399,7 @@ mod tests {
         let mut tables = Tables::default();
         for round in 0..3u32 {
             for size in 1..100u32 {
-                let at = tables.find(size, 7, Interpolation::Bilinear);
+                let at = tables.find(size, 7, Interpolation::Bilinear).unwrap();
                 let table = tables.get(at);
                 assert_eq!(table.needed(&(0..7)), 0..size as usize, "round {round}");
                 for output in 0..7 {
@@ -265,5 +409,72 @@ mod tests {
             }
         }
         assert_eq!(tables.tables.len(), Tables::MAX_TABLES);
+    }
+
+    #[test]
+    fn what_is_needed_is_what_the_table_says() {
+        let mut tables = Tables::default();
+        let filters = [
+            Interpolation::Box,
+            Interpolation::Bilinear,
+            Interpolation::Hamming,
+            Interpolation::Bicubic,
+            Interpolation::Lanczos,
+        ];
+        for filter in filters {
+            for (from, to) in [(1, 9), (9, 1), (7, 7), (100, 33), (33, 100), (224, 256), (500, 224), (1000, 3)] {
+                let at = tables.find(from, to, filter).unwrap();
+                for start in 0..to as usize {
+                    for end in [start + 1, (start + 5).min(to as usize), to as usize] {
+                        let expected = tables.get(at).needed(&(start..end));
+                        let got = tables.needed(from, to, filter, &(start..end)).unwrap();
+                        assert_eq!(got, expected, "{filter} from {from} to {to}, {start}..{end}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_table_is_known_before_it_is_made() {
+        for (from, to, filter) in [
+            (100_000, 32, Interpolation::Lanczos),
+            (7, 3000, Interpolation::Bilinear),
+            (500, 224, Interpolation::Bicubic),
+        ] {
+            let mut table = Table::default();
+            table.fill(from, to, filter, &mut Vec::new()).unwrap();
+            let (bytes, bound) = (table.size_bytes() as u64, table_bytes(from, to, filter));
+            assert!(bytes <= bound && bound <= bytes * 2, "{bytes} bytes, {bound} foreseen, from {from} to {to}");
+        }
+    }
+
+    #[test]
+    fn sides_that_take_gigabytes_of_weights_are_refused() {
+        let mut tables = Tables::default();
+        let (from, to) = (178_956_970, 256);
+        for error in [
+            tables.find(from, to, Interpolation::Bilinear).unwrap_err(),
+            tables.needed(from, to, Interpolation::Bilinear, &(0..1)).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Exhausted);
+            assert!(error.message().ends_with("from 178956970 to 256 pixels)"), "{error}");
+        }
+        assert_eq!(tables.size_bytes, 0);
+    }
+
+    #[test]
+    fn tables_beyond_what_a_thread_may_keep_are_given_back() {
+        let mut tables = Tables::default();
+        for from in 0..20 {
+            tables.find(100_000 + from, 224, Interpolation::Lanczos).unwrap();
+        }
+        assert!(tables.size_bytes > Tables::MAX_KEPT_BYTES);
+        tables.give_back();
+        assert!((1..=Tables::MAX_KEPT_BYTES).contains(&tables.size_bytes), "{}", tables.size_bytes);
+        assert_eq!(tables.size_bytes, tables.tables.iter().map(Table::size_bytes).sum::<usize>());
+        let kept = tables.tables.len();
+        tables.find(100_019, 224, Interpolation::Lanczos).unwrap();
+        assert_eq!(tables.tables.len(), kept, "the one used last was kept");
     }
 }

@@ -22,7 +22,7 @@ fn run(pixels: &[u8], channels: usize, job: &Job, portable_only: bool) -> Vec<u8
     let mut resampler = Resampler { portable_only, ..Resampler::default() };
     let stride = job.from.width as usize * channels;
     let mut out = Vec::new();
-    resampler.run(Source { pixels, stride, channels, origin: (0, 0) }, job, &mut out);
+    resampler.run(Source { pixels, stride, channels, origin: (0, 0) }, job, &mut out).unwrap();
     out
 }
 
@@ -75,7 +75,7 @@ fn part_of_the_result_needs_only_part_of_the_picture() {
             job.columns = third..to_width as usize - third;
             job.rows = quarter..to_height as usize - quarter;
             let mut resampler = Resampler::default();
-            let (columns, rows) = resampler.needed(&job);
+            let (columns, rows) = resampler.needed(&job).unwrap();
             // Nothing but the needed rectangle exists.
             let part: Vec<u8> = rows
                 .clone()
@@ -85,7 +85,7 @@ fn part_of_the_result_needs_only_part_of_the_picture() {
             let source =
                 Source { pixels: &part, stride: columns.len() * 3, channels: 3, origin: (columns.start, rows.start) };
             let mut out = Vec::new();
-            resampler.run(source, &job, &mut out);
+            resampler.run(source, &job, &mut out).unwrap();
             let expected: Vec<u8> = job
                 .rows
                 .clone()
