@@ -104,6 +104,7 @@ class NativeLoader:
             "prefetch_batches": self._ahead,
             "prefetch_shrinks": given.prefetch_factor is None and not _storage.is_url(self._folder.root),
             "memory_budget": _settings.memory_budget(given.memory_budget),
+            "max_sample_bytes": _settings.memory_budget(given.max_sample_bytes, "max_sample_bytes"),
             "on_error": _settings.choice("on_error", given.on_error, "raise", "replace", "skip"),
             "max_failures": _settings.max_failures(given.max_failures),
             "retries": None if given.retries is None else whole("retries", given.retries, bits=32),

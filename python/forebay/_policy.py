@@ -61,7 +61,7 @@ class Policy:
 def _refuse_native(given: _settings.Settings) -> None:
     """Refuses what a Python dataset has to do itself."""
     allowed = {"decode": ("faithful",), "isolate": ("auto", "never")}
-    for name in ("io_threads", "hedge", "dtype", "memory_format", "decode", "isolate"):
+    for name in ("io_threads", "hedge", "max_sample_bytes", "dtype", "memory_format", "decode", "isolate"):
         value = getattr(given, name)
         if value is not None and value not in allowed.get(name, ()):
             raise ConfigError(

@@ -60,6 +60,7 @@ class Settings:
     stall_seconds: float
     retries: int | None
     memory_budget: int | str | None
+    max_sample_bytes: int | str | None
     seed: int | None
     rank: int | None
     world_size: int | None

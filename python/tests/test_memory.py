@@ -1,4 +1,5 @@
-"""Proof 8: under a budget of 64 MiB and pictures of 40 MP, the peak stays under the budget and one sample."""
+"""Proof 8: under a budget of 64 MiB and pictures of 40 MP, the peak stays under the budget and one sample, if such samples
+are allowed at all."""
 
 import shutil
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 from PIL import Image
 
 import children
+import forebay as fb
+from forebay import transforms as T
+from forebay.errors import ConfigError, ExhaustedError
 
 WIDTH, HEIGHT = 8000, 5000
 MIB = 1 << 20
@@ -24,7 +28,9 @@ PROGRAM = """
             return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
 
     dataset = fb.ImageFolder(sys.argv[1], transform=T.Compose([T.Resize((64, 64)), T.ToTensor()]))
-    loader = fb.DataLoader(dataset, 2, num_workers=4, io_threads=4, memory_budget="64MiB", output="numpy")
+    loader = fb.DataLoader(
+        dataset, 2, num_workers=4, io_threads=4, memory_budget="64MiB", max_sample_bytes="256MiB", output="numpy"
+    )
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak begins anew
     before = peak()
@@ -52,3 +58,17 @@ def test_the_peak_stays_under_the_budget_and_one_sample(large: Path) -> None:
     one_sample = WIDTH * HEIGHT * 3 + (large / "a" / "0.jpg").stat().st_size
     assert delivered == 6
     assert grown < 64 * MIB + one_sample + SLACK, f"{grown / MIB:.0f} MiB"
+
+
+def test_a_sample_above_max_sample_bytes_is_refused_by_name(large: Path) -> None:
+    dataset = fb.ImageFolder(large, transform=T.Compose([T.Resize((64, 64)), T.ToTensor()]))
+    with pytest.raises(ExhaustedError, match="needs too much memory for one sample") as refused:
+        next(iter(fb.DataLoader(dataset, 2, memory_budget="64MiB", output="numpy")))
+    assert refused.value.path == str(large / "a" / "0.jpg")
+    assert "max_sample_bytes" in refused.value.hint
+    assert f"expected at most {64 * MIB} bytes" in str(refused.value)
+
+
+def test_max_sample_bytes_is_for_files_that_forebay_reads() -> None:
+    with pytest.raises(ConfigError, match="max_sample_bytes: expected none for a Python dataset, got '1GiB'"):
+        fb.DataLoader([1, 2, 3], max_sample_bytes="1GiB")

@@ -49,6 +49,9 @@ pub struct Config {
     pub prefetch_shrinks: bool,
     /// Bytes that compressed, decoded and batched data may take together.
     pub memory_budget: u64,
+    /// Bytes that reading and decoding one sample may take; one that needs more has failed. `None`: as many as
+    /// `memory_budget`. More than that is taken by one sample at a time.
+    pub max_sample_bytes: Option<u64>,
     /// What becomes of a sample that cannot be had.
     pub on_error: OnError,
     /// When too many samples failed.
@@ -80,6 +83,7 @@ impl Default for Config {
             prefetch_batches: 4,
             prefetch_shrinks: false,
             memory_budget: 1 << 30,
+            max_sample_bytes: None,
             on_error: OnError::Raise,
             max_failures: None,
             retry: Retry::default(),
@@ -117,6 +121,8 @@ impl Config {
         }
         problems.expect(self.prefetch_batches > 0, || "prefetch_factor: expected at least 1, got 0".into());
         problems.expect(self.memory_budget > 0, || "memory_budget: expected at least 1 byte, got 0".into());
+        problems
+            .expect(self.max_sample_bytes != Some(0), || "max_sample_bytes: expected at least 1 byte, got 0".into());
         problems.expect(!self.retry.deadline.is_zero(), || "deadline_seconds: expected more than 0, got 0".into());
         if let Some(FailureLimit::Fraction(fraction)) = self.max_failures {
             problems.expect((0.0..=1.0).contains(&fraction), || {
@@ -131,6 +137,11 @@ impl Config {
             )
         });
         problems.into_result()
+    }
+
+    /// Bytes that one sample may take.
+    pub fn max_sample_bytes(&self) -> u64 {
+        self.max_sample_bytes.unwrap_or(self.memory_budget)
     }
 
     /// The plan over a dataset of this many samples.

@@ -118,7 +118,7 @@ registry! {
         => "the exception and the line are in the message and the detail: repair that code, or leave out the sample";
     Exhausted "exhausted" "ExhaustedError" "OSError" true
         "memory, descriptors or a size limit ran out"
-        => "lower `num_workers` or the image size, or raise the limit named in the message";
+        => "lower `num_workers` or the image size, or give the process more of what the message names";
     Config "config" "ConfigError" "ValueError" false
         "a setting is wrong"
         => "correct the setting named in the message";

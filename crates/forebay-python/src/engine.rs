@@ -100,6 +100,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
         prefetch_shrinks: get(given, "prefetch_shrinks")?,
         memory_budget: get::<Option<u64>>(given, "memory_budget")?
             .unwrap_or_else(|| machine::available_memory_bytes() / 4),
+        max_sample_bytes: get(given, "max_sample_bytes")?,
         on_error: on_error.parse().map_err(|error| to_python(given.py(), &error))?,
         max_failures,
         isolate: get::<String>(given, "isolate")?.parse::<Isolate>().map_err(|error| to_python(given.py(), &error))?,

@@ -58,7 +58,7 @@ impl std::fmt::Debug for Block {
 }
 
 /// What is done when a block is back.
-type Returned = Box<dyn Fn() + Send + Sync>;
+type Returned = Arc<dyn Fn() + Send + Sync>;
 
 /// Blocks that wait for their next batch.
 pub(crate) struct BufferPool {
@@ -99,7 +99,7 @@ impl BufferPool {
 
     /// Calls this whenever a block is back, in place of what was called before, in the thread that let go of it.
     pub(crate) fn when_returned(&self, call: impl Fn() + Send + Sync + 'static) {
-        *self.returned.write().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(call));
+        *self.returned.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(call));
     }
 
     /// Whether nothing is idle, and more than `most` blocks of its own are in use.
@@ -164,7 +164,9 @@ impl BufferPool {
         // To give memory back takes the kernel milliseconds, and others wait for the pool.
         drop(idle);
         drop(surplus);
-        if let Some(call) = &*self.returned.read().unwrap_or_else(PoisonError::into_inner) {
+        // Not under the lock: the call may let go of the last stream, and with it of batches that come back here.
+        let call = self.returned.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(call) = call {
             call();
         }
     }
@@ -367,6 +369,26 @@ mod tests {
         assert_eq!(told.load(Relaxed), 3);
         let _two = [(); 2].map(|()| pool.take(64).unwrap());
         assert!(!pool.is_used_up(2) && pool.is_used_up(1));
+    }
+
+    #[test]
+    fn who_is_told_may_let_go_of_other_batches_and_have_others_told() {
+        let pool = Arc::new(BufferPool::new(2));
+        let (first, second) = (pool.take(64).unwrap(), Mutex::new(Some(pool.take(64).unwrap())));
+        let (told, was_told) = std::sync::mpsc::channel();
+        let own = Arc::downgrade(&pool);
+        pool.when_returned(move || {
+            let other = second.lock().unwrap().take();
+            drop(other);
+            let told = told.clone();
+            own.upgrade().unwrap().when_returned(move || told.send(()).unwrap());
+        });
+        let other = Arc::clone(&pool);
+        std::thread::spawn(move || {
+            drop(first);
+            drop(other.take(64));
+        });
+        was_told.recv_timeout(std::time::Duration::from_secs(20)).expect("the pool waits for itself");
     }
 
     #[test]

@@ -79,5 +79,7 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: &Job, scratch: &mut Scra
     check(dataset, job.sample, object.stat)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
     let decode_bytes = shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0);
+    let checked = shared.check_sample_bytes(object.bytes.len() as u64, decode_bytes);
+    checked.map_err(|error| error.at_stage(Stage::Decode))?;
     Ok(Read { object, decode_bytes })
 }

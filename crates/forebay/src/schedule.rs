@@ -2,8 +2,8 @@
 //! batch is complete. One mutex, held for nanoseconds; all reading, decoding and copying happens outside it.
 //!
 //! Order of need is the order of delivery: the lowest (batch, slot) always goes first. Memory is charged before
-//! it is taken. To make a deadlock impossible, a stage that has nothing in hand is always admitted, so the most
-//! that can be in use is the budget and one sample.
+//! it is taken; a sample that needs more than `max_sample_bytes` is refused. To make a deadlock impossible, a stage that has
+//! nothing in hand admits any other, so the most that can be in use is the budget and one sample.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -86,6 +86,16 @@ struct Decoding {
     sample: SampleId,
     attempt: u32,
     since: Duration,
+}
+
+/// What is given back at a time.
+#[derive(Clone, Copy, Debug)]
+struct Charge {
+    bytes: u64,
+    /// Samples that hold compressed bytes.
+    holding: usize,
+    /// Samples being decoded.
+    decoding: usize,
 }
 
 struct Desk {
@@ -313,13 +323,30 @@ impl Shared {
         self.fetch_work.ring_one();
     }
 
+    /// Takes back a charge. One that was never made is a bug: it ends the run with an error, for a counter that wrapped round
+    /// would have every thread wait for memory for ever.
+    fn uncharge(&self, desk: &mut Desk, charge: Charge) {
+        let Charge { bytes, holding, decoding } = charge;
+        let left =
+            (desk.used.checked_sub(bytes), desk.holding.checked_sub(holding), desk.decoding.checked_sub(decoding));
+        if let (Some(used), Some(holding), Some(decoding)) = left {
+            (desk.used, desk.holding, desk.decoding) = (used, holding, decoding);
+            return;
+        }
+        let message = format!(
+            "more memory was given back than was charged (charged: {} bytes, {} read, {} decoding; given back: {charge:?})",
+            desk.used, desk.holding, desk.decoding
+        );
+        desk.broken.get_or_insert_with(|| Error::internal(message));
+        self.batch_done.ring_all();
+    }
+
     /// Gives back memory charged by [`Shared::allot`].
     fn release(&self, desk: &mut Desk, charged: Option<u64>, buffer: Vec<u8>) {
         /// Spare buffers are not charged, so they stay small: what one huge file blew up is not kept.
         const MAX_SPARE_BYTES: usize = 1 << 20;
         let Some(charged) = charged else { return };
-        desk.used -= charged;
-        desk.holding -= 1;
+        self.uncharge(desk, Charge { bytes: charged, holding: 1, decoding: 0 });
         if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_ahead(desk) {
             desk.spare.push(buffer);
         }
@@ -376,8 +403,7 @@ impl Shared {
         let now = self.clock.now();
         let mut desk = self.desk();
         desk.decoders[cpu] = None;
-        desk.decoding -= 1;
-        desk.used -= decode_bytes;
+        self.uncharge(&mut desk, Charge { bytes: decode_bytes, holding: 0, decoding: 1 });
         self.release(&mut desk, Some(charged), buffer);
         let done = filled.and_then(|(item, filled)| Self::fill_slot(&mut desk, item, filled, now));
         let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
@@ -463,7 +489,7 @@ impl Shared {
                 let now = self.clock.now();
                 desk.first_since = now;
                 desk.lead.gave(now);
-                desk.used -= batch.charged;
+                self.uncharge(&mut desk, Charge { bytes: batch.charged, holding: 0, decoding: 0 });
                 desk.last_batch_bytes = batch.charged;
                 let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
                 drop(desk);
@@ -554,4 +580,35 @@ pub(crate) enum Taken {
     Stopped,
     /// No batch will come any more.
     Broken(Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Loader, Op, Pipeline};
+    use forebay_core::Kind;
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "a test makes its own files")]
+    fn memory_given_back_twice_ends_the_run_with_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("class")).unwrap();
+        let picture = include_bytes!("../../forebay-cli/assets/rings-0.jpg");
+        (0..2).for_each(|number| std::fs::write(folder.path().join(format!("class/{number}.jpg")), picture).unwrap());
+        let pipeline = Pipeline::new(vec![Op::CenterCrop { size: 8.into() }, Op::ToTensor]).unwrap();
+        let source = Source::image_folder(folder.path(), pipeline).unwrap();
+        for charge in [
+            Charge { bytes: 1 << 40, holding: 0, decoding: 0 },
+            Charge { bytes: 0, holding: 1 << 40, decoding: 0 },
+            Charge { bytes: 0, holding: 0, decoding: 1 << 40 },
+        ] {
+            let loader = Loader::new(source.clone(), Config::default()).unwrap();
+            let mut run = loader.epoch().unwrap();
+            let shared = Arc::clone(&run.stream.as_ref().unwrap().shared);
+            shared.uncharge(&mut shared.desk(), charge);
+            let error = run.find_map(Result::err).unwrap();
+            assert_eq!(error.kind(), Kind::Internal, "{error}");
+            assert!(error.message().starts_with("more memory was given back than was charged"), "{error}");
+        }
+    }
 }

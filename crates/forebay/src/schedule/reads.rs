@@ -9,9 +9,16 @@ use std::time::Duration;
 use forebay_core::{Error, Hedge, Kind, Result, SampleId};
 use forebay_store::Object;
 
-use super::{ByKey, Desk, Shared};
-use crate::flight::{Job, WrittenOff};
+use super::{ByKey, Charge, Desk, Shared};
+use crate::flight::{Job, Landed, WrittenOff};
 use crate::item::{Fetched, Item};
+
+impl Landed {
+    /// What a lost thread gives back when it returns: nobody waits for it any more, but it held its bytes until now.
+    fn lost_charge(&self) -> Charge {
+        Charge { bytes: self.charged.unwrap_or(0), holding: 0, decoding: 0 }
+    }
+}
 
 impl Shared {
     /// The next sample to read; waits for one. `None` when the stream stops.
@@ -85,21 +92,27 @@ impl Shared {
         Some(job)
     }
 
+    /// Refuses a sample that takes more memory than one may, before it is taken.
+    pub(crate) fn check_sample_bytes(&self, size_bytes: u64, decode_bytes: u64) -> Result<()> {
+        let (needed, most) = (size_bytes.saturating_add(decode_bytes), self.config.max_sample_bytes());
+        if needed <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "needs too much memory for one sample (expected at most {most} bytes, got {needed}: {size_bytes} to read and \
+             {decode_bytes} to decode)"
+        );
+        let hint = "raise `max_sample_bytes`, or `memory_budget` where that is not given, if the file is meant to be in the \
+                    dataset; leave it out if it is not";
+        Err(Error::new(Kind::Exhausted, message).with_hint(hint))
+    }
+
     /// Charges memory for compressed bytes, waiting until there is some, and gives a buffer for them.
     pub(crate) fn allot(&self, seat: usize, size_bytes: u64) -> Result<Vec<u8>> {
-        /// No image is this large; a sparse file may be, and would take all the memory there is.
-        const MAX_SAMPLE_BYTES: u64 = 4 << 30;
-        if size_bytes > MAX_SAMPLE_BYTES {
-            let message =
-                format!("is too large for a sample (expected at most {MAX_SAMPLE_BYTES} bytes, got {size_bytes})");
-            return Err(
-                Error::new(Kind::Exhausted, message).with_hint("it cannot be an image: delete it or exclude it")
-            );
-        }
+        self.check_sample_bytes(size_bytes, 0)?;
         let mut desk = self.desk();
         if let Some(before) = desk.flights.uncharge(seat) {
-            desk.used -= before;
-            desk.holding -= 1;
+            self.uncharge(&mut desk, Charge { bytes: before, holding: 1, decoding: 0 });
         }
         let is_full =
             |desk: &Desk| desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped;
@@ -138,7 +151,7 @@ impl Shared {
                 let charged = landed.charged.unwrap_or(0);
                 desk.ready.push(ByKey(item.key, Fetched { item, object, charged, decode_bytes, buffer }));
             }
-            None if landed.was_lost => desk.used -= landed.charged.unwrap_or(0),
+            None if landed.was_lost => self.uncharge(&mut desk, landed.lost_charge()),
             None => self.release(&mut desk, landed.charged, object.bytes.into_buffer()),
         }
         self.after_landing(desk, landed.was_lost)
@@ -151,7 +164,7 @@ impl Shared {
         let mut desk = self.desk();
         let mut landed = desk.flights.land(seat, false, now);
         if landed.was_lost {
-            desk.used -= landed.charged.unwrap_or(0);
+            self.uncharge(&mut desk, landed.lost_charge());
         } else {
             let reading = desk.flights.reading();
             desk.limit.failed(&error, reading);
@@ -199,7 +212,8 @@ impl Shared {
             let now = self.clock.now();
             let late = if self.keeps_deadlines { Vec::new() } else { desk.flights.write_off(now) };
             // What a lost thread holds stays charged, because it does hold it; but nobody waits for it.
-            desk.holding -= late.iter().filter(|late| late.charged.is_some()).count();
+            let holding = late.iter().filter(|late| late.charged.is_some()).count();
+            self.uncharge(&mut desk, Charge { bytes: 0, holding, decoding: 0 });
             let missing = self.missing_threads(&mut desk, now);
             if !late.is_empty() || missing > 0 {
                 let seats = (0..missing).map(|_| desk.flights.sit()).collect();

@@ -74,7 +74,14 @@ fn memory_for_a_damaged_copy_of_another_size_is_given_back() {
     let expected = epoch(&Loader::new(source(larger.clone(), crop()), config.clone()).unwrap());
     // No more than a batch and a sample: whatever is not given back is missed at once.
     let retry = Retry { retries: 0, ..Retry::default() };
-    let config = Config { memory_budget: 1_500, cpu_threads: 3, io_threads: 5, retry, ..config };
+    let config = Config {
+        memory_budget: 1_500,
+        max_sample_bytes: Some(1 << 20),
+        cpu_threads: 3,
+        io_threads: 5,
+        retry,
+        ..config
+    };
     let loader = Loader::new(source(cached(place.path(), larger), crop()), config).unwrap();
     let files = entries(place.path());
     assert_eq!(files.len(), 30);

@@ -37,7 +37,8 @@ fn what_does_not_come_back_is_replaced_at_its_deadline_and_its_thread_retires() 
     // All that the budget allows is in the hands of threads that do not come back: the others go on all the same.
     for (fault, memory_budget) in [(Fault::Wait, 1 << 30), (Fault::WaitFilled, 800)] {
         let store = hanging(20, &[2, 3, 7], &fault);
-        let config = impatient(Config { io_threads: 2, memory_budget, ..Config::default() });
+        let config =
+            impatient(Config { io_threads: 2, memory_budget, max_sample_bytes: Some(1 << 20), ..Config::default() });
         let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
         let started = Instant::now();
         assert_eq!(epoch(&loader).len(), 20);

@@ -14,7 +14,14 @@ use crate::fixture::{bitmap, crop, epoch, loader, path_of, source};
 fn a_budget_of_hardly_more_than_a_batch_still_gets_through() {
     let expected = epoch(&loader(30, false, Config { batch_size: 4, ..Config::default() }));
     // A batch is 4 × 3 × 4 × 4 floats; a picture with all that decoding it takes is more.
-    let config = Config { batch_size: 4, memory_budget: 768, cpu_threads: 3, io_threads: 5, ..Config::default() };
+    let config = Config {
+        batch_size: 4,
+        memory_budget: 768,
+        max_sample_bytes: Some(1 << 20),
+        cpu_threads: 3,
+        io_threads: 5,
+        ..Config::default()
+    };
     assert_eq!(epoch(&loader(30, false, config.clone())), expected);
     let store = Arc::new(Scripted::new(crate::fixture::pictures(30, false)));
     let error = Loader::new(source(store, crop()), Config { memory_budget: 767, ..config }).err().unwrap();
@@ -35,7 +42,53 @@ fn a_file_larger_than_any_sample_is_refused_before_it_is_read() {
     let source = forebay::Source::image_folder(folder.path(), crop()).unwrap();
     let loader = Loader::new(source, Config { on_error: forebay::OnError::Replace, ..Config::default() }).unwrap();
     assert_eq!(epoch(&loader).len(), 2);
-    assert!(loader.failures()[0].message.contains("is too large for a sample"), "{:?}", loader.failures());
+    let failure = &loader.failures()[0];
+    let expected = "needs too much memory for one sample (expected at most 1073741824 bytes, got 5368709120: 5368709120 to \
+                    read and 0 to decode)";
+    assert!(failure.message.contains(expected), "{failure:?}");
+}
+
+/// Four small pictures and a large one in the middle, of the folder's second class.
+fn one_large(on_error: forebay::OnError, max_sample_bytes: Option<u64>) -> Loader {
+    let mut store = forebay_store::testing::Memory::default();
+    for index in 0..5 {
+        let side = if index == 2 { 300 } else { 9 };
+        store.insert(path_of(index), bitmap(side, side, index as u64));
+    }
+    let memory_budget = if max_sample_bytes.is_some() { 1 << 30 } else { 200_000 };
+    let config = Config { on_error, memory_budget, max_sample_bytes, ..Config::default() };
+    let dataset = crate::fixture::source(Arc::new(Scripted::new(store)), crop());
+    Loader::new(dataset, config).unwrap()
+}
+
+#[test]
+fn a_sample_that_takes_more_memory_than_one_may_is_treated_like_other_bad_ones() {
+    use forebay::OnError;
+    // The file has 270,054 bytes; to decode it takes as many again, 64 KiB, and what the transforms take. The budget is the
+    // limit by default.
+    for (limit, to_decode) in [(None, 0), (Some(200_000), 0), (Some(300_000), 355_008)] {
+        let most = limit.unwrap_or(200_000);
+        let expected = format!(
+            "needs too much memory for one sample (expected at most {most} bytes, got {}: 270054 to read and {to_decode} to \
+             decode)",
+            270_054 + to_decode
+        );
+        let loader = one_large(OnError::Replace, limit);
+        assert_eq!(epoch(&loader).len(), 5);
+        let (_, books) = loader.books()[0];
+        assert_eq!((books.delivered, books.replaced), (4, 1));
+        let failures = loader.failures();
+        let failure = &failures[0];
+        assert_eq!((failure.path(), failure.code.as_str()), (path_of(2), Kind::Exhausted.slug()));
+        assert_eq!((failure.attempts, failures.len()), (1, 1), "it is not tried again");
+        assert!(failure.message.contains(&expected), "{}", failure.message);
+
+        assert_eq!(epoch(&one_large(OnError::Skip, limit)).len(), 4);
+        let error = one_large(OnError::Raise, limit).epoch().unwrap().find_map(Result::err).unwrap();
+        assert!(error.to_string().contains(&expected), "{error}");
+        assert!(error.hint().starts_with("raise `max_sample_bytes`"), "{}", error.hint());
+    }
+    assert_eq!(epoch(&one_large(OnError::Raise, Some(700_000))).len(), 5);
 }
 
 /// Counts how many samples are being transformed at the same time.
@@ -65,7 +118,14 @@ fn pictures_larger_than_the_budget_are_decoded_one_at_a_time() {
     let mut store = forebay_store::testing::Memory::default();
     (0..12).for_each(|index| store.insert(path_of(index), bitmap(200, 200, index as u64)));
     let pipeline = Pipeline::new(vec![Op::Custom(gauge.clone()), Op::ToTensor]).unwrap();
-    let config = Config { batch_size: 2, memory_budget: 100_000, cpu_threads: 4, io_threads: 4, ..Config::default() };
+    let config = Config {
+        batch_size: 2,
+        memory_budget: 100_000,
+        max_sample_bytes: Some(10_000_000),
+        cpu_threads: 4,
+        io_threads: 4,
+        ..Config::default()
+    };
     let loader = Loader::new(source(Arc::new(Scripted::new(store)), pipeline), config).unwrap();
     assert_eq!(epoch(&loader).len(), 12);
     assert_eq!(gauge.most.load(Ordering::SeqCst), 1);
