@@ -12,6 +12,7 @@ use super::directory::Directory;
 use super::fax::Fax;
 use crate::Format;
 use crate::decoder::{damaged, unsupported};
+use crate::memory;
 
 /// How chunks are compressed.
 #[derive(Clone, Copy, PartialEq)]
@@ -111,15 +112,7 @@ impl Compression {
 
 /// Makes room for so many bytes; that there is none is an error.
 pub(super) fn resize(buffer: &mut Vec<u8>, length: usize) -> Result<()> {
-    buffer.truncate(length);
-    let more = length - buffer.len();
-    buffer.try_reserve_exact(more).map_err(|_| no_memory(more))?;
-    buffer.resize(length, 0);
-    Ok(())
-}
-
-pub(super) fn no_memory(bytes: usize) -> Error {
-    Error::new(Kind::Exhausted, format!("needs more memory than there is (TIFF, {bytes} bytes)"))
+    memory::resize(buffer, length, 0, "its TIFF")
 }
 
 fn short(got: usize, expected: usize) -> Error {

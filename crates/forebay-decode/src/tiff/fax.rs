@@ -6,9 +6,9 @@ use fax::BitReader;
 use fax::maps::{Mode, black, mode, white};
 use forebay_core::{Error, Result};
 
-use super::chunk::no_memory;
 use crate::Format;
 use crate::decoder::damaged;
+use crate::memory::reserve;
 
 /// How lines are coded and kept apart.
 #[derive(Clone, Copy, PartialEq)]
@@ -206,7 +206,7 @@ fn paint(changes: &[u32], target: &mut [u8]) {
 
 fn room(changes: usize) -> Result<Vec<u32>> {
     let mut room = Vec::new();
-    room.try_reserve_exact(changes).map_err(|_| no_memory(4 * changes))?;
+    reserve(&mut room, changes, "a row of its fax")?;
     Ok(room)
 }
 

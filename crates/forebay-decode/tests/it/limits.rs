@@ -3,6 +3,8 @@
 use forebay_core::{Epoch, Error, Kind, Rng, SampleId};
 use forebay_decode::{Decoders, Image, Interpolation, Op, Pipeline, ResizeTo, Scratch};
 
+use crate::memory::peak_bytes;
+
 /// More pixels than any bytes of these tests could fill, and no more than a picture may have.
 const CLAIMED: (u32, u32) = (16_000, 11_000);
 
@@ -84,9 +86,10 @@ fn headers_that_claim_more_than_their_bytes_can_hold_are_refused_before_anything
         ("plain pnm", format!("P2 {width} {height} 255 1 2 3").into_bytes()),
     ];
     for (name, bytes) in claims {
-        let mut scratch = Scratch::default();
         let pipeline = resize();
-        let charged = pipeline.memory_bytes(&bytes, &mut scratch);
+        let taken = peak_bytes(|| assert!(run(&pipeline, &bytes).is_err()));
+        assert!(taken < 1 << 20, "{name}: {taken} bytes");
+        let charged = pipeline.memory_bytes(&bytes, &mut Scratch::default());
         for error in [run(&pipeline, &bytes).unwrap_err(), charged.unwrap_err()] {
             assert_eq!(error.kind(), Kind::Corrupt, "{name}: {error}");
             assert!(error.detail().unwrap().starts_with("expected at least "), "{name}: {:?}", error.detail());
