@@ -1,9 +1,11 @@
 """A proxy that breaks answers on purpose, between a client and a real server. Bytes of requests pass unchanged, so that
 signatures stay valid."""
 
+import fcntl
 import random
 import socket
 import struct
+import termios
 import threading
 import time
 from collections import Counter
@@ -162,9 +164,14 @@ class FaultProxy:
         if fault == "stall":
             self._stall(client)
         if fault == "reset":
-            self._closed.wait(0.02)  # what was sent arrives before the reset does
+            self._wait_until_received(client)  # a reset throws away what was not
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return fault not in ("reset", "truncate", "stall")
+
+    def _wait_until_received(self, client: socket.socket) -> None:
+        """Until the other end's kernel has all that was sent."""
+        while struct.unpack("i", fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4)))[0] and not self._closed.wait(0.001):
+            pass
 
     def _stall(self, client: socket.socket) -> None:
         """Says nothing more for as long as the client waits."""

@@ -6,8 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
+from PIL import Image
 
 import children
 import folders
@@ -72,21 +75,39 @@ def damaged(tmp_path: Path) -> Damaged:
     return Damaged(root, dataset, expected)
 
 
+def by_pillow(path: str) -> Any:
+    """The picture as it has to be delivered, made without forebay."""
+    with Image.open(os.fsencode(path)) as image:
+        small = image.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR)
+    return numpy.asarray(small, numpy.float32).transpose(2, 0, 1) / 255
+
+
+def is_picture(image: Any, path: str) -> bool:
+    return bool(numpy.abs(image.numpy() - by_pillow(path)).max() <= 2 / 255)
+
+
 def last_books(loader: fb.DataLoader) -> dict[str, int]:
     return loader._engine.books()[-1]
 
 
 @pytest.mark.parametrize("on_error", ["replace", "skip"])
 def test_each_is_reported_as_what_it_is_and_the_books_balance(damaged: Damaged, on_error: str) -> None:
-    loader = fb.DataLoader(damaged.dataset, 4, shuffle=True, on_error=on_error)
-    delivered = sum(len(labels) for _, labels in loader)
+    loader = fb.DataLoader(damaged.dataset, 4, shuffle=True, on_error=on_error, with_ids=True)
+    planned = [place["index"] for step in range(len(loader)) for place in loader.explain(step)]
+    delivered = [sample for batch in loader for sample in zip(*batch, strict=True)]
     found = {os.path.basename(failure.path): (failure.code, failure.stage) for failure in loader.failures}
     assert found == damaged.expected
     assert all(failure.outcome == {"replace": "replaced", "skip": "skipped"}[on_error] for failure in loader.failures)
     books, bad = last_books(loader), len(damaged.expected)
     assert books["planned"] == len(damaged.dataset) == books["delivered"] + books["replaced"] + books["skipped"]
     assert (books["replaced"], books["skipped"]) == ((bad, 0) if on_error == "replace" else (0, bad))
-    assert delivered == len(damaged.dataset) - (bad if on_error == "skip" else 0)
+    # What was delivered: the good ones as planned, and in place of each bad one its substitute or nothing.
+    substitutes = {failure.index: failure.substitute for failure in loader.failures}
+    expected = [substitutes.get(index, index) for index in planned]
+    assert [int(index) for *_, index in delivered] == [index for index in expected if index is not None]
+    for image, label, index in delivered:
+        path, target = damaged.dataset.samples[index]
+        assert is_picture(image, path) and label == target, path
 
 
 def test_each_failure_has_an_address(damaged: Damaged) -> None:
@@ -105,8 +126,9 @@ def test_each_failure_has_an_address(damaged: Damaged) -> None:
 
 
 def test_replacing_keeps_every_batch_whole(damaged: Damaged) -> None:
+    whole, rest = divmod(len(damaged.dataset), 4)
     sizes = [len(labels) for _, labels in fb.DataLoader(damaged.dataset, 4, on_error="replace")]
-    assert sizes[:-1] == [4] * (len(sizes) - 1)
+    assert sizes == [4] * whole + [rest] * (rest > 0)
 
 
 @pytest.mark.parametrize("threads", [1, 5])
@@ -136,6 +158,8 @@ def test_odd_names_are_delivered(damaged: Damaged) -> None:
     odd = [names.index(name) for name in ("ünïcode 猫.jpg", "new\nline.jpg", os.fsdecode(b"not \xff utf-8.jpg"))]
     ((images, _),) = fb.DataLoader(damaged.dataset.subset(odd), 3)
     assert len(images) == 3
+    for image, index in zip(images, odd, strict=True):
+        assert is_picture(image, damaged.dataset.samples[index][0])
 
 
 def test_an_empty_class_is_refused_by_name(tmp_path: Path) -> None:
@@ -152,7 +176,8 @@ def test_too_many_failures_end_the_run(damaged: Damaged) -> None:
 
 
 def test_enough_failures_allowed_end_nothing(damaged: Damaged) -> None:
-    list(fb.DataLoader(damaged.dataset, 4, on_error="replace", max_failures=len(damaged.expected)))
+    loader = fb.DataLoader(damaged.dataset, 4, on_error="replace", max_failures=len(damaged.expected))
+    assert sum(len(labels) for _, labels in loader) == len(damaged.dataset)
 
 
 def test_a_folder_of_nothing_but_damage_ends_with_an_error(tmp_path: Path) -> None:

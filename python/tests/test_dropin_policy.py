@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -177,18 +178,37 @@ def test_a_thread_past_its_deadline_is_written_off() -> None:
     stuck.set()
 
 
+class OnDemand:
+    """Begins a sample when it is asked for, and takes a twentieth of a second for it."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        assert self.asked.acquire(timeout=30)
+        time.sleep(0.05)
+        return index
+
+
 def test_statistics_tell_the_wait_and_the_workers() -> None:
-    loader = fb.DataLoader(range(8), num_workers=2, workers="threads")
-    passed = iter(loader)
-    next(passed)
-    told = loader.stats()
-    assert told["samples"] == 1
-    assert told["crew"]["kind"] == "threads"
-    assert told["wait_quantiles"]["p50"] >= 0
-    assert len(list(passed)) == 7
-    told = loader.stats()
+    dataset = OnDemand()
+    loader = fb.DataLoader(dataset, num_workers=1, workers="threads")
+    began, passed = time.monotonic(), iter(loader)
+    for number in range(1, 9):
+        dataset.asked.release()
+        next(passed)
+        told = loader.stats()
+        assert (told["samples"], told["crew"]["kind"]) == (number, "threads")
+    assert list(passed) == []
+    elapsed, told = time.monotonic() - began, loader.stats()
     assert (told["samples"], told["crew"]["restarts"]) == (8, 0), "also when the pass is over"
-    assert told["wait_seconds"] > 0
+    # Half of each wait at least: the loop may be kept from its clock for a moment after it has asked.
+    assert 8 * 0.025 <= told["wait_seconds"] <= elapsed
+    quantiles = told["wait_quantiles"]
+    assert 0.025 <= quantiles["p50"] <= quantiles["p95"] <= quantiles["p99"] <= elapsed
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_types_go_by_their_names(folder: Path, given: Any) -> None:
 def test_pictures_become_bytes_where_bytes_are_asked_for(folder: Path) -> None:
     as_tensors = batches(folder, [T.RandomResizedCrop(24), T.PILToTensor()])
     as_pictures = batches(folder, [T.RandomResizedCrop(24)], dtype="uint8")
-    assert all(map(torch.equal, as_tensors, as_pictures))
+    assert len(as_tensors) == len(as_pictures) and all(map(torch.equal, as_tensors, as_pictures))
     assert as_pictures[0].dtype == torch.uint8 and as_pictures[0].shape == (7, 3, 24, 24)
 
 

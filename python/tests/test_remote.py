@@ -53,14 +53,14 @@ def through(store: objectstore.ObjectStore, proxy: faultproxy.FaultProxy, **more
     return store.options | {"endpoint_url": f"http://127.0.0.1:{proxy.port}"} | more
 
 
-def epoch(root: str, options: dict[str, Any], **settings: Any) -> tuple[fb.DataLoader, list[int]]:
-    """A whole epoch, and the indices in the order of delivery."""
+def epoch(root: str, options: dict[str, Any]) -> fb.DataLoader:
+    """Delivers every object once; no next epoch is begun, so that all counts are of this one alone."""
     dataset = fb.ImageFolder(root, transform=TRAIN, storage_options=options)
-    assert len(dataset) == COUNT
-    loader = fb.DataLoader(dataset, batch_size=64, shuffle=True, seed=1, with_ids=True, **settings)
-    indices = [index for *_, indices in loader for index in indices]
+    order = random.Random(1).sample(range(COUNT), COUNT)
+    loader = fb.DataLoader(dataset, batch_size=64, sampler=order, with_ids=True)
+    assert [index for *_, indices in loader for index in indices] == order
     loader.close()
-    return loader, indices
+    return loader
 
 
 def storage(loader: fb.DataLoader) -> dict[str, Any]:
@@ -233,26 +233,28 @@ def test_an_epoch_survives(
     chance: float,
     options: dict[str, Any],
 ) -> None:
-    proxy.rule = lambda key, asked, random: fault if random.random() < chance else None
-    loader, indices = epoch(many, through(store, proxy, **options))
-    assert sorted(indices) == list(range(COUNT)), "every object is delivered"
+    # The first request for some of the objects.
+    chosen = random.Random(2).sample(range(COUNT), int(COUNT * chance))
+    broken = {f"/bucket/many/{number % 20:02}/{number:05}.jpg" for number in chosen}
+    proxy.rule = lambda key, asked, _: fault if asked == 0 and key in broken else None
+    loader = epoch(many, through(store, proxy, **options))
     assert not [failure for failure in loader.failures if failure.outcome != "recovered"]
-    # Reads of the next epoch that were under way when the loader was closed met some of them in vain.
-    count, traffic = proxy.faults()[fault], storage(loader)
-    assert count > COUNT * chance / 2
-    reads = proxy.reads()
-    if fault in ("reset", "truncate", "stall"):
-        assert traffic["bodies_resumed"] >= count * 0.7, "gone on with, not begun again"
-        # Some are of the next epoch, which had begun.
-        objects = loader.stats()["fetch"]["items"]
-        print(f"{fault}: {len(reads)} requests for {objects} objects: {len(reads) / objects:.3f}")
-        assert len(reads) / objects <= 1.3, f"{len(reads)} requests for {objects} objects"
+    count, traffic, reads = len(broken), storage(loader), proxy.reads()
+    assert proxy.faults() == {fault: count}
+    if fault == "stall":
+        # On a busy machine a read that does not stall may take longer than `read_timeout`, too.
+        assert traffic["bodies_resumed"] >= count and len(reads) >= COUNT + count
+    else:
+        assert len(reads) == COUNT + count, "each object once, and once more where an answer was broken"
+    if fault in ("reset", "truncate"):
+        assert traffic["bodies_resumed"] == count, "gone on with, not begun again"
+        assert loader.stats()["retries"] == 0 and not loader.failures
     if fault in ("short", "empty", "etag"):
         # Never "corrupt": what does not add up is not shown to a decoder.
-        assert {failure.code for failure in loader.failures} <= {"unavailable"}
-        assert loader.stats()["retries"] >= count * 0.7
+        assert {failure.code for failure in loader.failures} == {"unavailable"}
+        assert loader.stats()["retries"] == count == len(loader.failures)
     if fault == "429":
-        assert traffic["throttles"] >= count * 0.7
+        assert traffic["throttles"] == count
         by_key: dict[str, list[faultproxy.Seen]] = {}
         for seen in reads:
             by_key.setdefault(seen.key, []).append(seen)
@@ -262,10 +264,7 @@ def test_an_epoch_survives(
             for before, after in itertools.pairwise(seen)
             if before.fault
         ]
-        print(f"429: the shortest pauses are {sorted(pauses)[:4]}")
-        # The next epoch, which has begun, may ask for the same picture while its first reader waits.
-        early = [pause for pause in pauses if pause < 1.0]
-        assert len(early) <= 1 + 0.05 * len(pauses), "Retry-After is honoured"
+        assert len(pauses) == count and min(pauses) >= 1.0, "Retry-After is honoured"
 
 
 @pytest.mark.timeout(180)

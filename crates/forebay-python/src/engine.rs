@@ -248,6 +248,10 @@ impl Engine {
         result.set_item("retries", stats.retries)?;
         result.set_item("hedges", stats.hedges)?;
         result.set_item("hedges_won", stats.hedges_won)?;
+        let landmarks = PyDict::new(py);
+        landmarks.set_item("pictures", stats.landmark_pictures)?;
+        landmarks.set_item("bytes", stats.landmark_bytes)?;
+        result.set_item("landmarks", landmarks)?;
         result.set_item("verdict", stats.verdict.name())?;
         let row = storage_stats(py, &storage)?;
         let config = loader.config();

@@ -72,8 +72,7 @@ fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Op
         };
     }
     let bytes = &fetched.object.bytes;
-    let is_part = pipeline.decodes_part();
-    if is_part {
+    if pipeline.decodes_part() && shared.familiar.has_room() {
         scratch.lend(shared.familiar.take(item.sample));
     }
     let made = match slot() {

@@ -1,7 +1,7 @@
 //! What decoding has found in pictures, kept for the next time they come: places in their code to jump to.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_core::SampleId;
@@ -13,6 +13,8 @@ const MAX_BYTES: u64 = 256 << 20;
 const PART_OF_BUDGET: u64 = 8;
 /// What keeping them takes besides.
 const ENTRY_BYTES: usize = 96;
+/// `0` in this environment variable switches landmarks off, to measure what they gain and cost.
+const VARIABLE: &str = "FOREBAY_LANDMARKS";
 /// Threads seldom wait for each other.
 const SHELVES: usize = 16;
 
@@ -22,12 +24,29 @@ pub(crate) struct Familiar {
     shelves: [Mutex<HashMap<u64, Landmarks>>; SHELVES],
     most: usize,
     used: AtomicUsize,
+    pictures: AtomicU64,
 }
 
 impl Familiar {
     pub(crate) fn new(memory_budget: u64) -> Self {
         let most = MAX_BYTES.min(memory_budget / PART_OF_BUDGET) as usize;
-        Self { shelves: Default::default(), most, used: AtomicUsize::new(0) }
+        Self { shelves: Default::default(), most, used: AtomicUsize::new(0), pictures: AtomicU64::new(0) }
+    }
+
+    /// As the environment says: without room if they are switched off.
+    pub(crate) fn from_environment(memory_budget: u64) -> Self {
+        let is_off = std::env::var_os(VARIABLE).is_some_and(|value| value == "0");
+        Self::new(if is_off { 0 } else { memory_budget })
+    }
+
+    /// Whether any can be kept. If not, they need not be noted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.most > 0
+    }
+
+    /// How many pictures were decoded with landmarks of an earlier epoch, and the bytes that landmarks take now.
+    pub(crate) fn stats(&self) -> (u64, u64) {
+        (self.pictures.load(Relaxed), self.used.load(Relaxed) as u64)
     }
 
     /// What is known of a sample, which is nothing the first time.
@@ -39,6 +58,7 @@ impl Familiar {
 
     /// Keeps what is known of a sample until it comes again.
     pub(crate) fn keep(&self, sample: SampleId, known: Landmarks) {
+        self.pictures.fetch_add(known.is_used().into(), Relaxed);
         let size = size_bytes(&known);
         // Several threads may find room at once: then it is a little more than the most.
         if known.is_empty() || self.used.load(Relaxed) + size > self.most {
@@ -89,5 +109,6 @@ mod tests {
         assert_eq!(familiar.used.load(Relaxed), 0);
         familiar.keep(SampleId(5), known());
         assert!(!familiar.take(SampleId(5)).is_empty(), "there is room again");
+        assert_eq!(familiar.stats(), (0, 0), "none was decoded with what was known of it");
     }
 }

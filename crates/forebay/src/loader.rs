@@ -115,7 +115,7 @@ impl Loader {
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let (journal, quarantine) = Journal::open(&config, &plan, &source.dataset)?;
         let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
-        let familiar = Arc::new(Familiar::new(config.memory_budget));
+        let familiar = Arc::new(Familiar::from_environment(config.memory_budget));
         Ok(Self {
             plan,
             identity: source.dataset.identity(),
@@ -395,7 +395,7 @@ impl Loader {
 
     /// Where time went so far.
     pub fn stats(&self) -> Stats {
-        self.meters.read()
+        self.meters.read(self.familiar.stats())
     }
 
     /// What failed, why, what to do, and the balance of each epoch: made to be printed.

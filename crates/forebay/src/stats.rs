@@ -177,12 +177,16 @@ pub struct Stats {
     pub lost: u64,
     /// Reads allowed at a time, now.
     pub reads_at_a_time: u64,
+    /// Pictures that were decoded with landmarks of an earlier epoch.
+    pub landmark_pictures: u64,
+    /// Memory that landmarks take, now.
+    pub landmark_bytes: u64,
     /// What keeps the loop from being faster.
     pub verdict: Verdict,
 }
 
 impl Meters {
-    pub(crate) fn read(&self) -> Stats {
+    pub(crate) fn read(&self, (landmark_pictures, landmark_bytes): (u64, u64)) -> Stats {
         let mut stats = Stats {
             fetch: self.fetch.read(),
             decode: self.decode.read(),
@@ -196,6 +200,8 @@ impl Meters {
             written_off: self.written_off.load(Relaxed),
             lost: self.lost.load(Relaxed),
             reads_at_a_time: self.reads_at_a_time.load(Relaxed),
+            landmark_pictures,
+            landmark_bytes,
             verdict: Verdict::Unknown,
         };
         stats.verdict = stats.judge(Duration::from_nanos(self.consumer_nanos.load(Relaxed)));
@@ -262,6 +268,8 @@ mod tests {
             written_off: 0,
             lost: 0,
             reads_at_a_time: 0,
+            landmark_pictures: 0,
+            landmark_bytes: 0,
             verdict: Verdict::Unknown,
         };
         assert_eq!(stats(stage(1, 0), stage(1, 0), 0).judge(second), Verdict::Consumer);

@@ -30,6 +30,7 @@ pub struct Landmarks {
     /// Length and hash of the bytes.
     bytes: Option<(usize, u64)>,
     all: Vec<Landmark>,
+    is_used: bool,
 }
 
 impl Landmarks {
@@ -43,11 +44,17 @@ impl Landmarks {
         self.all.is_empty()
     }
 
+    /// Whether the picture decoded last was known by them.
+    pub fn is_used(&self) -> bool {
+        self.is_used
+    }
+
     /// Those of `bytes`. To hash them takes a hundredth of the time to decode them, and what is known is known for sure.
     pub(super) fn of(&mut self, bytes: &[u8]) -> &[Landmark] {
         if !self.all.is_empty() && self.bytes != Some((bytes.len(), xxh3_64(bytes))) {
             self.all.clear();
         }
+        self.is_used = !self.all.is_empty();
         &self.all
     }
 

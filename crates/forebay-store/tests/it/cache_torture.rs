@@ -84,10 +84,8 @@ impl Store for Origin {
     }
 }
 
-/// This test itself, run as one of the processes.
-#[test]
-fn child() {
-    let Some(work) = std::env::var_os("FOREBAY_TORTURE").map(PathBuf::from) else { return };
+/// One of the processes: the test below, run again with `FOREBAY_TORTURE` set. It reads until it is killed.
+fn child(work: &Path) {
     let text = |name: &str| std::env::var(name).unwrap();
     let (root, seed) =
         (PathBuf::from(text("FOREBAY_TORTURE_CACHE")), text("FOREBAY_TORTURE_SEED").parse::<u64>().unwrap());
@@ -100,7 +98,7 @@ fn child() {
     let cached = Cached::new(Arc::clone(&origin) as _, Arc::clone(&cache));
     std::thread::scope(|scope| {
         for thread in 0..THREADS as u64 {
-            let (cached, cache, counts, work, origin) = (&cached, &cache, &counts, &work, &origin);
+            let (cached, cache, counts, origin) = (&cached, &cache, &counts, &origin);
             scope.spawn(move || {
                 let mut dice = Dice(hash_words(&[seed, thread]));
                 loop {
@@ -148,7 +146,7 @@ impl Torture {
     fn start(&mut self) -> Child {
         self.started += 1;
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cache_torture::child", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "cache_torture::a_tortured_cache_gives_no_wrong_byte", "--nocapture", "--test-threads=1"])
             .env("FOREBAY_TORTURE", &self.work)
             .env("FOREBAY_TORTURE_CACHE", &self.root)
             .env("FOREBAY_TORTURE_LIMIT", self.limit.to_string())
@@ -292,8 +290,8 @@ fn foreign(root: &Path) -> Vec<(PathBuf, u64)> {
 
 #[test]
 fn a_tortured_cache_gives_no_wrong_byte() {
-    if std::env::var_os("FOREBAY_TORTURE").is_some() {
-        return;
+    if let Some(work) = std::env::var_os("FOREBAY_TORTURE") {
+        return child(Path::new(&work));
     }
     let seconds = std::env::var("FOREBAY_TORTURE_SECONDS").map_or(6, |text| text.parse::<u64>().unwrap());
     let place = tempfile::tempdir().unwrap();
