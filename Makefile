@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python develop demo test test-rust test-python test-asan test-freethreaded test-neon test-nfs \
-    torture-cache soak lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote \
+    torture-cache soak coverage lint bench bench-datasets bench-formats bench-manifest bench-peers bench-profile bench-remote \
     bench-scan docs clean
 
 VENV ?= .venv
@@ -99,14 +99,19 @@ SOAK_SECONDS ?= 600
 soak: develop ## 10 minutes of random faults, kills and resumes, with a proof at the end (SOAK_SECONDS=60 for less)
 	@$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS)
 
+coverage: native python ## line coverage of Rust and Python by all tests, into docs/coverage.md (an hour; not in CI)
+	@scripts/coverage.sh
+
 # clippy looks into the extension too; with one fixed interpreter, whatever `python3` is elsewhere.
 lint: export PYO3_PYTHON := $(abspath $(BIN)/python)
-lint: native python ## formatting, clippy, the layers, ruff, mypy
+lint: native python ## formatting, clippy, the layers, measured numbers, ruff, mypy
 	@set -x
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	$(BIN)/python scripts/check_layers.py --self-test
 	$(BIN)/python scripts/check_layers.py
+	$(BIN)/python scripts/check_numbers.py --self-test
+	$(BIN)/python scripts/check_numbers.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict python/forebay
