@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAMES = {
     "forebay": "forebay DataLoader + ImageFolder",
+    "without-landmarks": "the same without landmarks (`FOREBAY_LANDMARKS=0`)",
     "unguarded": 'the same with `on_error="raise"`, no retries, no deadline',
     "guarded": "the same with a ledger, `hedge` and `max_failures`",
     "damaged": "that, where 5 % of the files are damaged (known since epoch 0)",
@@ -38,7 +39,7 @@ NAMES = {
     "v2": "torch DataLoader + torchvision decode_image, transforms v2 on bytes",
     "kernel": "the bare kernel loop (no loader, files in memory)",
 }
-LARGE = ("forebay", "fast", "torch", "v2")
+LARGE = ("forebay", "without-landmarks", "fast", "torch", "v2")
 
 
 def command(name: str, kernel: Path, folder: Path, threads: int, epochs: int | str) -> list[str]:
@@ -64,9 +65,13 @@ def measure(arguments: argparse.Namespace, folder: Path, names: list[str]) -> di
             line = command(name, arguments.kernel, folder, arguments.threads, arguments.epochs)
             result = run(line)
             result["rate"] = result["images"] / result["seconds"]
+            if name != "kernel":  # it has no loader, which would know nothing yet
+                first = run(command(name, arguments.kernel, folder, arguments.threads, "first"))
+                result["first_rate"] = first["images"] / first["seconds"]
             rounds[name].append(result)
             print(
-                f"round {number}  {name:9}  {result['rate']:7.0f} images/s  {processor(result):>5} us of processor  "
+                f"round {number}  {name:17}  {result['rate']:7.0f} images/s, {result.get('first_rate', 0):5.0f} in the "
+                f"first epoch  {processor(result):>5} us of processor  "
                 f"{result['images']} delivered  hash {result['hash']}",
                 flush=True,
             )
@@ -111,9 +116,12 @@ def page(arguments: argparse.Namespace, tables: list[str]) -> str:
             "Synthetic JPEGs in the page cache; RandomResizedCrop(224), flip, ToTensor, Normalize; batches of 64, "
             f"shuffled; {arguments.threads} threads or worker processes; {arguments.rounds} rounds of "
             f"{arguments.epochs} timed epochs after two that are not. Each run is a process of its own; medians, and "
-            "the range in brackets. What forebay is of another is the median of the rounds' ratios. In the timed "
-            "epochs forebay knows its JPEGs from the one before them "
-            "([why](../../docs/decisions/0025-landmarks.md)), and so do the kernels.",
+            "the range in brackets. What forebay is of another is the median of the rounds' ratios, and in brackets "
+            "the interval that holds it with a probability of 95 % (with fewer than six rounds: all that was seen).",
+            "",
+            "In the timed epochs forebay knows its JPEGs by landmarks, which take the memory that is said "
+            "([why](../../docs/decisions/0025-landmarks.md)), and so do the kernels. The first epoch, in which it "
+            "knows none, is timed from the making of the loader on, in runs of its own.",
             "",
             *tables,
             "The hash is the sum of all 32-bit words delivered in epoch 0, whatever their order. That forebay's is",
@@ -129,28 +137,42 @@ def table(title: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
     lines = [
         title,
         "",
-        "| loader | images/s | forebay is | processor, an image | delivered per run | hash of epoch 0, each round |",
-        "|---|---|---|---|---|---|",
+        "| loader | first epoch, images/s | images/s | forebay is | processor, an image | landmarks | "
+        "delivered per run | hash of epoch 0, each round |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, results in rounds.items():
-        rates = [result["rate"] for result in results]
         ratio = "" if name == "forebay" else beside(rounds.get("forebay", []), results)
+        landmarks = median(result.get("landmark_bytes", 0) for result in results)
         delivered = ", ".join(sorted({str(result["images"]) for result in results}))
         hashes = [result["hash"] for result in results]
         hashes = f"`{hashes[0]}`, the same {len(hashes)} times" if len(set(hashes)) == 1 else ", ".join(hashes)
         used = [float(told) for told in map(processor, results) if told]
         used_text = f"{median(used):.0f} us" if used else ""
         lines.append(
-            f"| {NAMES[name]} | {median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) | {ratio} | {used_text} | "
-            f"{delivered} | {hashes} |"
+            f"| {NAMES[name]} | {spread(results, 'first_rate')} | {spread(results, 'rate')} | {ratio} | {used_text} | "
+            f"{f'{landmarks / 1e6:.1f} MB' if landmarks else ''} | {delivered} | {hashes} |"
         )
     return "\n".join([*lines, ""])
 
 
+def spread(results: list[dict[str, Any]], key: str) -> str:
+    """The median and the range of what the rounds told; nothing if they did not."""
+    values = [result[key] for result in results if key in result]
+    return f"{median(values):.0f} ({min(values):.0f} to {max(values):.0f})" if values else ""
+
+
 def beside(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
     """How many times as fast ours were, round by round: what slows the machine down for minutes slows both."""
-    ratios = [our["rate"] / their["rate"] for our, their in zip(ours, theirs, strict=False)]
-    return f"{median(ratios):.2f}x" if ratios else ""
+    return paired([our["rate"] / their["rate"] for our, their in zip(ours, theirs, strict=False)], "x")
+
+
+def paired(ratios: list[float], unit: str = "") -> str:
+    """The median of the rounds' ratios, and where it lies with a probability of 95 %."""
+    if not ratios:
+        return ""
+    low, high = interval(ratios)
+    return f"{median(ratios):.2f}{unit} ({low:.2f} to {high:.2f})"
 
 
 def drawn(contenders: Iterable[Any], number: int) -> list[Any]:

@@ -1,8 +1,9 @@
 """`make bench-peers`: forebay beside the loaders that do the same job; writes benchmarks/results/peers.md.
 
 Each contender has an environment and a process of its own, installed and converted before anything is timed; they run
-in turns, and medians are compared. Memory is sampled in runs of its own, because to sample it takes time from the
-loaders. A peer that cannot be installed or run keeps its row, with the reason.
+in turns, and what is compared are the ratios of each round. Memory is sampled in runs of its own, because to sample it
+takes time from the loaders: as fast as each goes, and where all are taken from at the same pace. A peer that cannot be
+installed or run keeps its row, with the reason.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -28,8 +30,14 @@ from peers.environments import UnavailableError
 
 LIMIT_SECONDS = 300
 GRACE_SECONDS = 5
+AHEAD = 4  # batches ahead of the loop while memory is sampled, by all workers together: torch's default for two
 PACE = 0.6  # of the slowest, while memory is sampled: slow enough for each to have all made that it makes ahead
 FORM = "(3, 224, 224)"
+ABSENT = [
+    "FFCV 1.0.2, the newest release, does not install with pip alone: there is no wheel, and its `setup.py` asks",
+    "`pkg-config` for the C++ libraries `opencv4` and `libturbojpeg` before anything else (`RuntimeError: Could not",
+    "find required package: opencv.`). It also reads a format of its own, into which the pictures are to be written.",
+]
 
 
 class Memory(NamedTuple):
@@ -49,7 +57,7 @@ class Row:
         environment = arguments.environments / self.module
         self.python = environments.python(environment) if self.contender.packages else Path(sys.executable)
         self.results: list[dict[str, Any]] = []
-        self.memory: list[Memory] = []
+        self.memory: dict[bool, list[Memory]] = {False: [], True: []}  # by whether it was taken from at a pace
         self.conversion_seconds: float | None = None
         self.unavailable = ""
         self._arguments, self.folder = arguments, folder
@@ -75,32 +83,50 @@ class Row:
         self.conversion_seconds = float(stamp.read_text("utf-8"))
         self.folder = target
 
-    def run(self, epochs: int, pace: float = 0.0) -> None:
-        """One run, as fast as it goes, or at a pace to sample the memory; one that failed once is not run again."""
+    def attempt(self, what: Callable[[Any], None], argument: float) -> None:
+        """Does one of the following; one that failed once is not run again, and has the reason in its row."""
         if self.unavailable:
             return
-        line = [str(self.python), str(bench.HERE / "contender.py"), self.module, str(self.folder)]
-        line += [str(self._arguments.threads), str(epochs), json.dumps(self.contender.options), str(pace)]
         try:
-            output, memory = call(line, is_sampled=pace > 0)
-            result: dict[str, Any] = json.loads(output.splitlines()[-1])
-            self._check(result, epochs)
+            what(argument)
         except UnavailableError as error:
             self._give_up(error)
-            return
-        told = f"{self.name:22} "
-        if memory:
-            self.memory.append(Memory(result["imported"]["pss"], *memory.peaks(result["ended"])))
-            told += "  ".join(f"{name} {amount / 1e6:.0f} MB" for name, amount in self.memory[-1]._asdict().items())
-        else:
-            result["rate"] = result["images"] / result["seconds"]
-            self.results.append(result)
-            told += (
-                f"{result['rate']:7.0f} images/s  {bench.processor(result):>5} us of processor  "
-                f"first batch {result['first_batch_seconds']:5.2f} s  {result['images']} delivered  "
-                f"mean {result['mean']:.3f} deviation {result['deviation']:.3f}"
-            )
-        print(told, flush=True)
+
+    def time(self, epochs: int) -> None:
+        """One run as fast as it goes, and one of the first epoch alone."""
+        result, _ = self._call(epochs)
+        self._check(result, epochs)
+        first, _ = self._call("first")
+        result["rate"], result["first_rate"] = (one["images"] / one["seconds"] for one in (result, first))
+        self.results.append(result)
+        print(
+            f"{self.name:26} {result['rate']:7.0f} images/s, {result['first_rate']:5.0f} in the first epoch  "
+            f"{bench.processor(result):>5} us of processor  first batch {result['first_batch_seconds']:5.2f} s  "
+            f"{result['images']} delivered  mean {result['mean']:.3f} deviation {result['deviation']:.3f}",
+            flush=True,
+        )
+
+    def sample(self, pace: float) -> None:
+        """One run in which memory is sampled, at a pace or, without one, as fast as it goes; all contenders have as
+        many batches ahead of the loop."""
+        epochs = 0 if pace else 1
+        result, memory = self._call(epochs, pace, is_sampled=True)
+        self._check(result, epochs)
+        assert memory is not None
+        seen = Memory(result["imported"]["pss"], *memory.peaks(result["ended"]))
+        self.memory[pace > 0].append(seen)
+        amounts = "  ".join(f"{name} {amount / 1e6:.0f} MB" for name, amount in seen._asdict().items())
+        print(f"{self.name:26} {amounts}", flush=True)
+
+    def _call(
+        self, epochs: int | str, pace: float = 0.0, is_sampled: bool = False
+    ) -> tuple[dict[str, Any], processes.Sampler | None]:
+        options = self.contender.options | ({"ahead": AHEAD} if is_sampled else {})
+        line = [str(self.python), str(bench.HERE / "contender.py"), self.module, str(self.folder)]
+        line += [str(self._arguments.threads), str(epochs), json.dumps(options), str(pace)]
+        output, memory = call(line, is_sampled)
+        result: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return result, memory
 
     def _check(self, result: dict[str, Any], epochs: int) -> None:
         """A rate is no rate if something else was delivered."""
@@ -153,24 +179,24 @@ def wait_for_group(leader: int) -> None:
 def rate_table(rows: list[Row]) -> list[str]:
     """How fast, and what exactly."""
     lines = [
-        "| loader | images/s | forebay is | delivered per run | mean, deviation | what differs |",
-        "|---|---|---|---|---|---|",
+        "| loader | first epoch, images/s | images/s | forebay is | delivered per run | mean, deviation | "
+        "what differs |",
+        "|---|---|---|---|---|---|---|",
     ]
-    ours = next((row.middle("rate") for row in rows if row.name == "forebay" and row.results), None)
+    ours = next((row.results for row in rows if row.name == "forebay"), [])
     for row in rows:
         title, differs = row.contender.title, row.contender.differs or "nothing"
         reason = row.unavailable.replace("|", "/")
         if not row.results:
-            lines.append(f"| {title} | did not run: {reason} | | | | {differs} |")
+            lines.append(f"| {title} | did not run: {reason} | | | | | {differs} |")
             continue
         if reason:
             differs += f"; failed after {len(row.results)} runs: {reason}"
-        rates = [result["rate"] for result in row.results]
-        ratio = "" if ours is None or row.name == "forebay" else f"{ours / median(rates):.2f}x"
+        ratio = "" if row.name == "forebay" else bench.beside(ours, row.results)
         result = row.results[0]
         lines.append(
-            f"| {title} | {median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) | {ratio} | {result['images']} | "
-            f"{result['mean']:.3f}, {result['deviation']:.3f} | {differs} |"
+            f"| {title} | {bench.spread(row.results, 'first_rate')} | {bench.spread(row.results, 'rate')} | {ratio} | "
+            f"{result['images']} | {result['mean']:.3f}, {result['deviation']:.3f} | {differs} |"
         )
     return lines
 
@@ -190,30 +216,32 @@ def time_table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def memory_table(rows: list[Row]) -> list[str]:
-    """How much of it, all in all and beside torch's DataLoader."""
+def memory_table(rows: list[Row], is_paced: bool) -> list[str]:
+    """How much of it, all in all and beside torch's DataLoader in the same round."""
     lines = [
         "| loader | peak PSS | after imports | above imports | of torch's | with waiting shared memory | of torch's |",
         "|---|---|---|---|---|---|---|",
     ]
-    torch = next((above_imports(row) for row in rows if row.name == "torch" and row.memory), None)
+    torch = next((row.memory[is_paced] for row in rows if row.name == "torch"), [])
     for row in rows:
-        if row.memory:
-            peak, imported = median(run.pss for run in row.memory), median(run.imported for run in row.memory)
-            line = f"| {row.contender.title} | {peak / 1e6:.0f} MB | {imported / 1e6:.0f} MB |"
-            for number, own in enumerate(above_imports(row)):
-                share = "" if torch is None or row.name == "torch" else f"{own / torch[number]:.2f}"
-                line += f" {own / 1e6:.0f} MB | {share} |"
-            lines.append(line)
+        runs = row.memory[is_paced]
+        if not runs:
+            continue
+        peak, imported = median(run.pss for run in runs), median(run.imported for run in runs)
+        line = f"| {row.contender.title} | {peak / 1e6:.0f} MB | {imported / 1e6:.0f} MB |"
+        for place in range(2):
+            ratios = [
+                above_imports(run)[place] / above_imports(other)[place] for run, other in zip(runs, torch, strict=False)
+            ]
+            share = "" if row.name == "torch" else bench.paired(ratios)
+            line += f" {median(above_imports(run)[place] for run in runs) / 1e6:.0f} MB | {share} |"
+        lines.append(line)
     return lines
 
 
-def above_imports(row: Row) -> tuple[float, float]:
+def above_imports(run: Memory) -> tuple[int, int]:
     """The memory that the loader itself added at its peak, without and with what waits in shared memory."""
-    return (
-        median(run.pss - run.imported for run in row.memory),
-        median(run.pss_and_shared_memory - run.imported for run in row.memory),
-    )
+    return run.pss - run.imported, run.pss_and_shared_memory - run.imported
 
 
 def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace: float) -> str:
@@ -231,8 +259,14 @@ def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace
         "in the page cache; RandomResizedCrop(224), flip, normalise; shuffled batches of 64 as float32 NCHW; "
         f"{arguments.threads} threads or worker processes, bound to as many processors; {arguments.rounds} rounds of "
         f"{arguments.epochs} timed epochs after two that are not. Each run is a process of its own, in turns, with the "
-        "peer's own environment over the same torch; medians, and the range in brackets. Mean and deviation are of "
-        "all values of epoch 0: a loader that delivered something else would show.",
+        "peer's own environment over the same torch; medians, and the range in brackets. What forebay is of another is "
+        "the median of the rounds' ratios, and in brackets the interval that holds it with a probability of 95 % (with "
+        "fewer than six rounds: all that was seen). Mean and deviation are of all values of epoch 0: a loader that "
+        "delivered something else would show.",
+        "",
+        "The first epoch is timed from the making of the loader on, in runs of its own. In it forebay knows no picture "
+        "yet; later it knows them by landmarks ([why](../../docs/decisions/0025-landmarks.md)), which one row does "
+        "without.",
         "",
         f"What needs another format was converted before, with the JPEGs as they are: {told or 'nothing'}.",
         "",
@@ -245,18 +279,29 @@ def page(arguments: argparse.Namespace, rows: list[Row], mean_bytes: float, pace
         "The first batch is timed from the call that makes the dataset and the loader; with imports, from the start of",
         "the process. Processor time is that of all processes in the timed epochs.",
         "",
+        "## Memory at full speed",
+        "",
+        *memory_table(rows, is_paced=False),
+        "",
         f"## Memory, where all deliver {pace:.0f} images/s",
         "",
-        *memory_table(rows),
+        *memory_table(rows, is_paced=True),
         "",
-        "Sampled every 20 ms in runs of their own, until the last batch is there; batches of 39 MB are taken at the",
-        f"same pace from each ({PACE} of the rate of the slowest), as by a model that is slower than its loader: each",
-        "has all made that it makes ahead. The peak is that of the sum of the proportional set sizes (`Pss` in",
+        f"{arguments.memory_rounds} rounds each, sampled every 20 ms in runs of their own, until the last batch is",
+        f"there. All have {AHEAD} batches of 39 MB ahead of the loop, as torch has by default with two workers",
+        "(TurboLoader has no setting for it). In the second table batches are taken at the same pace from each",
+        f"({PACE} of the rate of the slowest), as by a model that is slower than its loader: each has all made that it",
+        "makes ahead. The peak is that of the sum of the proportional set sizes (`Pss` in",
         "`/proc/PID/smaps_rollup`, which counts shared pages once) of all processes. Most of it is Python with torch",
         "and its libraries, whatever the loader; what the process had after all imports, before the loader was made,",
         "is in the next column, and what the loader itself added, in all its processes, in the one after it. Batches",
         "that worker processes have put into shared memory and that no process has touched yet are in no set size;",
         "they are added in the column after that. A peer that maps its data file counts the pages it has touched.",
+        "Landmarks are in forebay's; the row without them says how much they take.",
+        "",
+        "## Not among them",
+        "",
+        *ABSENT,
         "",
     ]
     return "\n".join(lines)
@@ -266,9 +311,9 @@ def parse() -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description="forebay beside its peers: images/s, first batch, memory")
     parser.add_argument("--count", type=int, default=1500, help="pictures")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs per round")
-    parser.add_argument("--memory-rounds", type=int, default=1)
+    parser.add_argument("--memory-rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--data", type=Path, default=bench.HERE / "data", help="where the pictures are, or will be")
     parser.add_argument("--environments", type=Path, default=bench.HERE / "peers" / ".envs")
@@ -291,14 +336,15 @@ def main() -> None:
     for number in range(arguments.rounds):
         print(f"round {number}", flush=True)
         for row in bench.drawn(rows, number):
-            row.run(arguments.epochs)
+            row.attempt(row.time, arguments.epochs)
     if not any(row.results for row in rows):
         sys.exit("none of the contenders ran: see above")
     pace = PACE * min(row.middle("rate") for row in rows if row.results)
     for number in range(arguments.memory_rounds):
-        print(f"memory, round {number}, at {pace:.0f} images/s", flush=True)
-        for row in rows:
-            row.run(0, pace)
+        for speed in (0.0, pace):
+            print(f"memory, round {number}, {f'at {speed:.0f} images/s' if speed else 'at full speed'}", flush=True)
+            for row in bench.drawn(rows, number):
+                row.attempt(row.sample, speed)
     text = page(arguments, rows, sum(sizes) / len(sizes), pace)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(text, "utf-8")

@@ -4,7 +4,8 @@
 0 starts workers and warms up caches; what it delivers is counted and hashed. From epoch 1 on nothing is done with the
 batches, so that the loader alone is measured. The clock starts after epoch 1, which uses up what was made ahead while
 epoch 0 was hashed. With a PACE, batches are taken at that many images a second, as a model takes them that is slower
-than the loader. With `-` for EPOCHS it is a rival (rivals.py), and delivers as many as each line says that it reads.
+than the loader. With `first` for EPOCHS only epoch 0 is timed, and not hashed, from the making of the loader on:
+forebay has no landmarks yet. With `-` it is a rival (rivals.py), and delivers as many as each line says that it reads.
 """
 
 import collections
@@ -28,6 +29,11 @@ SETTLE_SECONDS = 0.01
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def per_worker(ahead: int | None, workers: int) -> int | None:
+    """The `prefetch_factor` for so many batches ahead of the loop, by all workers together; None: the default."""
+    return None if ahead is None else max(ahead // workers, 1)
+
+
 def training(t: Any) -> Any:
     """The usual transform, of one library's module `transforms` or the other's."""
     return t.Compose([t.RandomResizedCrop(224), t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(MEAN, STD)])
@@ -39,7 +45,7 @@ def crops(t: Any) -> Any:
 
 
 def forebay_loader(
-    folder: str, threads: int, augment: Callable[[Any], Any] = training, **options: Any
+    folder: str, threads: int, augment: Callable[[Any], Any] = training, ahead: int | None = None, **options: Any
 ) -> Iterable[Any]:
     """forebay, as a user writes it."""
     import forebay as fb
@@ -47,7 +53,14 @@ def forebay_loader(
 
     dataset = fb.ImageFolder(folder, transform=augment(transforms))
     options = {"num_workers": threads, "on_error": "replace"} | options
+    options["prefetch_factor"] = per_worker(ahead, options["num_workers"])
     return fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, **options)
+
+
+def without_landmarks_loader(folder: str, threads: int, **options: Any) -> Iterable[Any]:
+    """As every epoch is where pictures are not known from an earlier one."""
+    os.environ["FOREBAY_LANDMARKS"] = "0"
+    return forebay_loader(folder, threads, **options)
 
 
 def isolated_loader(folder: str, threads: int) -> Iterable[Any]:
@@ -81,7 +94,7 @@ def fast_loader(folder: str, threads: int) -> Iterable[Any]:
     return forebay_loader(folder, threads, decode="fast")
 
 
-def torch_loader(folder: str, threads: int) -> Iterable[Any]:
+def torch_loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Torch with torchvision's ImageFolder: PIL, transforms v1, workers that stay between epochs."""
     import torch
     from torchvision import datasets, transforms
@@ -89,7 +102,12 @@ def torch_loader(folder: str, threads: int) -> Iterable[Any]:
     torch.manual_seed(0)
     dataset = datasets.ImageFolder(folder, transform=training(transforms))
     return torch.utils.data.DataLoader(
-        dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, persistent_workers=True
+        dataset,
+        batch_size=BATCH_SIZE,
+        shuffle=True,
+        num_workers=threads,
+        persistent_workers=True,
+        prefetch_factor=per_worker(ahead, threads),
     )
 
 
@@ -117,8 +135,9 @@ def v2_loader(folder: str, threads: int) -> Iterable[Any]:
     )
 
 
-LOADERS: dict[str, Callable[[str, int], Iterable[Any]]] = {
+LOADERS: dict[str, Callable[..., Iterable[Any]]] = {
     "forebay": forebay_loader,
+    "without-landmarks": without_landmarks_loader,
     "isolated": isolated_loader,
     "unguarded": unguarded_loader,
     "guarded": guarded_loader,
@@ -186,21 +205,27 @@ def paced(batches: Iterable[Any], pace: float) -> Iterator[Any]:
             time.sleep(due - now)
 
 
-def starved_seconds(loader: Any) -> float:
-    """How long forebay's threads had nothing to decode so far, all of them together; other loaders do not say."""
-    return loader.stats()["decode"]["waiting_seconds"] if type(loader).__module__.startswith("forebay") else 0.0
+def stats(loader: Any) -> dict[str, Any]:
+    """What forebay says of itself; other loaders do not."""
+    if not type(loader).__module__.startswith("forebay"):
+        return {"starved_seconds": 0.0, "landmark_bytes": 0}
+    told = loader.stats()
+    return {"starved_seconds": told["decode"]["waiting_seconds"], "landmark_bytes": told["landmarks"]["bytes"]}
 
 
 def timed(loader: Any, batches: Iterable[Any]) -> dict[str, Any]:
     """What it takes to deliver these."""
-    starved, started, processor = starved_seconds(loader), time.perf_counter(), processes.processor_seconds()
+    before, started, processor = stats(loader), time.perf_counter(), processes.processor_seconds()
     images = sum(map(len, batches))
-    return {
+    told = {
         "images": images,
         "seconds": time.perf_counter() - started,
         "processor_seconds": processes.processor_seconds() - processor,
-        "starved_seconds": starved_seconds(loader) - starved,
     }
+    after = stats(loader)
+    # How long its threads had nothing to decode, all of them together.
+    starved = after["starved_seconds"] - before["starved_seconds"]
+    return told | {"starved_seconds": starved, "landmark_bytes": after["landmark_bytes"]}
 
 
 def take_turns(loader: Any) -> None:
@@ -231,6 +256,10 @@ def main() -> None:
     loader = make(folder, threads, **options)
     if epochs == "-":
         take_turns(loader)
+        return
+    if epochs == "first":
+        result = timed(loader, (images for images, _ in loader))
+        print(json.dumps(result | {"seconds": time.perf_counter() - started}), flush=True)
         return
     content = Content(started)
     for images, _ in paced(loader, pace):

@@ -24,6 +24,9 @@ CROP_ONLY = "decodes the crop only"
 V2 = "decodes with torchvision.io, transforms v2"
 CONTENDERS = {
     "forebay": Contender("forebay", f"{CROP_ONLY}; pixels as torchvision's"),
+    "forebay-without-landmarks": Contender(
+        "forebay without landmarks", "the same, no picture known from an earlier epoch", "without-landmarks"
+    ),
     "forebay-1": Contender("forebay, 1 thread", "half of the others' threads", "forebay", options={"num_workers": 1}),
     "forebay-fast": Contender(
         'forebay, decode="fast"',

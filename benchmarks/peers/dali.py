@@ -32,8 +32,10 @@ def training(folder: str) -> Any:
 class Epochs:
     """DALI's iterator gives dictionaries."""
 
-    def __init__(self, folder: str, threads: int) -> None:
-        pipeline = training(folder, batch_size=BATCH_SIZE, num_threads=threads, device_id=None, seed=0)
+    def __init__(self, folder: str, threads: int, ahead: int) -> None:
+        pipeline = training(
+            folder, batch_size=BATCH_SIZE, num_threads=threads, device_id=None, seed=0, prefetch_queue_depth=ahead
+        )
         self._batches = DALIClassificationIterator(
             pipeline, reader_name="reader", auto_reset=True, last_batch_policy=LastBatchPolicy.PARTIAL
         )
@@ -43,6 +45,6 @@ class Epochs:
             yield batch["data"], batch["label"].squeeze(-1)
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
-    """Threads of its own, two batches ahead."""
-    return Epochs(folder, threads)
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
+    """Threads of its own, two batches ahead unless told otherwise."""
+    return Epochs(folder, threads, ahead or 2)

@@ -29,7 +29,7 @@ def collate(samples: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
 class Epochs:
     """A client that is started for every epoch."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, ahead: int) -> None:
         config = {
             "source_type": "file",
             "source_config": {"root_path": folder, "random_sampling": True, "rank": 0, "world_size": 1},
@@ -42,7 +42,7 @@ class Epochs:
                 "pre_encode_images": False,
             },
             "limit": sum(1 for _ in Path(folder).rglob("*.jpg")),  # without one it ends after the first thousands
-            "samples_buffer_size": 2 * BATCH_SIZE,
+            "samples_buffer_size": ahead * BATCH_SIZE,
         }
         self._client = datago.DatagoClient(json.dumps(config))
 
@@ -58,8 +58,8 @@ class Epochs:
             yield collate(samples)
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Its tasks are limited by the environment."""
     os.environ["DATAGO_MAX_TASKS"] = str(threads)
     torch.set_num_threads(1)
-    return Epochs(folder)
+    return Epochs(folder, ahead or 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import litdata
-from contender import BATCH_SIZE
+from contender import BATCH_SIZE, per_worker
 
 from peers.torch_v2 import picture
 
@@ -30,9 +30,10 @@ def decoded(item: dict[str, Any]) -> tuple[Any, int]:
     return picture(item["image"]), item["label"]
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Worker processes that stay between epochs."""
     dataset = litdata.StreamingDataset(folder, shuffle=True, drop_last=False, seed=0, transform=decoded)
+    prefetch = {} if ahead is None else {"prefetch_factor": per_worker(ahead, threads)}
     return litdata.StreamingDataLoader(
-        dataset, batch_size=BATCH_SIZE, num_workers=threads, persistent_workers=True, drop_last=False
+        dataset, batch_size=BATCH_SIZE, num_workers=threads, persistent_workers=True, drop_last=False, **prefetch
     )

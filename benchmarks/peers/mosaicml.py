@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contender import BATCH_SIZE
+from contender import BATCH_SIZE, per_worker
 from streaming import MDSWriter, StreamingDataset
 
 from peers.torch_v2 import picture
@@ -27,7 +27,13 @@ class Pictures(StreamingDataset):
         return picture(item["image"]), item["label"]
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Worker processes that stay between epochs."""
     dataset = Pictures(local=folder, shuffle=True, batch_size=BATCH_SIZE, shuffle_seed=0)
-    return torch.utils.data.DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=threads, persistent_workers=True)
+    return torch.utils.data.DataLoader(
+        dataset,
+        batch_size=BATCH_SIZE,
+        num_workers=threads,
+        persistent_workers=True,
+        prefetch_factor=per_worker(ahead, threads),
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from contender import BATCH_SIZE, MEAN, STD
+from contender import BATCH_SIZE, MEAN, STD, per_worker
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import RandomResizedCrop
 
@@ -36,7 +36,7 @@ def one_thread(_: int) -> None:
     cv2.setNumThreads(0)
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Worker processes that stay between epochs."""
     torch.manual_seed(0)
     dataset = ImageFolder(folder, transform=augment, loader=read)
@@ -47,4 +47,5 @@ def loader(folder: str, threads: int) -> Iterable[Any]:
         num_workers=threads,
         persistent_workers=True,
         worker_init_fn=one_thread,
+        prefetch_factor=per_worker(ahead, threads),
     )

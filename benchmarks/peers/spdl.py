@@ -37,10 +37,10 @@ def collate(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]
 class Epochs:
     """A pipeline is built for every epoch."""
 
-    def __init__(self, folder: str, threads: int) -> None:
+    def __init__(self, folder: str, threads: int, ahead: int) -> None:
         torch.set_num_threads(1)  # a batch is put together by one of the threads, beside those that decode
         self._samples = ImageFolder(folder).samples
-        self._threads = threads
+        self._threads, self._ahead = threads, ahead
 
     def __iter__(self) -> Iterator[Any]:
         pipeline = (
@@ -49,13 +49,13 @@ class Epochs:
             .pipe(decode, concurrency=self._threads)
             .aggregate(BATCH_SIZE)
             .pipe(collate)
-            .add_sink(3)
+            .add_sink(self._ahead)
             .build(num_threads=self._threads, max_failures=0)
         )
         with pipeline.auto_stop():
             yield from pipeline
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """All stages share as many threads."""
-    return Epochs(folder, threads)
+    return Epochs(folder, threads, ahead or 3)

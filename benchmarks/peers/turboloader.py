@@ -48,8 +48,10 @@ class Epochs:
             yield torch.from_numpy(images), self._labels[torch.as_tensor(meta["indices"])]
 
 
-def loader(folder: str, threads: int, antialias: bool = False) -> Iterable[Any]:
-    """Its pool has a thread for each processor that the process may use, and no argument for that."""
+def loader(folder: str, threads: int, antialias: bool = False, ahead: int | None = None) -> Iterable[Any]:
+    """Its pool has a thread for each processor that the process may use, and no argument for that, nor for how many
+    batches it makes ahead."""
+    del ahead
     processors = len(os.sched_getaffinity(0))
     assert threads == processors, f"expected to be bound to {threads} processors, got {processors}"
     return Epochs(folder, antialias)

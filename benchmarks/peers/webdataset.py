@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import webdataset as wds
-from contender import BATCH_SIZE
+from contender import BATCH_SIZE, per_worker
 
 from peers.torch_v2 import picture
 
@@ -21,7 +21,7 @@ def convert(folder: Path, target: Path) -> None:
                 tar.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": int(path.parent.name)})
 
 
-def loader(folder: str, threads: int) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Worker processes that stay between epochs; each has tar files of its own, and batches."""
     urls = [str(path) for path in sorted(Path(folder).glob("*.tar"))]
     dataset = (
@@ -31,4 +31,5 @@ def loader(folder: str, threads: int) -> Iterable[Any]:
         .map_tuple(picture, int)
         .batched(BATCH_SIZE)
     )
-    return wds.WebLoader(dataset, batch_size=None, num_workers=threads, persistent_workers=True)
+    prefetch = {} if ahead is None else {"prefetch_factor": per_worker(ahead, threads)}
+    return wds.WebLoader(dataset, batch_size=None, num_workers=threads, persistent_workers=True, **prefetch)
