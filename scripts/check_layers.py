@@ -30,6 +30,8 @@ LEVELS = {
     "faultfs": 0,
     # And one that runs the loader.
     "nfstest": 3,
+    # And what is fuzzed of the crates below the loader.
+    "fuzztargets": 2,
 }
 PYTHON_CRATE = "forebay-python"
 TORCH_FILES = ("_torch.py", "_torch_data.py", "_torch_parcel.py")

@@ -4,6 +4,7 @@
 #   scripts/setup.sh native   cmake and nasm, for libjpeg-turbo (without nasm it would decode at half the speed)
 #   scripts/setup.sh nfs      Debian's User-Mode Linux and NFS server, which `make test-nfs` runs inside of it
 #   scripts/setup.sh ffmpeg   FFmpeg's libraries, which one of the peers of `make bench-peers` decodes with
+#   scripts/setup.sh servers  nginx and Azurite, which the tests of object stores start; below target/servers
 #   scripts/setup.sh python   .venv with the "dev" dependency group of pyproject.toml
 #
 # Nothing is done twice. PYTHON chooses the interpreter, VENV the place of the environment.
@@ -64,6 +65,43 @@ ffmpeg() {
     type -P ffmpeg >/dev/null || install "for SPDL, a peer of the benchmark" ffmpeg
 }
 
+# Whether the tests may do without it.
+may_miss() { [[ ,${FOREBAY_ALLOW_MISSING:-}, == *,$1,* ]]; }
+
+servers() {
+    local PATH=$PATH:/usr/sbin failed=0
+    mkdir -p target/servers
+    may_miss nginx || command -v nginx >/dev/null || [ -x target/servers/nginx/usr/sbin/nginx ] || nginx || failed=1
+    may_miss azurite || command -v azurite-blob >/dev/null || azurite || failed=1
+    return $failed
+}
+
+# The program alone: as an installed package, Debian would start it as a service.
+nginx() {
+    local place=$PWD/target/servers/nginx
+    say "unpacking Debian's nginx-light below $place"
+    rm -rf "$place" && mkdir -p "$place"
+    local fetch="cd '$place' && apt-get download -qq nginx-light >/dev/null 2>&1"
+    if bash -c "$fetch" || { [ "$(id -u)" -eq 0 ] && apt-get update -qq >/dev/null && bash -c "$fetch"; }; then
+        dpkg-deb -x "$place"/nginx-light_*.deb "$place" && "$place/usr/sbin/nginx" -v >/dev/null 2>&1 && return 0
+    fi
+    rm -rf "$place"
+    say "nginx could not be unpacked: please install it (Debian: apt-get install nginx-light)"
+    return 1
+}
+
+# What package-lock.json names, by its hashes, without running any code of the packages.
+azurite() {
+    local lock=tests/servers/package-lock.json place=target/servers
+    cmp -s "$lock" "$place/installed.json" && return 0
+    command -v npm >/dev/null || { say "Azurite needs npm (Debian: apt-get install npm)"; return 1; }
+    say "installing Azurite with npm into $place (a minute)"
+    cp tests/servers/package.json "$lock" "$place/"
+    npm ci --prefix "$place" --omit=dev --no-audit --no-fund --ignore-scripts --loglevel=error >/dev/null ||
+        { say "npm could not install Azurite"; return 1; }
+    cp "$lock" "$place/installed.json"
+}
+
 find_python() {
     local candidate
     for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.14 python; do
@@ -101,6 +139,7 @@ case ${1:-} in
     native) native ;;
     nfs) nfs ;;
     ffmpeg) ffmpeg ;;
+    servers) servers ;;
     python) environment ;;
-    *) die "expected native, nfs, ffmpeg or python, got '${1:-}'" ;;
+    *) die "expected native, nfs, ffmpeg, servers or python, got '${1:-}'" ;;
 esac

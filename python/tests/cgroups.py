@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from missing import missing
 
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
@@ -38,7 +38,7 @@ class Group:
 
 @contextmanager
 def limited(limit_bytes: int) -> Iterator[Group]:
-    """A group for the time of a test; skips it, by name, where none can be made."""
+    """A group for the time of a test; it is missing where none can be made."""
     parent = V1 if V1.exists() else V2
     path = parent / f"forebay-{os.getpid()}"
     try:
@@ -46,7 +46,7 @@ def limited(limit_bytes: int) -> Iterator[Group]:
             (parent / "cgroup.subtree_control").write_text("+memory")
         path.mkdir()
     except OSError as error:
-        pytest.skip(f"no control group with a limit of memory can be made: {error}")
+        missing("cgroup", f"no control group with a limit of memory can be made: {error}")
     try:
         yield Group(path, limit_bytes)
     finally:

@@ -13,6 +13,7 @@ import objectstore
 from forebay import _notice
 from forebay import transforms as T
 from forebay._workers import nursery
+from missing import missing
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -40,7 +41,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def fault_fs(folder: Path) -> Iterator[faultfs.FaultFs]:
     """The clean folder behind a mount that fails as told."""
     if why_not := faultfs.why_not():
-        pytest.skip(why_not)
+        missing("fuse", why_not)
     mounted = faultfs.FaultFs(folder)
     yield mounted
     mounted.close()
@@ -50,7 +51,7 @@ def fault_fs(folder: Path) -> Iterator[faultfs.FaultFs]:
 def store() -> Iterator[objectstore.ObjectStore]:
     """A server of objects, one for all tests of a file."""
     if why_not := objectstore.why_not():
-        pytest.skip(why_not)
+        missing("weed", why_not)
     started = objectstore.ObjectStore()
     yield started
     started.close()

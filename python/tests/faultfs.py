@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from missing import missing
 
 ROOT = Path(__file__).parents[2]
 MNT_DETACH = 2
@@ -68,7 +68,7 @@ class FaultFs:
             problem = self.process.stderr.read().strip()
             self.close()
             if "not permitted" in problem or "Permission denied" in problem:
-                pytest.skip(f"FUSE cannot be mounted: {problem}")
+                missing("fuse", f"it cannot be mounted: {problem}")
             raise RuntimeError(problem)
         self._device = mounts()[str(self.root)]
         self._control = socket.socket(socket.AF_UNIX)
@@ -200,7 +200,7 @@ def control() -> Iterator[None]:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"none", os.fsencode(CONNECTIONS), b"fusectl", 0, None) != 0:
-        pytest.skip(f"fusectl cannot be mounted: {os.strerror(ctypes.get_errno())}")
+        missing("fuse", f"fusectl cannot be mounted: {os.strerror(ctypes.get_errno())}")
     try:
         yield
     finally:

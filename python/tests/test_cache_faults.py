@@ -15,6 +15,7 @@ import pytest
 import faultfs
 import forebay as fb
 from forebay import transforms as T
+from missing import missing
 from test_cache import COUNT, entries, storage
 
 Digests = Callable[[Any], list[str]]
@@ -24,7 +25,7 @@ Digests = Callable[[Any], list[str]]
 def disk_fs() -> Iterator[faultfs.FaultFs]:
     """A disk for a cache: a mount that can be written to."""
     if problem := faultfs.why_not():
-        pytest.skip(problem)
+        missing("fuse", problem)
     source = Path(tempfile.mkdtemp(prefix="forebay-disk-"))
     mounted = faultfs.FaultFs(source, writable=True)
     try:

@@ -11,6 +11,7 @@ import pytest
 
 import children
 from faultfs import FaultFs
+from missing import missing
 
 # Shows the time of day so many seconds off. Waits in the kernel go by its own clocks, which nobody can set.
 SHIM = r"""
@@ -91,7 +92,7 @@ PROGRAM = """
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (compiler := shutil.which("cc")):
-        pytest.skip("a shim of the clock cannot be made: there is no C compiler")
+        missing("cc", "a shim of the clock cannot be made: there is no C compiler")
     source = tmp_path_factory.mktemp("shim") / "clock.c"
     source.write_text(SHIM)
     library = source.with_suffix(".so")

@@ -13,6 +13,7 @@ import torch
 import children
 import crews
 from forebay._workers import blocks, parcel, wire
+from missing import missing
 
 HERE = str(Path(__file__).parent)
 
@@ -113,7 +114,7 @@ def unprivileged() -> tuple[str, ...]:
     if os.geteuid() != 0:
         return ()
     if (setpriv := shutil.which("setpriv")) is None:
-        pytest.skip("root needs setpriv to do without its privileges")
+        missing("setpriv", "root needs it to do without its privileges")
     return setpriv, "--bounding-set", "-sys_admin,-sys_resource"
 
 
@@ -169,13 +170,13 @@ def test_too_many_descriptors_on_their_way_are_waited_for() -> None:
 def test_works_where_dev_shm_is_too_small_for_anything() -> None:
     unshare = shutil.which("unshare")
     if unshare is None or os.geteuid() != 0:
-        pytest.skip("a mount namespace needs root and unshare")
+        missing("mount", "a mount namespace needs root and unshare")
     # With nothing of it left, not even a semaphore could be made there.
     mount = 'mount -t tmpfs -o size=64k,nr_inodes=2 none /dev/shm && exec "$@"'
     prefix = (unshare, "-m", "--propagation", "private", "sh", "-c", f"{mount} && :", "sh")
     ended = children.run(KEEPER.format(folder=HERE) + "    print(os.listdir('/dev/shm'))\n", prefix=prefix)
     if "mount:" in ended.stderr:
-        pytest.skip(f"nothing can be mounted here: {ended.stderr}")
+        missing("mount", f"nothing can be mounted here: {ended.stderr}")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split("\n")[0].startswith("1000 ")
     assert "[]" in ended.stdout

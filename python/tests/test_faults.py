@@ -21,6 +21,7 @@ import faultfs
 import forebay as fb
 from faultfs import FaultFs, stalls
 from forebay import transforms as T
+from missing import missing
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 COUNT, BATCH = 24, 4
@@ -665,7 +666,7 @@ def test_closing_the_mount_frees_what_hangs(fault_fs: FaultFs) -> None:
 
 def test_no_mount_outlives_its_owner(folder: Path) -> None:
     if why_not := faultfs.why_not():
-        pytest.skip(why_not)
+        missing("fuse", why_not)
     # A process with a thread in a call that hangs cannot be reaped, and keeps its pipes open: until the mount has gone.
     program = """
         import sys, threading, time

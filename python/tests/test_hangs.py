@@ -27,6 +27,7 @@ import folders
 import forebay as fb
 from faultfs import FaultFs
 from forebay import transforms as T
+from missing import missing
 
 COUNT, EVERY = 2000, 20
 BATCH, BATCHES_AHEAD, IO_THREADS = 64, 4, 8
@@ -54,7 +55,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def hanging_fs(source: Path) -> Iterator[FaultFs]:
     if why_not := faultfs.why_not():
-        pytest.skip(why_not)
+        missing("fuse", why_not)
     mounted = FaultFs(source)
     yield mounted
     mounted.close()

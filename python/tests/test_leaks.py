@@ -8,6 +8,7 @@ import pytest
 
 import children
 import folders
+from missing import missing
 
 PROGRAM = """
     import os, sys
@@ -78,7 +79,7 @@ def test_nothing_grows(small: Path) -> None:
 @pytest.mark.timeout(120)
 def test_nothing_grows_with_few_descriptors(small: Path) -> None:
     if not (prlimit := shutil.which("prlimit")):
-        pytest.skip("prlimit is not installed")
+        missing("prlimit", "it is not installed")
     check(small, (prlimit, "--nofile=64"), "numpy", 32)
 
 
@@ -87,7 +88,7 @@ def test_nothing_grows_with_hardly_any_shared_memory(small: Path) -> None:
     mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
     unshare = shutil.which("unshare")
     if os.geteuid() != 0 or not unshare:
-        pytest.skip("a mount namespace needs root and unshare")
+        missing("mount", "a mount namespace needs root and unshare")
     if os.system(f"{unshare} -m sh -c '{mount}' >/dev/null 2>&1") != 0:
-        pytest.skip("mounting is not allowed here")
+        missing("mount", "mounting is not allowed here")
     check(small, (unshare, "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"), "numpy", 4)

@@ -14,6 +14,7 @@ import pytest
 import folders
 import forebay as fb
 from forebay import transforms as T
+from missing import missing
 
 TO_TENSOR = T.Compose([T.Resize((8, 8)), T.ToTensor()])
 
@@ -118,7 +119,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mounted = mount("-t", "tmpfs", "-o", "size=64k,nr_inodes=8", "tmpfs", place)
     if mounted.returncode != 0:
-        pytest.skip(f"tmpfs cannot be mounted: {mounted.stderr.strip()}")
+        missing("mount", f"tmpfs cannot be mounted: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 

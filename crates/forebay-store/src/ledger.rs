@@ -149,7 +149,7 @@ impl Read for Part<'_> {
 }
 
 /// What was found in a ledger, or in a part of one.
-struct Lines {
+pub(crate) struct Lines {
     /// Bytes of whole lines.
     bytes: u64,
     understood: u64,
@@ -158,7 +158,7 @@ struct Lines {
     unread: Option<serde_json::Error>,
 }
 
-fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::Result<Lines> {
+pub(crate) fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::Result<Lines> {
     /// No line is this long; a file without lines may be, and would take all the memory there is.
     const MAX_LINE_BYTES: u64 = 1 << 20;
     let mut reader = BufReader::with_capacity(1 << 16, file);

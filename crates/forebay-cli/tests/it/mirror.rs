@@ -398,7 +398,7 @@ impl Small {
         match mount {
             Ok(done) if done.status.success() => Some(Self(path)),
             other => {
-                say(&format!("skipped: a small tmpfs cannot be mounted: {other:?}"));
+                forebay_store::testing::missing("mount", &format!("a small tmpfs cannot be mounted: {other:?}"));
                 None
             }
         }

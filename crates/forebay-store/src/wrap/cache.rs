@@ -19,7 +19,7 @@ use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
 mod claim;
-mod entry;
+pub(crate) mod entry;
 mod evict;
 mod flights;
 mod folder;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_core::{Kind, Listing, Result};
-use forebay_store::testing::Memory;
+use forebay_store::testing::{Memory, missing};
 use forebay_store::{Allot, Cache, CacheOptions, Cached, Object, Stat, Store};
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ fn options(limit_bytes: u64) -> CacheOptions {
 pub(crate) struct Mounted(pub(crate) PathBuf);
 
 impl Mounted {
-    /// A file system in memory; `None`, said by name, for those who may not mount.
+    /// A file system in memory; `None` where mounting is allowed to be impossible.
     pub(crate) fn tmpfs(point: &Path, settings: &str) -> Option<Self> {
         fs::create_dir_all(point).unwrap();
         Self::mount("tmpfs", point, "tmpfs", 0, settings)
@@ -55,7 +55,7 @@ impl Mounted {
         let answer =
             unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, settings.as_ptr().cast()) };
         if answer != 0 {
-            eprintln!("skipped: nothing can be mounted here: {}", std::io::Error::last_os_error());
+            missing("mount", &format!("mounting failed: {}", std::io::Error::last_os_error()));
             return None;
         }
         Some(Self(point.to_owned()))
@@ -243,7 +243,7 @@ impl<'a> Immutable<'a> {
         let is_done =
             Command::new("chattr").arg("+i").arg(path).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
         if !is_done {
-            eprintln!("skipped: chattr cannot protect files here");
+            missing("chattr", "it cannot protect files here");
         }
         is_done.then_some(Self(path))
     }

@@ -1,5 +1,5 @@
-//! Every store, and every wrapper of one, against the contract. Real servers are started on loopback; what is not installed
-//! is skipped, by name.
+//! Every store, and every wrapper of one, against the contract. Real servers are started on loopback. One that is
+//! not installed fails its test, unless `FOREBAY_ALLOW_MISSING` names it.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stderr, reason = "tests, with real servers")]
 

@@ -5,17 +5,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_store::testing::missing;
 use tempfile::TempDir;
 
-/// A program of `PATH` or of one of the project's environments; `None` says which one is missing.
+/// A program of `PATH`, of one of the project's environments, or of those that `scripts/setup.sh servers` installs. `None`
+/// where it may be missing; else the test fails.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let venv = std::env::var_os("VENV").map_or_else(|| project.join(".venv"), |venv| project.join(venv));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain([venv.join("bin"), "/usr/sbin".into()]);
+    let servers = project.join("target/servers");
+    let own = [venv.join("bin"), servers.join("node_modules/.bin"), servers.join("nginx/usr/sbin"), "/usr/sbin".into()];
+    let places = std::env::split_paths(&path).chain(own);
     let found = places.map(|place| place.join(program)).find(|candidate| candidate.is_file());
     if found.is_none() {
-        eprintln!("skipped: {program} is not installed");
+        missing(if program == "azurite-blob" { "azurite" } else { program }, "it is not installed");
     }
     found
 }

@@ -1,0 +1,21 @@
+//! What a test needs and this machine has not.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// Fails the test that needs `what`, unless `FOREBAY_ALLOW_MISSING` (names with commas between them) allows to do without.
+/// Then it is listed as skipped: in the file that `FOREBAY_SKIPPED` names, which `make test-rust` prints at the end.
+///
+/// # Panics
+/// When it is not allowed to be missing, and when it cannot be listed.
+pub fn missing(what: &str, why: &str) {
+    let allowed = std::env::var("FOREBAY_ALLOW_MISSING").unwrap_or_default();
+    let hint = format!("run scripts/setup.sh servers, or set FOREBAY_ALLOW_MISSING={what} to skip what needs it");
+    assert!(allowed.split(',').any(|name| name.trim() == what), "{what} is missing ({why}): {hint}");
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("skipped: {test}: {what} is missing ({why})\n");
+    if let Some(list) = std::env::var_os("FOREBAY_SKIPPED") {
+        let file = OpenOptions::new().create(true).append(true).open(&list);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("FOREBAY_SKIPPED can be appended to");
+    }
+}

@@ -1,0 +1,22 @@
+//! All targets in one program: FOREBAY_FUZZ_TARGET names the one to run.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use fuzztargets::Target;
+use libfuzzer_sys::fuzz_target;
+
+static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+    let names: Vec<_> = fuzztargets::TARGETS.iter().map(|target| target.name).collect();
+    let name = std::env::var("FOREBAY_FUZZ_TARGET").unwrap_or_default();
+    let target = fuzztargets::find(&name);
+    let target = target.unwrap_or_else(|| panic!("FOREBAY_FUZZ_TARGET is {name:?}: expected one of {names:?}"));
+    if target.may_panic {
+        // libFuzzer's hook ends the process, even where a panic would be caught.
+        std::panic::set_hook(Box::new(|_| ()));
+    }
+    target
+});
+
+fuzz_target!(|bytes: &[u8]| (TARGET.run)(bytes));

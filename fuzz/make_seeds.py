@@ -1,0 +1,135 @@
+"""Makes the seeds of the targets that are not pictures: `python fuzz/make_seeds.py`. Pictures have golden files.
+
+Manifests come from the libraries that people write them with, in every encoding that those have.
+"""
+
+import io
+import json
+import struct
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SEEDS = Path(__file__).resolve().parent / "seeds"
+
+
+def write(target: str, name: str, content: bytes | str) -> None:
+    """One seed."""
+    folder = SEEDS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def parquet() -> None:
+    """Manifests by Arrow and DuckDB."""
+    rows = 12
+    paths = [f"class-{number % 3}/picture-{number:04}.jpg" for number in range(rows)]
+    table = pa.table(
+        {
+            "path": paths,
+            "class": [path.split("/")[0] for path in paths],
+            "label": pa.array([number % 3 for number in range(rows)], pa.int64()),
+            "size_bytes": pa.array([None if number == 4 else 1000 + number for number in range(rows)], pa.int64()),
+            "mtime_ns": pa.array([1_700_000_000_000_000_000 + number for number in range(rows)], pa.int64()),
+            "etag": [None if number % 2 else f"etag-{number}" for number in range(rows)],
+            "xxh3": [f"{number:016x}" for number in range(rows)],
+            "width": pa.array([float(number) for number in range(rows)], pa.float64()),
+            "height": pa.array([7] * rows, pa.int32()),
+            "format": ["JPEG"] * rows,
+        }
+    )
+    texts = ("path", "class", "etag", "xxh3", "format")
+    numbers = ("label", "size_bytes", "mtime_ns")
+    options = {
+        "default": {},
+        "uncompressed": {"compression": "none", "use_dictionary": False},
+        "plain-snappy": {"use_dictionary": False},
+        "version-2-pages": {"data_page_version": "2.0"},
+        "version-2-plain": {"data_page_version": "2.0", "use_dictionary": False, "compression": "none"},
+        "small-groups": {"row_group_size": 5},
+        "small-pages": {"data_page_size": 1, "write_batch_size": 2, "use_dictionary": False},
+        "no-statistics": {"write_statistics": False, "store_schema": False},
+        "page-index": {"write_page_index": True},
+        "delta-lengths": {
+            "use_dictionary": False,
+            "column_encoding": dict.fromkeys(texts, "DELTA_LENGTH_BYTE_ARRAY")
+            | dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        },
+        "delta-strings": {
+            "use_dictionary": False,
+            "compression": "none",
+            "column_encoding": dict.fromkeys(texts, "DELTA_BYTE_ARRAY") | {"width": "BYTE_STREAM_SPLIT"},
+        },
+    }
+    for name, chosen in options.items():
+        out = io.BytesIO()
+        pq.write_table(table, out, **chosen)
+        write("parquet", f"arrow-{name}.parquet", out.getvalue())
+    out = io.BytesIO()
+    pq.write_table(table.select(["path", "label"]), out, compression="none", store_schema=False)
+    write("parquet", "two-columns.parquet", out.getvalue())
+    nested = table.append_column("extra", pa.array([{"a": [1, 2], "b": {"c": "x"}}] * rows))
+    out = io.BytesIO()
+    pq.write_table(nested.select(["path", "label", "extra"]), out)
+    write("parquet", "nested.parquet", out.getvalue())
+    for version in ("v1", "v2"):
+        path = SEEDS / "parquet" / f"duckdb-{version}.parquet"
+        source = "select 'a/' || i || '.jpg' as path, 'a' as class, i as label from range(5) t(i)"
+        duckdb.sql(f"copy ({source}) to '{path}' (format parquet, parquet_version '{version}')")
+
+
+def texts() -> None:
+    """Lists that people write."""
+    write("csv", "plain.csv", "path,class\ncat/1.jpg,cat\ndog/2.jpg,dog\n")
+    write("csv", "quotes.csv", '\ufefflabel,path,note\r\n3,"a,""b""\r\n.jpg",x\r\n\r\n1,./c/d.jpg,""\r\n3,e.jpg,')
+    write("csv", "facts.csv", "path,class,label,size_bytes,mtime_ns,etag\na.jpg,x,0,5,-7,abc\nb.jpg,y,1,,,\n")
+    write(
+        "jsonl", "plain.jsonl", '{"path": "b/1.jpg", "class": "b", "more": [1]}\n\n{"class":"a","path":"a/\\u00fc.jpg"}'
+    )
+    write(
+        "jsonl",
+        "facts.jsonl",
+        '{"path":"a.jpg","label":3,"size_bytes":7,"mtime_ns":-5,"etag":"x"}\n{"path":"b.jpg","label":4,"etag":null}\n',
+    )
+
+
+def state() -> None:
+    """A loader's state."""
+    books = {"planned": 8, "delivered": 7, "replaced": 1, "skipped": 0}
+    identity = {"samples": 100, "classes": 3, "fingerprint": "0123456789abcdef0123456789abcdef"}
+    numbers = {"version": 1, "order": 1, "dataset": identity, "seed": 3, "shuffle": True, "drop_last": False}
+    numbers |= {"batch_size": 4, "world_size": 2, "epoch": 1, "step": 2, "position": 16, "books": books}
+    write("state", "middle.json", json.dumps(numbers))
+    write("state", "end.json", json.dumps(numbers | {"position": 100, "step": 13, "drop_last": True, "shuffle": False}))
+
+
+def ledger() -> None:
+    """Lines of a ledger."""
+    failure = {"path": "cat/1.jpg", "index": 7, "code": "corrupt", "stage": "decode", "errno": None, "attempts": 2}
+    failure |= {"elapsed_seconds": 0.5, "message": "is truncated", "hint": "copy it again", "detail": None, "epoch": 1}
+    failure |= {"step": 2, "position": 3, "rank": 0, "outcome": "replaced", "substitute": 9, "size_bytes": 100}
+    failure |= {"mtime_ns": 5, "unix_seconds": 1.7e9}
+    odd = failure | {"path": "cat/\ufffd.jpg", "path_bytes": "6361742fff2e6a7067", "outcome": "stalled", "errno": 5}
+    write("ledger", "two.jsonl", json.dumps(failure) + "\n" + json.dumps(odd) + "\n")
+    write("ledger", "torn.jsonl", json.dumps(failure, separators=(",", ":")) + '\n{"path":"x')
+
+
+def cache_entry() -> None:
+    """Entries whose checksums the target puts right."""
+    for name, content, key in (
+        ("small", b"some content", b"\0/cat/1.jpg\0whole"),
+        ("empty", b"", b"http://store\0s3://bucket/a b\0whole"),
+        ("range", b"x" * 700, b"id\0" + b"/long" * 150 + b"\x000-700"),
+    ):
+        footer = struct.pack("<8sIIQQqQQ", b"forebay\xfb", 1, len(key), len(content), len(content), -5, 0, 0)
+        write("cache_entry", name, content + key + footer)
+
+
+if __name__ == "__main__":
+    parquet()
+    texts()
+    state()
+    ledger()
+    cache_entry()

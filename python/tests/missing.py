@@ -1,0 +1,13 @@
+"""What a test needs and this machine has not."""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def missing(what: str, why: str) -> NoReturn:
+    """Fails the test that needs `what`, unless FOREBAY_ALLOW_MISSING names it: then the test is listed as skipped."""
+    if what in (name.strip() for name in os.environ.get("FOREBAY_ALLOW_MISSING", "").split(",")):
+        pytest.skip(f"{what} is missing: {why}")
+    pytest.fail(f"{what} is missing ({why}): set FOREBAY_ALLOW_MISSING={what} to skip what needs it", pytrace=False)
