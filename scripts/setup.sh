@@ -68,25 +68,26 @@ ffmpeg() {
 # Whether the tests may do without it.
 may_miss() { [[ ,${FOREBAY_ALLOW_MISSING:-}, == *,$1,* ]]; }
 
+# type -P: a file, and not one of these functions.
 servers() {
     local PATH=$PATH:/usr/sbin failed=0
     mkdir -p target/servers
-    may_miss nginx || command -v nginx >/dev/null || [ -x target/servers/nginx/usr/sbin/nginx ] || nginx || failed=1
-    may_miss azurite || command -v azurite-blob >/dev/null || azurite || failed=1
+    may_miss nginx || type -P nginx >/dev/null || [ -x target/servers/nginx/usr/sbin/nginx ] || nginx || failed=1
+    may_miss azurite || type -P azurite-blob >/dev/null || azurite || failed=1
     return $failed
 }
 
 # The program alone: as an installed package, Debian would start it as a service.
 nginx() {
     local place=$PWD/target/servers/nginx
-    say "unpacking Debian's nginx-light below $place"
+    say "unpacking Debian's nginx below $place"
     rm -rf "$place" && mkdir -p "$place"
-    local fetch="cd '$place' && apt-get download -qq nginx-light >/dev/null 2>&1"
+    local fetch="cd '$place' && apt-get download -qq nginx >/dev/null 2>&1"
     if bash -c "$fetch" || { [ "$(id -u)" -eq 0 ] && apt-get update -qq >/dev/null && bash -c "$fetch"; }; then
-        dpkg-deb -x "$place"/nginx-light_*.deb "$place" && "$place/usr/sbin/nginx" -v >/dev/null 2>&1 && return 0
+        dpkg-deb -x "$place"/nginx_*.deb "$place" && "$place/usr/sbin/nginx" -v >/dev/null 2>&1 && return 0
     fi
     rm -rf "$place"
-    say "nginx could not be unpacked: please install it (Debian: apt-get install nginx-light)"
+    say "nginx could not be unpacked: please install it (Debian: apt-get install nginx)"
     return 1
 }
 
