@@ -80,7 +80,7 @@ fn watch(limit: Duration, failed: &Path) {
     loop {
         thread::sleep(Duration::from_millis(50));
         let now = TURN.load(Ordering::SeqCst);
-        if now != turn || now % 2 == 0 {
+        if now != turn || now.is_multiple_of(2) {
             (turn, since) = (now, Instant::now());
         } else if since.elapsed() > limit {
             eprintln!("replay: the input in {} takes more than {limit:?}", failed.display());

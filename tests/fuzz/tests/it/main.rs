@@ -1,7 +1,7 @@
 //! The smoke test of all targets: committed inputs and mutations of them, each target in a process of its own with little
 //! memory. What crashes, hangs or takes too much fails one test, and leaves its input behind.
 
-#![allow(clippy::disallowed_methods, reason = "tests write files and start processes")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests read folders and start processes")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
