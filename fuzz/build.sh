@@ -26,6 +26,8 @@ if command -v clang >/dev/null && command -v clang++ >/dev/null; then
 else
     echo "fuzz: there is no clang: the C code of the decoders is not instrumented" >&2
 fi
+# The same versions as everywhere; only libFuzzer is added.
+cp Cargo.lock fuzz/Cargo.lock
 host=$(rustc -vV | sed -n 's/^host: //p')
-cargo "+$toolchain" build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
+cargo "+$toolchain" build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir target/fuzz
 cp "target/fuzz/$host/release/forebay-fuzz" target/fuzz/forebay-fuzz
