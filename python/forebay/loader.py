@@ -66,8 +66,8 @@ class DataLoader:
 
     Only native:
 
-    - `max_sample_bytes`: bytes or text; a file that takes more to read and decode has failed, and `on_error` decides what
-      takes its place. By default `memory_budget`
+    - `max_sample_bytes`: bytes or text; a file that takes more to read and decode has failed, and `on_error` decides
+      what takes its place. By default `memory_budget`
     - `hedge`: a read that takes this many seconds, or longer than `"p99"` of all reads, gets a second one beside it
     - `max_lost_threads`: reads that may be stuck in the kernel, in threads or reader processes, before the run stops
     - `isolate`: read in small processes that may be lost, so that storage that hangs cannot hang this one: `"auto"`

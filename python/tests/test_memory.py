@@ -1,5 +1,5 @@
-"""Proof 8: under a budget of 64 MiB and pictures of 40 MP, the peak stays under the budget and one sample, if such samples
-are allowed at all."""
+"""Proof 8: under a budget of 64 MiB and pictures of 40 MP, the peak stays under the budget and one sample, if such
+samples are allowed at all."""
 
 import shutil
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A power cut after every single change to a disk: what is left is a complete file, an older one, or none.
 
-The disk is a FUSE mount that knows which bytes and names were synced (`tests/faultfs/src/history.rs`). After each change it
-writes down two outcomes: only synced names with synced bytes, and all names with synced bytes.
+The disk is a FUSE mount that knows which bytes and names were synced (`tests/faultfs/src/history.rs`). After each
+change it writes down two outcomes: only synced names with synced bytes, and all names with synced bytes.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Makes tests/golden/solid: pictures of one colour in as few bytes as an encoder can, which are good files all the same."""
+"""Makes tests/golden/solid: pictures of one colour in as few bytes as an encoder can, which are good all the same."""
 
 from pathlib import Path
 
