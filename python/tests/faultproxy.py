@@ -135,6 +135,9 @@ class FaultProxy:
 
     def _answer(self, upstream: IO[bytes], client: socket.socket, request: bytes, fault: str | None) -> bool:
         """Passes an answer on, broken as told. False when the connection is to be closed."""
+        if fault == "silence":
+            self._stall(client)
+            return False
         lines = _head(upstream)[:-4].split(b"\r\n")
         fields = {line.split(b":", 1)[0].lower(): line.split(b":", 1)[1].strip() for line in lines[1:]}
         if b"chunked" in fields.get(b"transfer-encoding", b""):

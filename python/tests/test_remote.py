@@ -340,6 +340,20 @@ def test_a_request_that_stalls_is_overtaken_by_a_second_one(
     assert not loader.failures, "nothing failed: a read that was overtaken says nothing of the storage"
 
 
+def test_a_deadline_below_the_read_timeout_leaves_time_for_a_second_request(
+    store: objectstore.ObjectStore, proxy: faultproxy.FaultProxy, folder: Path
+) -> None:
+    store.put_folder(folder, "hangs/train")
+    proxy.rule = lambda key, asked, chance: "silence" if asked == 0 and key.endswith("0005.jpg") else None
+    options = through(store, proxy, read_timeout=300)
+    dataset = fb.ImageFolder("s3://bucket/hangs/train", transform=TRAIN, storage_options=options)
+    with fb.DataLoader(dataset, batch_size=4, deadline_seconds=6) as loader:
+        assert sum(len(labels) for _, labels in loader) == 24
+        (failure,) = loader.failures
+    assert (failure.code, failure.outcome, failure.attempts) == ("timeout", "recovered", 2)
+    assert failure.path.endswith("0005.jpg") and "did not answer within 2.0 s" in failure.message
+
+
 @pytest.mark.timeout(120)
 def test_latency_is_hidden(store: objectstore.ObjectStore, many: str, proxy: faultproxy.FaultProxy) -> None:
     proxy.latency = (0.05, 0.5)

@@ -49,6 +49,8 @@ pub(super) struct Call {
     pub(super) client: Arc<Client>,
     pub(super) key: String,
     pub(super) until: Instant,
+    /// How long nothing may come.
+    pub(super) silence: Duration,
     pub(super) ends: Ends,
     pub(super) meters: Arc<Meters>,
 }
@@ -74,7 +76,7 @@ impl Call {
         doing: &str,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<(T, Note)> {
-        self.ask_within(self.client.read_timeout, doing, request)
+        self.ask_within(self.silence, doing, request)
     }
 
     /// The same with a time of its own: what has much to send is answered late.
@@ -134,12 +136,12 @@ impl Call {
         mut buffer: Vec<u8>,
         size: usize,
     ) -> Result<Filled> {
-        let read_timeout = self.client.read_timeout;
+        let silence = self.silence;
         let left = self.until.saturating_duration_since(Instant::now());
         let task = async move {
             let mut broke = None;
             while buffer.len() < size {
-                broke = match timeout(read_timeout, body.next()).await {
+                broke = match timeout(silence, body.next()).await {
                     Ok(Some(Ok(piece))) if piece.len() <= size - buffer.len() => {
                         buffer.extend_from_slice(&piece);
                         continue;

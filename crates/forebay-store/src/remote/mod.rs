@@ -127,6 +127,7 @@ impl Remote {
         let within = within.min(client.timeout.unwrap_or(Duration::MAX));
         let until = Instant::now().checked_add(within).unwrap_or_else(|| Instant::now() + 1_000_000 * DEADLINE);
         Ok(Call {
+            silence: silence_allowed(client.read_timeout, within),
             pool,
             client,
             key,
@@ -154,6 +155,12 @@ impl Remote {
         });
         read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
+}
+
+/// How long nothing may come of a request: the read timeout, or less where the call's own deadline is shorter, so that a
+/// request that hangs leaves time for another one. A third of it; but a second is granted where half of it allows that.
+fn silence_allowed(read_timeout: Duration, within: Duration) -> Duration {
+    read_timeout.min((within / 3).max((within / 2).min(Duration::from_secs(1))))
 }
 
 impl Store for Remote {

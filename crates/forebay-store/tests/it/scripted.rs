@@ -182,6 +182,22 @@ fn a_body_that_stalls_is_gone_on_with_too() {
 }
 
 #[test]
+fn a_request_that_hangs_leaves_time_for_another_within_the_deadline() {
+    let server = serve(|number, request| match number {
+        0 => vec![Act::Stall],
+        _ => vec![Act::Send(whole(request, &content(), "v1"))],
+    });
+    let (store, path) = open(&server.url, &[]);
+    let (within, started) = (Duration::from_secs(2), Instant::now());
+    let error = store.read(&path, within, &mut |_| Ok(Vec::new())).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient()), (Kind::Timeout, true));
+    assert!(error.message().contains("did not answer within 1.0 s"), "{error}");
+    assert!(started.elapsed() < within);
+    let left = within.saturating_sub(started.elapsed());
+    assert!(store.read(&path, left, &mut |_| Ok(Vec::new())).unwrap().bytes == content());
+}
+
+#[test]
 fn an_object_that_is_another_by_then_has_changed() {
     for is_honest in [true, false] {
         let server = serve(move |number, request| {
