@@ -122,6 +122,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
         None
     }
+    /// Ends the processes and gives back the descriptors that it has for calls to come. The next call gets new ones.
+    fn rest(&self) {}
     /// Whether every call comes back in time. Where not, whoever calls must be ready to go on without its thread.
     fn keeps_deadlines(&self) -> bool {
         false

@@ -383,6 +383,10 @@ impl Store for Cached {
         Some((Arc::new(Self { inner, stop: Some(stop.clone()), ..self.clone() }), stop))
     }
 
+    fn rest(&self) {
+        self.inner.rest();
+    }
+
     /// The disk of a cache may hang as any other.
     fn keeps_deadlines(&self) -> bool {
         false

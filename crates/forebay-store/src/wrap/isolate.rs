@@ -21,6 +21,7 @@ use crate::stuck::late;
 mod pool;
 mod process;
 mod program;
+mod reap;
 mod window;
 
 use pool::Pool;
@@ -31,8 +32,9 @@ use window::View;
 
 /// Files of this machine and of whatever is mounted on it, read by other processes within a deadline.
 ///
-/// Readers start when they are needed, up to `max_readers`, and stay until the last clone is dropped; they leave
-/// by themselves when this process ends, however it ends. A call that gets no answer within the deadline is a
+/// Readers start when they are needed, up to `max_readers`, and stay until [`Store::rest`] or until the last clone is
+/// dropped; they leave by themselves when this process ends, however it ends. One that is stuck in the kernel can do
+/// neither before its mount answers. A call that gets no answer within the deadline is a
 /// transient [`Kind::Timeout`]; one whose reader dies is a transient [`Kind::Unavailable`]; when more than
 /// `max_lost_readers` are stuck beyond killing, the next that would have to be started is a [`Kind::Exhausted`] that
 /// lists them all and concerns every sample.
@@ -320,6 +322,12 @@ impl Store for Isolated {
         let stop = Stop::new().ok()?;
         let store = Self { pool: Arc::clone(&self.pool), deadline: self.deadline, stop: Some(stop.clone()) };
         Some((Arc::new(store), stop))
+    }
+
+    fn rest(&self) {
+        if !self.pool.is_forked() {
+            self.pool.rest();
+        }
     }
 
     fn keeps_deadlines(&self) -> bool {

@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 use forebay_core::{Error, Kind, Result};
 
 use super::process::Reader;
+use super::program;
+use super::reap::{self, PATIENCE};
 use crate::mount::Mount;
 use crate::stuck::{Stuck, too_many_stuck};
-
-/// How long an ended or killed process is waited for before it is left to the kernel. A healthy one takes 1 ms.
-const PATIENCE: Duration = Duration::from_millis(200);
 
 /// What there is of reader processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +50,8 @@ struct State {
     starting: usize,
     lost: Vec<Lost>,
     nursery: Option<Nursery>,
+    /// Nobody needs readers now: those that are given back are ended.
+    is_resting: bool,
     started: u64,
     written_off: u64,
     died: u64,
@@ -124,7 +125,7 @@ impl Pool {
         if state.lost.len() > self.max_lost {
             return Err(too_many_stuck("reader processes", &state.stuck()));
         }
-        (state.count, state.starting) = (state.count + 1, state.starting + 1);
+        (state.count, state.starting, state.is_resting) = (state.count + 1, state.starting + 1, false);
         let reader = Nursery::of(&mut state.nursery).map(|orders| {
             drop(state);
             start(&orders)
@@ -148,8 +149,35 @@ impl Pool {
 
     /// Takes back a reader that has answered everything it was asked.
     pub(super) fn give_back(&self, reader: Reader) {
-        self.state().idle.push(reader);
+        let mut state = self.state();
+        state.idle.push(reader);
+        if state.is_resting {
+            return self.end_idle(state);
+        }
+        drop(state);
         self.freed.notify_one();
+    }
+
+    /// Ends the readers that are idle now, and each of the others when it is given back, until one is needed again.
+    pub(super) fn rest(&self) {
+        let mut state = self.state();
+        state.is_resting = true;
+        self.end_idle(state);
+    }
+
+    fn end_idle(&self, mut state: MutexGuard<'_, State>) {
+        state.count -= state.idle.len();
+        let (idle, lost) = (std::mem::take(&mut state.idle), std::mem::take(&mut state.lost));
+        // Readers die with the thread that started them.
+        let nursery = if state.count == 0 { state.nursery.take() } else { None };
+        drop(state);
+        self.freed.notify_all();
+        reap::soon(idle.into_iter().map(Reader::kill).collect());
+        reap::later(lost.into_iter().map(|lost| lost.child).collect());
+        if let Some(nursery) = nursery {
+            nursery.end();
+            program::forget();
+        }
     }
 
     /// Kills a reader that does not answer, and goes on without it.
@@ -161,14 +189,17 @@ impl Pool {
         state.reap();
         state.count -= 1;
         state.written_off += 1;
+        if state.is_resting {
+            return self.end_idle(state);
+        }
         drop(state);
         self.freed.notify_one();
     }
 
     /// Takes leave of a reader that ended by itself; says how, where that is known soon.
     pub(super) fn bury(&self, reader: Reader) -> Option<ExitStatus> {
-        let mut child = reader.kill();
-        let status = wait_a_little(&mut child, Instant::now() + PATIENCE);
+        let (status, unreaped) = reap::wait(reader.kill(), Instant::now() + PATIENCE);
+        reap::later(unreaped.into_iter().collect());
         let mut state = self.state();
         state.count -= 1;
         state.died += 1;
@@ -204,23 +235,11 @@ impl Drop for Pool {
             std::mem::forget(state.nursery.take());
             return;
         }
-        let until = Instant::now() + PATIENCE;
         let mut children: Vec<_> = state.idle.drain(..).map(Reader::kill).collect();
         children.extend(state.lost.drain(..).map(|lost| lost.child));
-        for child in &mut children {
-            wait_a_little(child, until);
-        }
+        reap::soon(children);
         if let Some(nursery) = state.nursery.take() {
             nursery.end();
-        }
-    }
-}
-
-fn wait_a_little(child: &mut Child, until: Instant) -> Option<ExitStatus> {
-    loop {
-        match child.try_wait() {
-            Ok(None) if Instant::now() < until => sleep(Duration::from_millis(1)),
-            waited => return waited.ok().flatten(),
         }
     }
 }
@@ -275,6 +294,27 @@ fn start(orders: &Sender<Order>) -> io::Result<Reader> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    #[test]
+    fn readers_that_rest_are_gone_and_come_back_when_they_are_needed() {
+        let pool = Pool::new(3, 0);
+        let until = Instant::now() + Duration::from_secs(60);
+        let (first, second) = (pool.take(until).unwrap(), pool.take(until).unwrap());
+        let is_gone = |process: u32| !Path::new(&format!("/proc/{process}")).exists();
+        let numbers = [&first, &second].map(|reader| reader.process());
+        pool.give_back(first);
+        pool.rest();
+        assert!(is_gone(numbers[0]), "it was idle");
+        assert_eq!(pool.readers().alive, 1, "the other one has something to do");
+        pool.give_back(second);
+        assert!(is_gone(numbers[1]), "and then has not");
+        assert_eq!(pool.readers().alive, 0);
+        let third = pool.take(until).unwrap();
+        pool.give_back(third);
+        assert_eq!(pool.readers().alive, 1);
+    }
 
     #[test]
     fn too_many_stuck_readers_are_listed_and_stop_the_run() {

@@ -109,7 +109,7 @@ impl Reader {
         }
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }

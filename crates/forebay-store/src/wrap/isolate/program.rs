@@ -7,8 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Made by `build.rs`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay-reader"));
@@ -16,15 +15,25 @@ const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay-reader"
 /// Set to the path of a reader of one's own, where neither memory nor the temporary directory may be executed.
 const VARIABLE: &str = "FOREBAY_READER";
 
-/// The executable in memory, once it is there; one descriptor for the life of the process.
-static IN_MEMORY: Mutex<Option<File>> = Mutex::new(None);
+/// The executable in memory, once it is there; one descriptor, until no reader is needed.
+static IN_MEMORY: Mutex<Option<Arc<File>>> = Mutex::new(None);
+
+/// Gives back the memory and the descriptor. Whoever needs the executable next writes it again.
+pub(super) fn forget() {
+    let known = IN_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // Closed now, or by the last that starts a reader with it at the moment.
+    drop(known);
+}
 
 /// Runs the reader: `FOREBAY_READER` where it is set, else from memory, else from a file that is gone afterwards.
 pub(super) fn run(start: impl Fn(&Path) -> io::Result<Child>) -> io::Result<Child> {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         return start(Path::new(&path)).map_err(|error| explained(VARIABLE, error));
     }
-    match in_memory().and_then(|program| start(&program)) {
+    // Kept open for as long as it is started by its descriptor's number.
+    let in_memory = in_memory();
+    let path = |program: &File| PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    match in_memory.and_then(|program| start(&path(&program))) {
         // Memory that may not be executed (vm.memfd_noexec, a sandbox), no /proc, or no memfd at all.
         Err(error)
             if matches!(
@@ -50,19 +59,18 @@ fn explained(what: &str, error: io::Error) -> io::Error {
     }
 }
 
-fn in_memory() -> io::Result<PathBuf> {
+fn in_memory() -> io::Result<Arc<File>> {
     let mut known = IN_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    let program = match &mut *known {
-        Some(program) => program,
+    match &mut *known {
+        Some(program) => Ok(Arc::clone(program)),
         empty => {
             // Kernels before 6.3 do not know the flag; later ones may refuse to execute without it.
             let program = memory_file(c"forebay-reader", libc::MFD_EXEC);
             let mut program = program.or_else(|_| memory_file(c"forebay-reader", 0))?;
             program.write_all(PROGRAM)?;
-            empty.insert(program)
+            Ok(Arc::clone(empty.insert(Arc::new(program))))
         }
-    };
-    Ok(format!("/proc/self/fd/{}", program.as_raw_fd()).into())
+    }
 }
 
 fn in_file() -> io::Result<(PathBuf, PathBuf)> {
