@@ -4,7 +4,6 @@ The ledger's lines have the names and the meaning of those that the native loade
 """
 
 import json
-import os
 import threading
 import time
 import warnings
@@ -14,8 +13,9 @@ from typing import Any
 
 from forebay import _notice
 from forebay._failures import Failure, Failures
+from forebay._forebay import Ledger
 from forebay._workers.job import Incident
-from forebay.errors import _HINTS, ConfigError, TooManyFailuresError
+from forebay.errors import _HINTS, TooManyFailuresError
 
 # A fraction of failures is judged only after so many samples.
 _FAIR_COUNT = 100
@@ -43,7 +43,7 @@ class Books:
     epochs: dict[int, Book] = field(default_factory=dict)
     failures: Failures = field(default_factory=Failures)
     failed_count: int = 0
-    _ledger: int | None = None
+    _ledger: Ledger | None = None
     _is_said: bool = False
     _is_ledger_said: bool = False
     # Several passes of a loader may be under way, each in a thread.
@@ -51,14 +51,8 @@ class Books:
 
     def __post_init__(self) -> None:
         if self.ledger_path is not None:
-            self._open(self.ledger_path)
-
-    def _open(self, path: str) -> None:
-        """Before anything is read: a ledger that cannot be written is a wrong setting."""
-        try:
-            self._ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise ConfigError(f'ledger: expected a file that can be written, got "{path}" ({error})') from error
+            # Before anything is read: a ledger that cannot be written is a wrong setting.
+            self._ledger = Ledger(self.ledger_path)
 
     def book(self, epoch: int) -> Book:
         return self.epochs.setdefault(epoch, Book())
@@ -99,14 +93,13 @@ class Books:
         if self._ledger is None:
             return
         line = json.dumps({name: value for name, value in asdict(failure).items() if _is_told(name, value)})
-        try:
-            # One write of one line: the lines of several ranks do not mix.
-            os.write(self._ledger, f"{line}\n".encode("utf-8", "replace"))
-        except OSError as error:
-            if not self._is_ledger_said:
-                self._is_ledger_said = True
-                said = f"the ledger is incomplete: {error}; the run goes on, and loader.failures has what it lacks"
-                warnings.warn(said, RuntimeWarning, stacklevel=_notice.users_level())
+        self._ledger.append(line.encode("utf-8", "replace").decode() + "\n")
+        self._say_ledger(self._ledger)
+
+    def _say_ledger(self, ledger: Ledger) -> None:
+        if not self._is_ledger_said and (trouble := ledger.trouble()) is not None:
+            self._is_ledger_said = True
+            _notice.ledger_behind(trouble)
 
     def _judge(self, last: Incident) -> None:
         limit = self.max_failures
@@ -159,7 +152,8 @@ class Books:
         with self._lock:
             ledger, self._ledger = self._ledger, None
         if ledger is not None:
-            os.close(ledger)
+            ledger.flush()
+            self._say_ledger(ledger)
 
 
 # Of a Python dataset: the registry's are about files that forebay reads itself.

@@ -290,9 +290,11 @@ class NativeLoader:
         self._is_closed = True
         if self._is_forked():
             return
+        # All of them stop before any is waited for.
         for iteration in self._living():
-            iteration.close()
+            iteration.abandon()
         self._engine.close()
+        self._first_failure.look_at_ledger()
 
     def _is_forked(self) -> bool:
         """Whether this is a forked child, which has the objects, but not the threads."""

@@ -58,14 +58,8 @@ class FirstFailure:
             warnings.warn(trouble, RuntimeWarning, stacklevel=users_level())
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step
         self._expected_step = 0 if batch is None else batch.step + 1
-        if is_clean:
-            return
-        if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
-            self._is_ledger_said = True
-            said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
-            _LOG.warning("%s", said, stacklevel=users_level())
-            warnings.warn(said, RuntimeWarning, stacklevel=users_level())
-        if self._is_said:
+        self.look_at_ledger()
+        if is_clean or self._is_said:
             return
         failure = next((row for row in self._failures() if row["outcome"] != "recovered"), None)
         if failure is not None:
@@ -75,6 +69,19 @@ class FirstFailure:
                 RuntimeWarning,
                 stacklevel=users_level(),
             )
+
+    def look_at_ledger(self) -> None:
+        """Says once that lines wait for the ledger."""
+        if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
+            self._is_ledger_said = True
+            ledger_behind(trouble)
+
+
+def ledger_behind(trouble: str) -> None:
+    """Says that the ledger lacks lines that were meant for it."""
+    said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
+    _LOG.warning("%s", said, stacklevel=users_level())
+    warnings.warn(said, RuntimeWarning, stacklevel=users_level())
 
 
 def stalled(sentence: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from forebay import _contract, _settings, _signal
 from forebay._failures import Failures, Report
+from forebay._forebay import end_calls
 from forebay._iteration import IMPATIENT
 from forebay._native import NativeLoader, is_native
 from forebay._policy import Policy
@@ -374,9 +375,14 @@ _TORCHS = frozenset(_SHOWN[: _SHOWN.index("on_error")]) - {"shuffle"}
 
 
 def _close_all() -> None:
-    for known in _open.copy():
-        if (loader := known()) is not None:
-            loader.close()
+    loaders = [loader for known in _open.copy() if (loader := known()) is not None]
+    # All of them stop before any is waited for: together they take no longer than one.
+    for loader in loaders:
+        if isinstance(loader._loader, NativeLoader):
+            loader._loader.abandon()
+    for loader in loaders:
+        loader.close()
+    end_calls()
 
 
 atexit.register(_close_all)

@@ -212,8 +212,11 @@ def test_statistics_tell_the_wait_and_the_workers() -> None:
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(fb.errors.ConfigError, match="ledger: expected a file that can be written"):
-        fb.DataLoader(range(3), ledger=tmp_path / "missing" / "ledger.jsonl")
+    with pytest.raises(fb.errors.ConfigError, match="cannot be the ledger: Not a directory"):
+        (tmp_path / "file").touch()
+        fb.DataLoader(range(3), ledger=tmp_path / "file" / "ledger.jsonl")
+    fb.DataLoader(range(3), ledger=tmp_path / "made" / "ledger.jsonl").close()
+    assert (tmp_path / "made" / "ledger.jsonl").exists()
 
 
 def test_threads_are_let_go_before_the_interpreter_ends() -> None:

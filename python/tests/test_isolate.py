@@ -189,6 +189,39 @@ def test_descriptors_and_threads_are_flat(tmp_path: Path, plain: T.Compose) -> N
         assert held() == before
 
 
+def test_a_closed_loader_has_no_child_and_no_descriptor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_ISOLATE", "always")
+    done = children.run(
+        """
+    import os, sys
+    import forebay as fb
+    from forebay import transforms as T
+
+    def ours():
+        children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+        for task in os.listdir("/proc/self/task"):
+            children += open(f"/proc/self/task/{task}/children").read().split()
+        return len(set(children)), sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1])
+
+    transform = T.Compose([T.Resize((24, 32)), T.ToTensor()])
+    before = ours()
+    dataset = fb.ImageFolder(sys.argv[1], transform=transform)
+    loaders = [fb.DataLoader(dataset, 4, output="numpy", num_workers=1, io_threads=4) for _ in range(2)]
+    for loader in loaders:
+        list(loader)
+    assert ours()[0] >= 2
+    for loader in loaders:
+        loader.close()
+    assert ours() == before, (ours(), before)
+    # The dataset is as good as new.
+    assert dataset[0][0].shape == (3, 24, 32) and len(list(fb.DataLoader(dataset, 24, output="numpy"))) == 1
+    """,
+        folder,
+        seconds=20,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "end", ["sys.exit(0)", "os._exit(0)", "loader.close(); sys.exit(0)", "os.kill(os.getpid(), 9)"]
 )

@@ -224,6 +224,89 @@ def test_ctrl_c_in_a_with_block_does_not_wait_for_a_slow_call(folder: Path, wher
     assert soonest(program, folder) < 0.2
 
 
+# A transform that does not come back from its fourth call: it sleeps in C, or runs Python code for ever.
+STUCK = """
+    import itertools, warnings
+    warnings.simplefilter("ignore")
+    calls = itertools.count()
+    def sleep(picture):
+        if next(calls) == 3:
+            print("ready", flush=True)
+            {forever}
+        return picture
+    dataset.transform = T.Compose([sleep, transform])
+    loader = fb.DataLoader(dataset, 2, num_workers=2, output="numpy", **options)
+    iterator = iter(loader)
+    next(iterator)
+"""
+FOREVER = ["time.sleep(1000)", "[time.sleep(0.0001) for _ in itertools.count()]"]
+
+
+@pytest.mark.parametrize("forever", FOREVER, ids=["sleeping", "running"])
+@pytest.mark.parametrize("ending", ["", "loader.close()", "del iterator", "other = iter(loader); next(other)"])
+def test_the_process_ends_whatever_a_transform_does(folder: Path, ending: str, forever: str) -> None:
+    program = f"""
+    {SETUP}
+    options = {{}}
+    {STUCK.format(forever=forever)}
+    while next(calls) < 3:
+        time.sleep(0.001)
+    began = time.monotonic()
+    import atexit
+    # Registered last, called first.
+    atexit.register(lambda: print("exits", time.monotonic() - began < 2, flush=True))
+    {ending}
+    """
+    with subprocess.Popen(
+        children.command(program, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=children.environment(),
+    ) as child:  # fmt: skip
+        try:
+            assert child.stdout is not None
+            assert (child.stdout.readline(), child.stdout.readline()) == ("ready\n", "exits True\n")
+            exits = time.monotonic()
+            _, errors = child.communicate(timeout=20)
+            assert (child.returncode, errors) == (0, "")
+            assert time.monotonic() - exits < 2
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("on_error", ["replace", "skip", "raise"])
+def test_a_transform_that_does_not_come_back_costs_its_sample(folder: Path, on_error: str) -> None:
+    program = f"""
+    {SETUP}
+    import itertools, threading, warnings
+    warnings.simplefilter("ignore")
+    released = threading.Event()
+    def load(path):
+        if path.endswith("0005.jpg"):
+            released.wait()
+        from PIL import Image
+        return Image.open(path)
+    dataset = fb.DatasetFolder(sys.argv[1], load, (".jpg",), transform=transform)
+    loader = fb.DataLoader(dataset, 4, num_workers=2, output="numpy", deadline_seconds=1, on_error=sys.argv[2])
+    try:
+        print(sum(len(labels) for _, labels in loader))
+    except fb.errors.DeadlineError as error:
+        print(error.stage, error.path.endswith("0005.jpg"), "decoded and transformed within 1.0 s" in str(error))
+    failure = loader.failures[0]
+    print(failure.code, failure.stage, failure.path.endswith("0005.jpg"), failure.outcome, failure.attempts)
+    lost = loader.stats()["decode"]
+    print(lost["threads_written_off"], lost["threads_lost"])
+    released.set()
+    while loader.stats()["decode"]["threads_lost"]:
+        time.sleep(0.001)
+    print(sum(len(labels) for _, labels in loader) if sys.argv[2] != "raise" else "")
+    """
+    done = children.run(program, folder, on_error, seconds=30)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    first = {"replace": "24", "skip": "23", "raise": "decode True True"}[on_error]
+    outcome = {"replace": "replaced", "skip": "skipped", "raise": "raised"}[on_error]
+    last = "" if on_error == "raise" else "24"
+    assert done.stdout.splitlines() == [first, f"timeout decode True {outcome} 1", "1 1", last]
+
+
 def test_ctrl_c_between_batches_is_pythons_own(folder: Path) -> None:
     program = f"""
     {SETUP}

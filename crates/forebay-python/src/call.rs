@@ -1,7 +1,9 @@
 //! The user's own callables, called by attached CPU threads: a transform, or a way to open a sample.
 
+use std::ffi::c_long;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forebay::{Custom, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
 use pyo3::buffer::PyBuffer;
@@ -47,7 +49,11 @@ impl PyCall {
     /// Runs `action` with this thread attached to the interpreter, unless the interpreter is on its way out.
     fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> forebay::Result<Value> {
         let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
-        Python::try_attach(|py| action(py).map_err(|raised| self.explain(py, raised, stage))).unwrap_or_else(stopped)
+        let call = |py: Python<'_>| {
+            let _inside = Inside::enter(py);
+            action(py).map_err(|raised| self.explain(py, raised, stage))
+        };
+        Python::try_attach(call).unwrap_or_else(stopped)
     }
 
     /// The user's exception as an error about the sample. A failed system call keeps its errno, and so its retries.
@@ -66,6 +72,54 @@ impl PyCall {
             .with_source(Raised(raised))
             .at_stage(stage)
     }
+}
+
+/// The threads that are in a user's callable, by Python's numbers for them.
+static INSIDE: Mutex<Vec<c_long>> = Mutex::new(Vec::new());
+
+fn inside() -> MutexGuard<'static, Vec<c_long>> {
+    INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that is in a user's callable, until it is dropped.
+struct Inside(c_long);
+
+impl Inside {
+    fn enter(_attached: Python<'_>) -> Self {
+        // SAFETY: the thread is attached.
+        let number = unsafe { pyo3::ffi::PyThread_get_thread_ident() } as c_long;
+        inside().push(number);
+        Self(number)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let mut inside = inside();
+        if let Some(at) = inside.iter().position(|number| *number == self.0) {
+            inside.swap_remove(at);
+        }
+    }
+}
+
+/// Makes callables that still run raise `SystemExit`, and waits a moment for them to end. For the end of the interpreter,
+/// which cuts off a thread that runs Python code, in the middle of native code that called it. One that waits in C is not
+/// woken by it, and does no harm.
+#[pyfunction]
+pub(crate) fn end_calls(py: Python<'_>) {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let exit = py.get_type::<pyo3::exceptions::PySystemExit>();
+    let numbers = inside().clone();
+    for number in numbers {
+        // SAFETY: this thread is attached, and `exit` is an exception. A thread that has ended meanwhile is not found.
+        unsafe { pyo3::ffi::PyThreadState_SetAsyncExc(number, exit.as_ptr()) };
+    }
+    let began = Instant::now();
+    py.detach(|| {
+        while !inside().is_empty() && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
 }
 
 impl Custom for PyCall {

@@ -17,6 +17,7 @@ use crate::errors::{convert, to_python};
 use crate::index::Index;
 use crate::pipeline::Pipeline;
 use crate::run::Run;
+use crate::watched::watched;
 
 /// What is loaded, from Python's parts.
 pub(crate) fn source(
@@ -38,6 +39,8 @@ pub(crate) struct Engine {
     /// Shared with the loader's own pipeline; the garbage collector reaches the user's callables through it.
     pipeline: Py<Pipeline>,
     open: Option<Arc<PyCall>>,
+    /// What the dataset was scanned with, which has reader processes of its own.
+    scanned_with: Arc<dyn Store>,
 }
 
 impl Engine {
@@ -134,8 +137,13 @@ impl Engine {
             _ => index.cached(convert(py, py.detach(|| store_for(index.root(), &config)))?),
         };
         let (source, open) = source(index, store, pipeline.get(), open);
-        let loader = py.detach(|| Loader::new(source, config));
-        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open })
+        // It opens the ledger, which may lie on a mount that hangs.
+        let loader = match config.ledger {
+            Some(_) => watched(py, "forebay-open", move || Loader::new(source, config))?,
+            None => py.detach(|| Loader::new(source, config)),
+        };
+        let scanned_with = Arc::clone(&index.store);
+        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open, scanned_with })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -216,8 +224,9 @@ impl Engine {
         Ok(rows)
     }
 
-    fn report(&self) -> PyResult<String> {
-        Ok(self.loader()?.report().to_string())
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        let loader = self.loader()?;
+        Ok(py.detach(|| loader.report().to_string()))
     }
 
     fn books<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -243,6 +252,10 @@ impl Engine {
         ] {
             result.set_item(name, stage_stats(py, stage)?)?;
         }
+        let decode = PyDict::new(py);
+        decode.set_item("threads_lost", stats.decodes_lost)?;
+        decode.set_item("threads_written_off", stats.decodes_written_off)?;
+        result.get_item("decode")?.map(|row| row.call_method1("update", (decode,))).transpose()?;
         result.set_item("consumer_wait_seconds", stats.deliver.busy.as_secs_f64())?;
         result.set_item("bytes_read", stats.bytes_read)?;
         result.set_item("retries", stats.retries)?;
@@ -274,9 +287,10 @@ impl Engine {
         rank: Option<u32>,
     ) -> PyResult<Bound<'py, PyList>> {
         let loader = self.loader()?;
-        // It looks into the ledger: other threads need not wait for that.
-        let rows =
-            py.detach(|| loader.explain(Step(step), epoch.map(Epoch), world_size.map(WorldSize), rank.map(Rank)));
+        // It looks into the ledger, which may lie on a mount that hangs.
+        let rows = watched(py, "forebay-explain", move || {
+            loader.explain(Step(step), epoch.map(Epoch), world_size.map(WorldSize), rank.map(Rank))
+        })?;
         let list = PyList::empty(py);
         for row in convert(py, rows)? {
             let entry = PyDict::new(py);
@@ -291,8 +305,9 @@ impl Engine {
         Ok(list)
     }
 
-    fn ledger_error(&self) -> PyResult<Option<String>> {
-        Ok(self.loader()?.ledger_error())
+    fn ledger_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let loader = self.loader()?;
+        Ok(py.detach(|| loader.ledger_error()))
     }
 
     /// What is to be said of the cache's disk.
@@ -302,7 +317,10 @@ impl Engine {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let loader = self.loader()?;
-        py.detach(|| loader.close());
+        py.detach(|| {
+            loader.close();
+            self.scanned_with.rest();
+        });
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 
 use crate::errors::{Raised, convert};
+use crate::watched::watched;
 
 /// Names and values of a store's options.
 type Options = Option<BTreeMap<String, String>>;
@@ -30,7 +31,9 @@ impl Keeping {
     /// A directory, what it may hold, and whether the storage is asked before each read.
     #[new]
     fn new(py: Python<'_>, directory: PathBuf, limit_bytes: Option<u64>, revalidates: bool) -> PyResult<Self> {
-        let opened = py.detach(|| Cache::open(&directory, CacheOptions { limit_bytes, ..CacheOptions::default() }));
+        let options = CacheOptions { limit_bytes, ..CacheOptions::default() };
+        // On a mount that hangs only a signal ends the wait.
+        let opened = watched(py, "forebay-open", move || Cache::open(&directory, options))?;
         Ok(Self { cache: convert(py, opened)?, revalidates })
     }
 }
@@ -217,7 +220,9 @@ pub(crate) fn open_manifest(
 ) -> PyResult<Index> {
     let options = StorageOptions::new(storage_options.unwrap_or_default());
     let config = Config { io_threads: MAX_READERS, ..Config::default() };
-    let opened = py.detach(|| forebay::open_manifest(&path, root.as_deref(), &options, &config));
+    // On a mount that hangs only a signal ends the wait.
+    let opened =
+        watched(py, "forebay-open", move || forebay::open_manifest(&path, root.as_deref(), &options, &config))?;
     let (manifest, store) = convert(py, opened)?;
     let written = (manifest.columns, manifest.written_by, manifest.recorded_root.map(PathBuf::into_os_string));
     let folder = Arc::new(manifest.index);

@@ -11,8 +11,10 @@ mod call;
 mod engine;
 mod errors;
 mod index;
+mod ledger;
 mod pipeline;
 mod run;
+mod watched;
 
 /// Processors that this process may run on.
 #[pyfunction]
@@ -40,10 +42,12 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<index::Index>()?;
     module.add_class::<index::Keeping>()?;
+    module.add_class::<ledger::Ledger>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<run::Batch>()?;
     module.add_class::<run::Run>()?;
     module.add_function(wrap_pyfunction!(available_cpus, module)?)?;
+    module.add_function(wrap_pyfunction!(call::end_calls, module)?)?;
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
     module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;

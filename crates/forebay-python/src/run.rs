@@ -10,9 +10,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::array::Array;
 use crate::call::to_array;
 use crate::errors::convert;
-
-/// How long a wait goes on before signals are looked at: Ctrl-C is felt at once.
-const SLICE: Duration = Duration::from_millis(50);
+use crate::watched::SLICE;
 
 /// One batch.
 #[pyclass(frozen, module = "forebay._forebay")]

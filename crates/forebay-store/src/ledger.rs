@@ -1,12 +1,14 @@
-//! The ledger on disk: JSONL, appended, safe under several processes.
+//! The ledger on disk: JSONL, appended, safe under several processes. Never waits for a lock that another process holds
+//! for longer than it is told.
 
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Failure, Kind, Result};
 
@@ -17,70 +19,81 @@ use crate::hint::{failed, hint};
 pub struct LedgerFile {
     path: PathBuf,
     file: File,
+    /// Device and inode, for a look at who holds its lock.
+    identity: (u64, u64),
     /// The lock on the file excludes other processes only.
     threads: Mutex<()>,
 }
 
 impl LedgerFile {
-    /// Opens it for appending, creating it and the directory above it. A last line that a crash cut short is ended,
-    /// so that the next one does not join it.
+    /// Opens it for appending, creating it and the directory above it. Takes no lock.
     pub fn open(path: &Path) -> Result<Self> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| unusable(parent, &error))?;
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .open(path)
-            .map_err(|error| unusable(path, &error))?;
-        let ledger = Self { path: path.to_owned(), file, threads: Mutex::default() };
-        let ended = ledger.locked(|mut file| {
-            let mut last = [b'\n'];
-            if let Some(at) = file.metadata()?.len().checked_sub(1) {
-                file.read_exact_at(&mut last, at)?;
-            }
-            if last == [b'\n'] { Ok(()) } else { file.write_all(b"\n") }
-        });
-        ended.map_err(|error| unusable(path, &error))?;
-        Ok(ledger)
+        let opened = OpenOptions::new().create(true).read(true).append(true).open(path);
+        let opened = opened.and_then(|file| file.metadata().map(|metadata| (file, metadata)));
+        let (file, metadata) = opened.map_err(|error| unusable(path, &error))?;
+        Ok(Self { path: path.to_owned(), file, identity: (metadata.dev(), metadata.ino()), threads: Mutex::default() })
     }
 
-    /// Appends failures: all their lines in one write under a lock, so that processes never mix theirs.
-    pub fn append(&self, failures: &[Failure]) -> Result<()> {
-        if failures.is_empty() {
-            return Ok(());
-        }
-        let mut lines = String::new();
-        for failure in failures {
-            lines.push_str(&failure.to_line()?);
-        }
-        let written = self.locked(|mut file| {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends whole lines in one write under the lock, so that processes never mix theirs. False when another process
+    /// holds the lock: then nothing was written. A last line that a crash cut short is ended first, so that the next one
+    /// does not join it.
+    pub fn append(&self, lines: &str) -> Result<bool> {
+        let written = self.try_locked(|mut file| {
             let before = file.metadata()?.len();
-            file.write_all(lines.as_bytes()).inspect_err(|_| {
+            let mut last = [b'\n'];
+            if let Some(at) = before.checked_sub(1) {
+                file.read_exact_at(&mut last, at)?;
+            }
+            let ended: Cow<'_, str> = if last == [b'\n'] { lines.into() } else { format!("\n{lines}").into() };
+            file.write_all(ended.as_bytes()).inspect_err(|_| {
                 // Half a line (a full disk) would swallow the next one. If even this fails, the reader passes it over.
                 let _shortened = file.set_len(before);
             })
         });
-        written.map_err(|error| failed("appended to", &self.path, error))
+        written.map(|written| written.is_some()).map_err(|error| failed("appended to", &self.path, error))
     }
 
-    /// O_APPEND places a line; the lock keeps it whole where a write may be split (network mounts, a full disk).
-    fn locked<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
-        let _alone = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let locked = loop {
-            // SAFETY: the descriptor is open for as long as `self.file` lives.
-            let result = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) };
-            if result == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                break result == 0;
-            }
+    /// Runs `action` under the lock; `None` when another process or thread has it. O_APPEND places a line; the lock keeps
+    /// it whole where a write may be split (network mounts, a full disk).
+    fn try_locked<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<Option<T>> {
+        let _alone = match self.threads.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
         };
+        // SAFETY: the descriptor is open for as long as `self.file` lives.
+        let result = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        let is_locked = result == 0;
+        if !is_locked && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+            return Ok(None);
+        }
         let result = action(&self.file);
-        if locked {
+        if is_locked {
             // SAFETY: as above. A mount without locks has only O_APPEND, which is what it can give.
             unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
         }
-        result
+        result.map(Some)
+    }
+
+    /// The process that holds the lock, in words; `None` where the kernel does not tell: on another machine, or in another
+    /// PID namespace.
+    pub fn lock_owner(&self) -> Option<String> {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let pid = locks.lines().find_map(|line| owner_of(line, self.identity))?;
+        // `PID (name) state …`; the name may contain anything.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let name = stat.find('(').zip(stat.rfind(')')).map(|(from, to)| &stat[from + 1..to]);
+        let is_stopped = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']));
+        let stopped = if is_stopped { ", which is stopped" } else { "" };
+        Some(name.map_or(format!("process {pid}"), |name| format!("process {pid} ({name}){stopped}")))
     }
 
     /// Reads every failure of a ledger; a file that does not exist is empty. See [`LedgerFile::read_each`].
@@ -118,8 +131,7 @@ impl LedgerFile {
 
     /// Gives the failures that were appended behind `from`, by whatever process, and returns where they end.
     pub fn read_on(&self, from: u64, each: &mut dyn FnMut(Failure)) -> Result<u64> {
-        // Under the lock no line is half written, and none before this length will be taken back.
-        let length = self.locked(|file| Ok(file.metadata()?.len())).map_err(|error| self.unread(error))?;
+        let length = self.length().map_err(|error| self.unread(error))?;
         // Shorter than it was: somebody began it anew.
         let from = if from > length { 0 } else { from };
         let rest = Part { file: &self.file, at: from, end: length };
@@ -127,9 +139,35 @@ impl LedgerFile {
         Ok(from + lines.bytes)
     }
 
+    /// Under the lock no line is half written, and none before this length will be taken back. Where the lock is not to
+    /// be had, a line that is half written is passed over, and read the next time.
+    fn length(&self) -> io::Result<u64> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let asked = Instant::now();
+        loop {
+            match self.try_locked(|file| Ok(file.metadata()?.len()))? {
+                Some(length) => return Ok(length),
+                None if asked.elapsed() >= PATIENCE => return Ok(self.file.metadata()?.len()),
+                None => std::thread::sleep(Duration::from_millis(5)), // flock(2) has no deadline
+            }
+        }
+    }
+
     fn unread(&self, error: io::Error) -> Error {
         failed("read", &self.path, error)
     }
+}
+
+/// The process in a line of /proc/locks that holds an flock(2) of this file:
+/// `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`; a line of one that waits has `->` behind the number.
+fn owner_of(line: &str, (device, inode): (u64, u64)) -> Option<u32> {
+    let mut fields = line.split_whitespace().skip(1);
+    if fields.next()? != "FLOCK" {
+        return None;
+    }
+    let pid: u32 = fields.nth(2)?.parse().ok()?;
+    let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    (fields.next()? == place && pid > 0).then_some(pid)
 }
 
 /// Some bytes of a file, read without moving its offset.
@@ -201,6 +239,47 @@ mod tests {
         Failure::of(&error, Path::new("cat/1\n.jpg"), Outcome::Replaced)
     }
 
+    /// Until the lock is free.
+    fn append(ledger: &LedgerFile, failures: &[Failure]) {
+        let lines: String = failures.iter().map(|failure| failure.to_line().unwrap()).collect();
+        while !ledger.append(&lines).unwrap() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_not_waited_for_and_its_owner_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.jsonl");
+        let (ledger, other) = (LedgerFile::open(&path).unwrap(), LedgerFile::open(&path).unwrap());
+        let line = failure(1).to_line().unwrap();
+        let held = other.try_locked(|_| {
+            assert!(!ledger.append(&line).unwrap());
+            assert!(ledger.lock_owner().unwrap().starts_with(&format!("process {} (", std::process::id())));
+            assert_eq!(ledger.read_on(0, &mut |_| panic!("nothing was written")).unwrap(), 0);
+            Ok(())
+        });
+        assert!(held.unwrap().is_some());
+        assert_eq!(ledger.lock_owner(), None);
+        assert!(ledger.append(&line).unwrap());
+        assert_eq!(LedgerFile::read(&path).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_who_holds_the_lock_of_this_file_is_its_owner() {
+        let place = (libc::makedev(8, 17), 56);
+        assert_eq!(owner_of("1: FLOCK  ADVISORY  WRITE 12 08:11:56 0 EOF", place), Some(12));
+        for other in [
+            "1: -> FLOCK  ADVISORY  WRITE 12 08:11:56 0 EOF",
+            "1: POSIX  ADVISORY  WRITE 12 08:11:56 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE 12 08:11:57 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE 0 08:11:56 0 EOF",
+            "",
+        ] {
+            assert_eq!(owner_of(other, place), None, "{other}");
+        }
+    }
+
     #[test]
     fn several_writers_never_mix_their_lines() {
         let folder = tempfile::tempdir().unwrap();
@@ -211,7 +290,7 @@ mod tests {
                 scope.spawn(move || {
                     let ledger = LedgerFile::open(path).unwrap();
                     for index in 0..200 {
-                        ledger.append(&[failure(writer * 1000 + index), failure(index)]).unwrap();
+                        append(&ledger, &[failure(writer * 1000 + index), failure(index)]);
                     }
                 });
             }
@@ -234,7 +313,7 @@ mod tests {
         assert!(LedgerFile::read(&path).unwrap().is_empty());
         fs::write(&path, failure(1).to_line().unwrap() + "{\"path\":\"x").unwrap();
         assert_eq!(LedgerFile::read(&path).unwrap().len(), 1);
-        LedgerFile::open(&path).unwrap().append(&[failure(2)]).unwrap();
+        append(&LedgerFile::open(&path).unwrap(), &[failure(2)]);
         let read: Vec<_> = LedgerFile::read(&path).unwrap().iter().map(|failure| failure.index).collect();
         assert_eq!(read, [1, 2]);
         fs::write(&path, "dear diary\n").unwrap();
@@ -254,12 +333,12 @@ mod tests {
         let mut from = LedgerFile::read_each(&path, &mut |failure| assert_eq!(failure.index, 1)).unwrap();
         let (ledger, other) = (LedgerFile::open(&path).unwrap(), LedgerFile::open(&path).unwrap());
         assert!(read(&mut from, &ledger).is_empty(), "the line that a crash cut short is passed over");
-        other.append(&[failure(2), failure(3)]).unwrap();
-        ledger.append(&[failure(4)]).unwrap();
+        append(&other, &[failure(2), failure(3)]);
+        append(&ledger, &[failure(4)]);
         assert_eq!(read(&mut from, &ledger), [2, 3, 4]);
         assert!(read(&mut from, &ledger).is_empty());
         File::create(&path).unwrap();
-        other.append(&[failure(5)]).unwrap();
+        append(&other, &[failure(5)]);
         assert_eq!(read(&mut from, &ledger), [5], "begun anew");
     }
 
@@ -268,7 +347,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.jsonl");
         let stalled = Failure { outcome: Outcome::Stalled, ..failure(1) };
-        LedgerFile::open(&path).unwrap().append(&[stalled]).unwrap();
+        append(&LedgerFile::open(&path).unwrap(), &[stalled]);
         assert!(fs::read_to_string(&path).unwrap().contains("\"outcome\":\"stalled\""));
         assert!(LedgerFile::read(&path).unwrap().is_empty());
     }

@@ -3,6 +3,7 @@
 use std::alloc::{self, Layout as Allocation};
 use std::any::Any;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
@@ -102,6 +103,19 @@ impl BufferPool {
         *self.returned.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(call));
     }
 
+    /// No longer counts a buffer that a late thread may keep for ever.
+    fn leave(&self, buffer: &Buffer) {
+        let mut idle = self.idle();
+        if buffer.is_left.swap(true, Relaxed) {
+            return;
+        }
+        if buffer.block().lender.is_some() {
+            idle.lent_count -= 1;
+        } else {
+            idle.own_in_use -= 1;
+        }
+    }
+
     /// Whether nothing is idle, and more than `most` blocks of its own are in use.
     pub(crate) fn is_used_up(&self, most: usize) -> bool {
         let idle = self.idle();
@@ -119,14 +133,14 @@ impl BufferPool {
         };
         let block = reused.map_or_else(|| Block::new(size_bytes), Ok)?;
         self.idle().own_in_use += 1;
-        Ok(Buffer { block: Some(block), pool: Arc::clone(self) })
+        Ok(Buffer::new(block, self))
     }
 
     /// Lent memory for a batch, where there is some left.
     pub(crate) fn take_lent(self: &Arc<Self>, size_bytes: usize) -> Option<Buffer> {
         let lent = &mut self.idle().lent;
         let at = lent.iter().position(|block| block.size_bytes >= size_bytes)?;
-        Some(Buffer { block: Some(lent.swap_remove(at)), pool: Arc::clone(self) })
+        Some(Buffer::new(lent.swap_remove(at), self))
     }
 
     /// Takes memory from the consumer.
@@ -150,12 +164,13 @@ impl BufferPool {
         self.idle().most_own = most;
     }
 
-    fn give_back(&self, block: Block) {
+    fn give_back(&self, block: Block, was_left: bool) {
         let mut idle = self.idle();
         if block.lender.is_some() {
+            idle.lent_count += usize::from(was_left);
             return idle.lent.push(block);
         }
-        idle.own_in_use -= 1;
+        idle.own_in_use -= usize::from(!was_left);
         idle.own.push(block);
         // The oldest may be of a size no longer wanted.
         let is_too_much =
@@ -177,9 +192,15 @@ impl BufferPool {
 pub struct Buffer {
     block: Option<Block>,
     pool: Arc<BufferPool>,
+    /// To a thread that may keep it for ever: the pool does not count it.
+    is_left: AtomicBool,
 }
 
 impl Buffer {
+    fn new(block: Block, pool: &Arc<BufferPool>) -> Self {
+        Self { block: Some(block), pool: Arc::clone(pool), is_left: AtomicBool::new(false) }
+    }
+
     fn block(&self) -> &Block {
         self.block.as_ref().expect("a buffer has its block until it is dropped")
     }
@@ -228,7 +249,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.pool.give_back(block);
+            self.pool.give_back(block, *self.is_left.get_mut());
         }
     }
 }
@@ -302,6 +323,35 @@ pub(crate) fn stack(values: Vec<Value>, pipeline: &Pipeline, pool: &Arc<BufferPo
     Ok(Payload::Dense { buffer, layout })
 }
 
+/// A copy of a batch in which late threads may still write to some slots; `values` are what has taken the places of those,
+/// by slot, and `kept` are the slots that count. The late threads keep the memory of the batch itself.
+pub(crate) fn copy_apart(
+    batch: &Buffer,
+    kept: &[bool],
+    values: &[(usize, Value)],
+    pipeline: &Pipeline,
+    pool: &Arc<BufferPool>,
+) -> Result<Buffer> {
+    let size = pipeline.layout().map_or(0, |layout| layout.size_bytes());
+    let size_bytes = size * kept.len();
+    let mut copy = pool.take_lent(size_bytes).map_or_else(|| pool.take(size_bytes), Ok)?;
+    let bytes = copy.bytes();
+    for slot in (0..kept.len()).filter(|&slot| kept[slot]) {
+        let target = &mut bytes[slot * size..][..size];
+        match values.iter().find(|(at, _)| *at == slot) {
+            Some((_, Value::Tensor(tensor))) => {
+                pipeline.place(tensor, target).map_err(|error| error.at_stage(Stage::Assemble))?;
+            }
+            Some((_, other)) => return Err(Error::internal(format!("a batch of tensors got {other:?}"))),
+            // SAFETY: a slot that counts, and has no value of its own, was filled in time by the one thread that had it;
+            // late threads have other slots. So nobody writes to these bytes any more.
+            None => target.copy_from_slice(unsafe { batch.slot(slot * size, size) }),
+        }
+    }
+    pool.leave(batch);
+    Ok(copy)
+}
+
 /// Closes the gaps that skipped samples leave in a dense batch.
 pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
     let bytes = buffer.bytes();
@@ -314,9 +364,9 @@ pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::AtomicUsize;
 
-    use forebay_decode::{Dtype, Order, Output, Tensor, TensorData};
+    use forebay_decode::{Dtype, Op, Order, Output, Tensor, TensorData};
 
     #[test]
     fn memory_is_reused_and_slots_do_not_overlap() {
@@ -389,6 +439,39 @@ mod tests {
             drop(other.take(64));
         });
         was_told.recv_timeout(std::time::Duration::from_secs(20)).expect("the pool waits for itself");
+    }
+
+    #[test]
+    fn a_batch_with_a_late_writer_is_copied_and_its_memory_stays_the_writers() {
+        let pipeline = Pipeline::new(vec![Op::CenterCrop { size: 2.into() }, Op::ToTensor]).unwrap();
+        let size = pipeline.layout().unwrap().size_bytes();
+        let tensor = Tensor { channels: 3, height: 2, width: 2, data: TensorData::F32(vec![1.5; 12]) };
+        let pool = Arc::new(BufferPool::new(2));
+        let batch = Arc::new(pool.take(4 * size).unwrap());
+        for slot in [0, 2] {
+            // SAFETY: the only reference to this slot.
+            unsafe { batch.slot(slot * size, size) }.fill(slot as u8 + 1);
+        }
+        let writer = Arc::clone(&batch);
+        // SAFETY: as above; the late thread has it for longer than the batch lives.
+        let late = unsafe { writer.slot(size, size) };
+        let (kept, values) = ([true, true, true, false], [(1, Value::Tensor(tensor))]);
+        let mut copy = copy_apart(&batch, &kept, &values, &pipeline, &pool).unwrap();
+        late.fill(9);
+        drop(batch);
+        let slots: Vec<&[u8]> = copy.bytes()[..4 * size].chunks(size).collect();
+        assert!(slots[0].iter().all(|&byte| byte == 1) && slots[2].iter().all(|&byte| byte == 3));
+        assert_eq!(slots[1], [1.5_f32.to_ne_bytes(); 12].concat());
+        assert!(slots[3].iter().all(|&byte| byte == 0), "a slot that does not count is not looked at");
+        let counts = || {
+            let idle = pool.idle();
+            (idle.own.len(), idle.own_in_use)
+        };
+        assert_eq!(counts(), (0, 1), "only the copy counts as in use");
+        drop(writer);
+        assert_eq!(counts(), (1, 1), "the late one is back");
+        drop(copy);
+        assert_eq!(counts(), (2, 0));
     }
 
     #[test]

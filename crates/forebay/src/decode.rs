@@ -5,62 +5,66 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use forebay_core::{Result, Rng, Stage};
 use forebay_decode::{Scratch, Timing, Value};
 
-use crate::item::{Fetched, Filled};
 use crate::recover::{after_trouble, panicked};
-use crate::schedule::Shared;
+use crate::schedule::{Shared, Work};
 
-/// Works until the stream stops.
+/// Works until the stream stops, or until a sample took longer than its deadline.
 pub(crate) fn run(shared: &Shared, cpu: usize) {
     let mut scratch = Scratch::default();
-    while let Some(fetched) = shared.next_decode(cpu) {
-        let result = catch_unwind(AssertUnwindSafe(|| make(shared, &fetched, &mut scratch))).unwrap_or_else(|panic| {
+    while let Some(work) = shared.next_decode(cpu) {
+        let result = catch_unwind(AssertUnwindSafe(|| make(shared, &work, &mut scratch))).unwrap_or_else(|panic| {
             scratch = Scratch::default(); // half-written by whatever panicked
             Err(panicked(panic.as_ref()))
         });
         // What quarantine rests on: a verdict about the file, not about what one crop saw of it.
         let is_about_file = result.as_ref().is_err_and(|error| {
             let is_about_bytes = shared.source.open.is_none() && error.kind().is_about_bytes(error.stage());
-            is_about_bytes && shared.source.pipeline.fails_always(&fetched.object.bytes, &mut scratch)
+            is_about_bytes && shared.source.pipeline.fails_always(&work.object.bytes, &mut scratch)
         });
-        let Fetched { item, object, charged, decode_bytes, buffer } = fetched;
+        let Work { object, buffer, .. } = work;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
         let (bytes, stat) = (object.bytes.into_buffer(), is_about_file.then_some(object.stat));
-        match result {
+        let (made, error) = match result {
             Ok((value, timing)) => {
                 shared.meters.decode.record(timing.decode);
                 shared.meters.transform.record(timing.transform);
-                let filled = Filled::Done(item.sample, value);
-                shared.decoded(cpu, decode_bytes, charged, bytes, Some((item, filled)));
+                (Some(value), None)
             }
-            Err(error) => {
-                shared.decoded(cpu, decode_bytes, charged, bytes, None);
-                let path = shared.source.dataset.path(item.sample);
-                after_trouble(shared, item, &path, error, stat);
-            }
+            Err(error) => (None, Some(error)),
+        };
+        let (failed, goes_on) = shared.decoded(cpu, bytes, made);
+        if let Some((item, error)) = failed.zip(error) {
+            let path = shared.source.dataset.path(item.sample);
+            after_trouble(shared, item, &path, error, stat);
+        }
+        if !goes_on {
+            return;
         }
     }
 }
 
 /// One sample: into its slot, or as a value when samples have no fixed shape.
-fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Option<Value>, Timing)> {
+fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<(Option<Value>, Timing)> {
     let pipeline = &shared.source.pipeline;
-    let item = &fetched.item;
-    let mut rng = Rng::for_sample(shared.plan.seed, item.epoch, item.sample);
-    if item.is_given {
+    let job = &work.job;
+    let mut rng = Rng::for_sample(shared.plan.seed, job.epoch, job.sample);
+    if job.is_given {
         // A user's own order may draw a sample again and again: each time with another crop.
-        rng = rng.fork(item.position);
+        rng = rng.fork(job.position);
     }
-    let slot = || match (&fetched.buffer, pipeline.layout()) {
+    let slot = || match (&work.buffer, pipeline.layout()) {
         (Some(buffer), Some(layout)) => {
             let size = layout.size_bytes();
-            // SAFETY: the schedule has handed this slot to this thread alone, and reads it after `fill` only.
-            Some(unsafe { buffer.slot(item.key.slot as usize * size, size) })
+            // SAFETY: the schedule has handed this slot to this thread alone, and reads it only after this thread has
+            // filled it in time. If it is late, nobody else ever gets this slot of this buffer, and the buffer itself
+            // is kept from reuse by the reference that this thread has.
+            Some(unsafe { buffer.slot(job.slot as usize * size, size) })
         }
         _ => None,
     };
     if let Some(open) = &shared.source.open {
         let started = shared.clock.now();
-        let value = open.open(&shared.source.dataset.path(item.sample))?;
+        let value = open.open(&shared.source.dataset.path(job.sample))?;
         let opened = shared.clock.now();
         let value = pipeline.transform(value, &rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
         let timing = Timing { decode: opened - started, transform: shared.clock.now().saturating_sub(opened) };
@@ -71,16 +75,16 @@ fn make(shared: &Shared, fetched: &Fetched, scratch: &mut Scratch) -> Result<(Op
             (value, _) => Ok((Some(value), timing)),
         };
     }
-    let bytes = &fetched.object.bytes;
+    let bytes = &work.object.bytes;
     if pipeline.decodes_part() && shared.familiar.has_room() {
-        scratch.lend(shared.familiar.take(item.sample));
+        scratch.lend(shared.familiar.take(job.sample));
     }
     let made = match slot() {
         Some(slot) => pipeline.run_into(bytes, &rng, scratch, slot).map(|timing| (None, timing)),
         None => pipeline.run(bytes, &rng, scratch).map(|(value, timing)| (Some(value), timing)),
     };
     if let Some(known) = scratch.take_back() {
-        shared.familiar.keep(item.sample, known);
+        shared.familiar.keep(job.sample, known);
     }
     made
 }

@@ -8,7 +8,7 @@ use forebay_core::{Batch as PlannedBatch, Step};
 use forebay_core::{Books, Clock, Epoch, Error, Failure, Kind, Origin, Outcome, Result, SampleId};
 use forebay_store::Site;
 
-use crate::assemble::{Batch, Payload, Receipt, compact, stack};
+use crate::assemble::{Batch, Payload, Receipt, compact, copy_apart, stack};
 use crate::item::{Assembly, Filled, GivenUp, InFlight, Item, Slot};
 use crate::journal::Journal;
 use crate::schedule::{Shared, Taken};
@@ -150,7 +150,7 @@ impl Run {
 
     /// Enters a batch into books, journal and state, and makes it the user's.
     fn hand_over(&mut self, shared: &Shared, assembly: Assembly) -> Result<Batch> {
-        let Assembly { plan, slots, buffer, .. } = assembly;
+        let Assembly { plan, slots, buffer, late, .. } = assembly;
         let now = self.clock.unix_seconds();
         let settled = Settled::of(shared, &plan, slots, now);
         // The positions of a user's own order are not those of the plan.
@@ -168,14 +168,21 @@ impl Run {
         }
         let payload = match (buffer, shared.source.pipeline.layout()) {
             (Some(buffer), Some(layout)) => {
-                let mut buffer = Arc::into_inner(buffer)
-                    .ok_or_else(|| Error::internal("a batch is complete, and something still writes to it"))?;
+                let mut buffer = if late.is_empty() {
+                    Arc::into_inner(buffer)
+                        .ok_or_else(|| Error::internal("a batch is complete, and something still writes to it"))?
+                } else {
+                    copy_apart(&buffer, &settled.kept, &settled.values, &shared.source.pipeline, &shared.pool)?
+                };
                 if settled.books.skipped > 0 {
                     compact(&mut buffer, layout.size_bytes(), &settled.kept);
                 }
                 Payload::Dense { buffer, layout }
             }
-            _ => stack(settled.values, &shared.source.pipeline, &shared.pool)?,
+            _ => {
+                let values = settled.values.into_iter().map(|(_, value)| value).collect();
+                stack(values, &shared.source.pipeline, &shared.pool)?
+            }
         };
         reached.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };
         self.reached = reached;
@@ -279,7 +286,8 @@ struct Settled {
     /// The first one in planned order, if any ends the iteration.
     error: Option<Error>,
     samples: Vec<SampleId>,
-    values: Vec<forebay_decode::Value>,
+    /// With their slots.
+    values: Vec<(usize, forebay_decode::Value)>,
     kept: Vec<bool>,
 }
 
@@ -297,7 +305,7 @@ impl Settled {
             values: Vec::new(),
             kept: Vec::with_capacity(slots.len()),
         };
-        for (slot, place) in slots.into_iter().zip(&plan.places) {
+        for (number, (slot, place)) in slots.into_iter().zip(&plan.places).enumerate() {
             let Slot { filled, item } = slot;
             let path = |sample| shared.source.dataset.path(sample);
             let enter = |error: &Error, path: &Path, outcome, given_up: Option<&GivenUp>| Failure {
@@ -329,7 +337,7 @@ impl Settled {
                         }
                     }
                     settled.samples.push(sample);
-                    settled.values.extend(value);
+                    settled.values.extend(value.map(|value| (number, value)));
                 }
                 (Filled::Skipped, Some(given_up)) => {
                     settled.books.skipped += 1;

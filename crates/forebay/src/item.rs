@@ -133,6 +133,8 @@ pub(crate) struct Assembly {
     pub(crate) remaining: usize,
     /// A slot has ended the iteration.
     pub(crate) has_failed: bool,
+    /// Slots of `buffer` that a thread was given which did not come back: it may still write to them.
+    pub(crate) late: Vec<u32>,
 }
 
 impl Assembly {

@@ -23,8 +23,10 @@
 //! ```
 
 mod assemble;
+mod bounded;
 mod callers;
 mod decode;
+mod decoding;
 mod defaults;
 mod deliver;
 mod dump;
@@ -33,6 +35,7 @@ mod fetch;
 mod flight;
 mod item;
 mod journal;
+mod ledger_writer;
 mod limit;
 mod loader;
 mod manifest;
@@ -50,10 +53,12 @@ mod stream;
 mod watch;
 
 pub use assemble::{Batch, Buffer, Lender, Payload, Receipt};
+pub use bounded::Bounded;
 pub use defaults::Defaults;
 pub use deliver::{Next, Run};
 pub use dump::dump_on_signal;
 pub use item::InFlight;
+pub use ledger_writer::LedgerWriter;
 pub use loader::{Explained, Loader};
 pub use mirror::{Doing, Filter, Mirror, Mirrored, Progress};
 pub use report::Report;

@@ -388,9 +388,9 @@ impl Loader {
         self.journal.pages().epochs.iter().copied().collect()
     }
 
-    /// Why the ledger could not be written, if it could not, and what to do about it.
+    /// Why the ledger lacks lines, if it does, and what to do about it.
     pub fn ledger_error(&self) -> Option<String> {
-        self.journal.pages().ledger_error.as_ref().map(with_hint)
+        self.journal.ledger_trouble()
     }
 
     /// Where time went so far.
@@ -400,27 +400,28 @@ impl Loader {
 
     /// What failed, why, what to do, and the balance of each epoch: made to be printed.
     pub fn report(&self) -> Report {
+        let ledger_error = self.ledger_error();
         let pages = self.journal.pages();
         Report {
             failures: pages.failures.iter().cloned().collect(),
             forgotten: pages.forgotten,
             epochs: pages.epochs.iter().copied().collect(),
-            ledger_error: pages.ledger_error.as_ref().map(with_hint),
+            ledger_error,
         }
     }
 
-    /// Stops and joins the threads that wait for the next epoch, and those of abandoned runs. A run in progress keeps its own until it is dropped.
+    /// Stops the threads that wait for the next epoch, and those of abandoned runs, and joins all that come back within a
+    /// second; ends reader processes; writes what waits for the ledger. A run in progress keeps its threads until it is
+    /// dropped.
     pub fn close(&self) {
         if self.claim().is_err() {
             return; // a forked child has no threads to stop
         }
         drop(self.parking.take());
         self.parking.join();
+        self.source.store.rest();
+        self.journal.flush();
     }
-}
-
-fn with_hint(error: &Error) -> String {
-    format!("{error}; {}", error.hint())
 }
 
 impl Drop for Loader {

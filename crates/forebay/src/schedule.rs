@@ -9,12 +9,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use forebay_core::{Clock, Config, Error, Plan, SampleId, Stage};
+use forebay_core::{Clock, Config, Error, Plan, Stage};
 use forebay_store::Stop;
 
 use crate::assemble::BufferPool;
+use crate::decoding::Decoders;
 use crate::familiar::Familiar;
 use crate::flight::Flights;
 use crate::item::{Assembly, Fetched, Filled, InFlight, Item, Key, Slot};
@@ -25,10 +26,12 @@ use crate::stats::Meters;
 use crate::stream::{Feed, Worker};
 
 mod bell;
+mod decodes;
 mod lead;
 mod reads;
 
 use bell::Bell;
+pub(crate) use decodes::Work;
 use lead::Lead;
 pub(crate) use reads::Seen;
 
@@ -76,16 +79,9 @@ pub(crate) struct Shared {
     decode_work: Bell,
     memory: Bell,
     batch_done: Bell,
-    reading_done: Bell,
+    /// A read or a decode has ended, after the stream has stopped.
+    calls_done: Bell,
     watching: Bell,
-}
-
-/// What a CPU thread has in hand.
-#[derive(Clone, Copy, Debug)]
-struct Decoding {
-    sample: SampleId,
-    attempt: u32,
-    since: Duration,
 }
 
 /// What is given back at a time.
@@ -94,17 +90,17 @@ struct Charge {
     bytes: u64,
     /// Samples that hold compressed bytes.
     holding: usize,
-    /// Samples being decoded.
-    decoding: usize,
 }
 
 struct Desk {
     /// What the I/O threads have in hand.
     flights: Flights,
-    /// What each CPU thread has in hand.
-    decoders: Vec<Option<Decoding>>,
+    /// What the CPU threads have in hand.
+    decoders: Decoders,
     feed: Feed,
     stopped: bool,
+    /// When it was, by the machine's clock.
+    stopped_at: Option<Instant>,
     /// Why no batch will come any more.
     broken: Option<Error>,
     first_batch: u64,
@@ -121,8 +117,6 @@ struct Desk {
     used: u64,
     /// Samples that hold compressed bytes, or wait for them in a read.
     holding: usize,
-    /// Samples being decoded.
-    decoding: usize,
     /// Reads allowed at a time.
     limit: Limit,
     /// How long a read takes before it gets a second one beside it, and when that was last worked out.
@@ -156,9 +150,10 @@ impl Shared {
     ) -> Self {
         let desk = Desk {
             flights: Flights::new(config.io_threads, config.hedge.is_some()),
-            decoders: vec![None; config.cpu_threads],
+            decoders: Decoders::new(config.cpu_threads),
             feed,
             stopped: false,
+            stopped_at: None,
             broken: None,
             first_batch: 0,
             first_since: Duration::ZERO,
@@ -169,7 +164,6 @@ impl Shared {
             ready: BinaryHeap::new(),
             used: 0,
             holding: 0,
-            decoding: 0,
             limit: Limit::new(config.io_threads, config.max_io_threads),
             patience: None,
             lead: Lead::default(),
@@ -197,7 +191,7 @@ impl Shared {
             decode_work: Bell::default(),
             memory: Bell::default(),
             batch_done: Bell::default(),
-            reading_done: Bell::default(),
+            calls_done: Bell::default(),
             watching: Bell::default(),
         }
     }
@@ -227,7 +221,7 @@ impl Shared {
         if let Some(ByKey(_, item)) = desk.again.pop() {
             return Some(item);
         }
-        if desk.ready.len() + desk.decoding + desk.flights.reading() >= self.max_ahead(desk) {
+        if desk.ready.len() + desk.decoders.busy() + desk.flights.reading() >= self.max_ahead(desk) {
             return None;
         }
         self.pick_fresh(desk, now)
@@ -291,6 +285,7 @@ impl Shared {
             issued,
             remaining,
             has_failed: failed,
+            late: Vec::new(),
         });
         if remaining == 0 {
             self.batch_done.ring_all();
@@ -326,16 +321,14 @@ impl Shared {
     /// Takes back a charge. One that was never made is a bug: it ends the run with an error, for a counter that wrapped round
     /// would have every thread wait for memory for ever.
     fn uncharge(&self, desk: &mut Desk, charge: Charge) {
-        let Charge { bytes, holding, decoding } = charge;
-        let left =
-            (desk.used.checked_sub(bytes), desk.holding.checked_sub(holding), desk.decoding.checked_sub(decoding));
-        if let (Some(used), Some(holding), Some(decoding)) = left {
-            (desk.used, desk.holding, desk.decoding) = (used, holding, decoding);
+        let Charge { bytes, holding } = charge;
+        if let (Some(used), Some(holding)) = (desk.used.checked_sub(bytes), desk.holding.checked_sub(holding)) {
+            (desk.used, desk.holding) = (used, holding);
             return;
         }
         let message = format!(
-            "more memory was given back than was charged (charged: {} bytes, {} read, {} decoding; given back: {charge:?})",
-            desk.used, desk.holding, desk.decoding
+            "more memory was given back than was charged (charged: {} bytes, {} read; given back: {charge:?})",
+            desk.used, desk.holding
         );
         desk.broken.get_or_insert_with(|| Error::internal(message));
         self.batch_done.ring_all();
@@ -346,7 +339,7 @@ impl Shared {
         /// Spare buffers are not charged, so they stay small: what one huge file blew up is not kept.
         const MAX_SPARE_BYTES: usize = 1 << 20;
         let Some(charged) = charged else { return };
-        self.uncharge(desk, Charge { bytes: charged, holding: 1, decoding: 0 });
+        self.uncharge(desk, Charge { bytes: charged, holding: 1 });
         if buffer.capacity() > 0 && buffer.capacity() <= MAX_SPARE_BYTES && desk.spare.len() < self.max_ahead(desk) {
             desk.spare.push(buffer);
         }
@@ -358,64 +351,6 @@ impl Shared {
     fn wants_reader(&self, desk: &Desk) -> bool {
         let most = self.max_ahead(desk) - self.config.cpu_threads;
         desk.ready.len() <= most / 2
-    }
-
-    /// The next sample to decode; waits for one that fits into memory. `None` when the stream stops.
-    pub(crate) fn next_decode(&self, cpu: usize) -> Option<Fetched> {
-        let asked = self.clock.now();
-        let mut desk = self.desk();
-        loop {
-            if desk.stopped {
-                return None;
-            }
-            let fits = desk.ready.peek().is_some_and(|ByKey(_, next)| {
-                desk.decoding == 0 || desk.used + next.decode_bytes <= self.config.memory_budget
-            });
-            if fits && let Some(ByKey(_, next)) = desk.ready.pop() {
-                desk.decoding += 1;
-                desk.used += next.decode_bytes;
-                let now = self.clock.now();
-                let (sample, attempt) = (next.item.sample, next.item.attempts);
-                desk.decoders[cpu] = Some(Decoding { sample, attempt, since: now });
-                let more = !desk.ready.is_empty();
-                drop(desk);
-                if more {
-                    // Freed memory may fit several, and only one thread was woken for it.
-                    self.decode_work.ring_one();
-                }
-                self.meters.decode.record_waiting(now.saturating_sub(asked));
-                return Some(next);
-            }
-            desk = self.decode_work.wait(desk);
-        }
-    }
-
-    /// A CPU thread is done with a sample, well or not; what it held is given back. `filled` is its slot's end, if it has
-    /// one already.
-    pub(crate) fn decoded(
-        &self,
-        cpu: usize,
-        decode_bytes: u64,
-        charged: u64,
-        buffer: Vec<u8>,
-        filled: Option<(Item, Filled)>,
-    ) {
-        let now = self.clock.now();
-        let mut desk = self.desk();
-        desk.decoders[cpu] = None;
-        self.uncharge(&mut desk, Charge { bytes: decode_bytes, holding: 0, decoding: 1 });
-        self.release(&mut desk, Some(charged), buffer);
-        let done = filled.and_then(|(item, filled)| Self::fill_slot(&mut desk, item, filled, now));
-        let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
-        drop(desk);
-        self.memory.ring_all();
-        if wants_reader {
-            self.fetch_work.ring_one();
-        }
-        if more {
-            self.decode_work.ring_one();
-        }
-        self.after_filling(done);
     }
 
     /// Reads an item again, now or after a pause.
@@ -489,7 +424,7 @@ impl Shared {
                 let now = self.clock.now();
                 desk.first_since = now;
                 desk.lead.gave(now);
-                self.uncharge(&mut desk, Charge { bytes: batch.charged, holding: 0, decoding: 0 });
+                self.uncharge(&mut desk, Charge { bytes: batch.charged, holding: 0 });
                 desk.last_batch_bytes = batch.charged;
                 let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
                 drop(desk);
@@ -524,7 +459,9 @@ impl Shared {
         let (readings, decoders, paused) = {
             let desk = self.desk();
             let paused = desk.paused.iter().map(|item| (item.sample, item.attempts, item.started.unwrap_or_default()));
-            (desk.flights.readings(), desk.decoders.clone(), paused.collect::<Vec<_>>())
+            let decoders =
+                desk.decoders.in_hand().map(|(cpu, one)| (cpu, one.item.sample, one.item.attempts, one.since));
+            (desk.flights.readings(), decoders.collect::<Vec<_>>(), paused.collect::<Vec<_>>())
         };
         let now = self.clock.now();
         let in_flight = |worker: Option<Worker>, stage, sample, attempt, since| InFlight {
@@ -539,9 +476,8 @@ impl Shared {
         let reads = readings.iter().map(|(seat, read)| {
             in_flight(Some(Worker::Io(*seat)), Stage::Fetch, read.sample, read.attempt, read.since)
         });
-        let decodes = decoders.iter().enumerate().filter_map(|(cpu, decoding)| {
-            let Decoding { sample, attempt, since } = (*decoding)?;
-            Some(in_flight(Some(Worker::Cpu(cpu)), Stage::Decode, sample, attempt, since))
+        let decodes = decoders.iter().map(|&(cpu, sample, attempt, since)| {
+            in_flight(Some(Worker::Cpu(cpu)), Stage::Decode, sample, attempt, since)
         });
         let pauses =
             paused.iter().map(|(sample, attempts, since)| in_flight(None, Stage::Fetch, *sample, *attempts, *since));
@@ -560,7 +496,11 @@ impl Shared {
 
     /// Ends the stream: every thread returns as soon as it is done with what it has in hand.
     pub(crate) fn stop(&self) {
-        self.desk().stopped = true;
+        {
+            let mut desk = self.desk();
+            desk.stopped = true;
+            desk.stopped_at.get_or_insert_with(Instant::now);
+        }
         if let Some(stop) = &self.stop_reads {
             stop.raise();
         }
@@ -597,11 +537,7 @@ mod tests {
         (0..2).for_each(|number| std::fs::write(folder.path().join(format!("class/{number}.jpg")), picture).unwrap());
         let pipeline = Pipeline::new(vec![Op::CenterCrop { size: 8.into() }, Op::ToTensor]).unwrap();
         let source = Source::image_folder(folder.path(), pipeline).unwrap();
-        for charge in [
-            Charge { bytes: 1 << 40, holding: 0, decoding: 0 },
-            Charge { bytes: 0, holding: 1 << 40, decoding: 0 },
-            Charge { bytes: 0, holding: 0, decoding: 1 << 40 },
-        ] {
+        for charge in [Charge { bytes: 1 << 40, holding: 0 }, Charge { bytes: 0, holding: 1 << 40 }] {
             let loader = Loader::new(source.clone(), Config::default()).unwrap();
             let mut run = loader.epoch().unwrap();
             let shared = Arc::clone(&run.stream.as_ref().unwrap().shared);

@@ -100,6 +100,8 @@ pub(crate) struct Meters {
     pub(crate) hedges_won: AtomicU64,
     pub(crate) written_off: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) decodes_written_off: AtomicU64,
+    pub(crate) decodes_lost: AtomicU64,
     pub(crate) reads_at_a_time: AtomicU64,
     /// Time between the consumer's asking for a batch and its asking for the next.
     pub(crate) consumer_nanos: AtomicU64,
@@ -175,6 +177,10 @@ pub struct Stats {
     pub written_off: u64,
     /// Threads that were given up and whose read has not ended yet.
     pub lost: u64,
+    /// Decodes that took longer than their deadline.
+    pub decodes_written_off: u64,
+    /// CPU threads that are still stuck in one of them.
+    pub decodes_lost: u64,
     /// Reads allowed at a time, now.
     pub reads_at_a_time: u64,
     /// Pictures that were decoded with landmarks of an earlier epoch.
@@ -199,6 +205,8 @@ impl Meters {
             hedges_won: self.hedges_won.load(Relaxed),
             written_off: self.written_off.load(Relaxed),
             lost: self.lost.load(Relaxed),
+            decodes_written_off: self.decodes_written_off.load(Relaxed),
+            decodes_lost: self.decodes_lost.load(Relaxed),
             reads_at_a_time: self.reads_at_a_time.load(Relaxed),
             landmark_pictures,
             landmark_bytes,
@@ -267,6 +275,8 @@ mod tests {
             hedges_won: 0,
             written_off: 0,
             lost: 0,
+            decodes_written_off: 0,
+            decodes_lost: 0,
             reads_at_a_time: 0,
             landmark_pictures: 0,
             landmark_bytes: 0,

@@ -1,13 +1,13 @@
 //! A stream of batches: the threads that make them, and the order they are made in.
 //!
 //! A stream runs on over the ends of epochs, so that the first batches of the next are ready when the loop is
-//! entered again. Dropping it stops and joins its threads.
+//! entered again. Dropping it stops its threads and joins all that come back within a moment.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
 
@@ -146,20 +146,29 @@ impl Crew {
         Ok(())
     }
 
-    /// Waits for those that `is_coming` says will end.
-    fn join(&self, is_coming: impl Fn(Worker) -> bool) {
+    /// Waits for those that `is_coming` says will end, until `deadline`. The others, and those that did not, are left
+    /// alone: they end by themselves.
+    fn join(&self, deadline: Instant, is_coming: impl Fn(Worker) -> bool) {
         let threads = std::mem::take(&mut *self.threads());
         let (coming, others) = threads.into_iter().partition::<Vec<_>, _>(|(worker, _)| is_coming(*worker));
         self.threads().extend(others);
         for (_, thread) in coming {
-            // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
-            let _ended = thread.join();
+            // There is no join with a deadline; these are about to end, and almost always have.
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            if thread.is_finished() {
+                // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
+                let _ended = thread.join();
+            }
         }
     }
 }
 
-/// How long the end of a stream waits for reads that are under way.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long the end of a stream waits for reads and decodes that are under way, from when it was stopped.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long it waits for threads that are on their way out.
+const JOIN_LIMIT: Duration = Duration::from_millis(300);
 
 /// Running threads and what they share.
 pub(crate) struct Stream {
@@ -237,11 +246,12 @@ impl Drop for Stream {
             return;
         }
         self.shared.stop();
-        self.crew.join(|worker| worker == Worker::Watch); // from now on nobody starts others
-        // A read stuck in the kernel cannot be cancelled: its thread is left to end by itself, and touches nothing of
-        // Python's or the user's when it does.
-        let stuck = self.shared.stuck_readers(GRACE);
-        self.crew.join(|worker| !matches!(worker, Worker::Io(seat) if stuck.contains(&seat)));
+        // A read stuck in the kernel cannot be cancelled, nor can a decoder or a user's transform: their threads are left
+        // to end by themselves, and what they still write to is theirs alone.
+        let stuck = self.shared.stuck(GRACE);
+        let deadline = Instant::now() + JOIN_LIMIT;
+        self.crew.join(deadline, |worker| worker == Worker::Watch); // from now on nobody starts others
+        self.crew.join(deadline, |worker| !stuck.contains(&worker));
     }
 }
 

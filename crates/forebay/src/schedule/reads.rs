@@ -12,11 +12,12 @@ use forebay_store::Object;
 use super::{ByKey, Charge, Desk, Shared};
 use crate::flight::{Job, Landed, WrittenOff};
 use crate::item::{Fetched, Item};
+use crate::stream::Worker;
 
 impl Landed {
     /// What a lost thread gives back when it returns: nobody waits for it any more, but it held its bytes until now.
     fn lost_charge(&self) -> Charge {
-        Charge { bytes: self.charged.unwrap_or(0), holding: 0, decoding: 0 }
+        Charge { bytes: self.charged.unwrap_or(0), holding: 0 }
     }
 }
 
@@ -112,7 +113,7 @@ impl Shared {
         self.check_sample_bytes(size_bytes, 0)?;
         let mut desk = self.desk();
         if let Some(before) = desk.flights.uncharge(seat) {
-            self.uncharge(&mut desk, Charge { bytes: before, holding: 1, decoding: 0 });
+            self.uncharge(&mut desk, Charge { bytes: before, holding: 1 });
         }
         let is_full =
             |desk: &Desk| desk.used + size_bytes > self.config.memory_budget && desk.holding > 0 && !desk.stopped;
@@ -147,7 +148,9 @@ impl Shared {
                     self.watching.ring_one();
                 }
                 let at = item.key.batch.checked_sub(desk.first_batch);
-                let buffer = at.and_then(|at| desk.batches.get(at as usize)).and_then(|batch| batch.buffer.clone());
+                let batch = at.and_then(|at| desk.batches.get(at as usize));
+                // A slot that a late thread may still write to is nobody else's.
+                let buffer = batch.filter(|batch| !batch.late.contains(&item.key.slot)).and_then(|b| b.buffer.clone());
                 let charged = landed.charged.unwrap_or(0);
                 desk.ready.push(ByKey(item.key, Fetched { item, object, charged, decode_bytes, buffer }));
             }
@@ -192,7 +195,7 @@ impl Shared {
             self.fetch_work.ring_one();
         }
         if stopped {
-            self.reading_done.ring_all();
+            self.calls_done.ring_all();
         }
         !was_lost
     }
@@ -202,7 +205,7 @@ impl Shared {
         self.desk().flights.reading() > 1
     }
 
-    /// Waits until a read is late or a thread is missing. `None` when the stream stops.
+    /// Waits until a read or a decode is late, or a thread is missing. `None` when the stream stops.
     pub(crate) fn watch(&self) -> Option<Seen> {
         let mut desk = self.desk();
         loop {
@@ -213,24 +216,34 @@ impl Shared {
             let late = if self.keeps_deadlines { Vec::new() } else { desk.flights.write_off(now) };
             // What a lost thread holds stays charged, because it does hold it; but nobody waits for it.
             let holding = late.iter().filter(|late| late.charged.is_some()).count();
-            self.uncharge(&mut desk, Charge { bytes: 0, holding, decoding: 0 });
+            self.uncharge(&mut desk, Charge { bytes: 0, holding });
+            let late_decodes = self.write_off_decodes(&mut desk, now);
             let missing = self.missing_threads(&mut desk, now);
-            if !late.is_empty() || missing > 0 {
-                let seats = (0..missing).map(|_| desk.flights.sit()).collect();
-                let is_too_much = desk.flights.lost() > self.config.max_lost_threads;
-                let stuck = if is_too_much { desk.flights.stuck() } else { Vec::new() };
-                let stuck = stuck.iter().map(|(_, lost)| (lost.sample, now - lost.since)).collect();
+            let missing_cpus = self.config.cpu_threads.saturating_sub(desk.decoders.working());
+            if !late.is_empty() || !late_decodes.is_empty() || missing + missing_cpus > 0 {
+                let ios = (0..missing).map(|_| Worker::Io(desk.flights.sit())).collect::<Vec<_>>();
+                let cpus = (0..missing_cpus).map(|_| Worker::Cpu(desk.decoders.sit()));
+                let workers = ios.into_iter().chain(cpus).collect();
+                let most = self.config.max_lost_threads;
+                let stuck = if desk.flights.lost() > most { desk.flights.stuck() } else { Vec::new() };
+                let stuck = stuck.iter().map(|(_, lost)| (lost.sample, now.saturating_sub(lost.since))).collect();
+                let stuck_decodes = if desk.decoders.lost() > most {
+                    desk.decoders.stuck().map(|(_, lost)| (lost.sample, now.saturating_sub(lost.since))).collect()
+                } else {
+                    Vec::new()
+                };
                 drop(desk);
                 self.memory.ring_all();
                 // Its place is free, and those that wait for one do not look for themselves.
                 self.fetch_work.ring_all();
                 self.meters.written_off.fetch_add(late.len() as u64, Relaxed);
                 self.meters.lost.fetch_add(late.len() as u64, Relaxed);
-                return Some(Seen { late, seats, stuck });
+                return Some(Seen { late, late_decodes, workers, stuck, stuck_decodes });
             }
             // A read that begins meanwhile is late a deadline from now, or sooner when it is not the first attempt.
             let tick = (self.config.retry.deadline / 8).clamp(Duration::from_millis(10), Duration::from_secs(1));
-            let next = desk.flights.next_deadline().map_or(tick, |until| until.saturating_sub(now).min(tick));
+            let deadlines = desk.flights.next_deadline().into_iter().chain(desk.decoders.next_deadline());
+            let next = deadlines.min().map_or(tick, |until| until.saturating_sub(now).min(tick));
             let wait = next.max(Duration::from_millis(1));
             desk = self.watching.wait_for(desk, wait);
         }
@@ -245,8 +258,8 @@ impl Shared {
         (most + due.min(most)).saturating_sub(working)
     }
 
-    /// No thread could be had for a seat: the others go on, if there are any.
-    pub(crate) fn not_seated(&self, seat: usize, error: Error) {
+    /// No thread could be had for an I/O thread's seat: the others go on, if there are any.
+    pub(crate) fn no_reader(&self, seat: usize, error: Error) {
         let mut desk = self.desk();
         desk.flights.stand_up(seat);
         let working = desk.flights.working();
@@ -257,10 +270,16 @@ impl Shared {
         }
     }
 
-    /// The seats of I/O threads that are lost, or still in a read after `grace`, once the stream has stopped.
-    pub(crate) fn stuck_readers(&self, grace: Duration) -> Vec<usize> {
-        let desk = self.reading_done.wait_while(self.desk(), grace, |desk| desk.flights.reading() > 0);
-        desk.flights.readings().iter().chain(&desk.flights.stuck()).map(|(seat, _)| *seat).collect()
+    /// The threads that are lost, or still in a read or a decode `grace` after the stream has stopped.
+    pub(crate) fn stuck(&self, grace: Duration) -> Vec<Worker> {
+        let desk = self.desk();
+        let left = desk.stopped_at.map_or(grace, |at| grace.saturating_sub(at.elapsed()));
+        let is_busy = |desk: &mut Desk| desk.flights.reading() + desk.decoders.busy() > 0;
+        let desk = self.calls_done.wait_while(desk, left, is_busy);
+        let (readings, lost) = (desk.flights.readings(), desk.flights.stuck());
+        let ios = readings.iter().chain(&lost).map(|(seat, _)| Worker::Io(*seat));
+        let decodes = desk.decoders.in_hand().map(|(cpu, _)| cpu).chain(desk.decoders.stuck().map(|(cpu, _)| cpu));
+        ios.chain(decodes.map(Worker::Cpu)).collect()
     }
 }
 
@@ -269,8 +288,12 @@ impl Shared {
 pub(crate) struct Seen {
     /// Reads that were written off.
     pub(crate) late: Vec<WrittenOff>,
+    /// Samples whose decoding was written off.
+    pub(crate) late_decodes: Vec<Item>,
     /// Seats that want a thread.
-    pub(crate) seats: Vec<usize>,
-    /// What lost threads are stuck in, and for how long, when there are too many of them.
+    pub(crate) workers: Vec<Worker>,
+    /// What lost I/O threads are stuck in, and for how long, when there are too many of them.
     pub(crate) stuck: Vec<(SampleId, Duration)>,
+    /// The same of lost CPU threads.
+    pub(crate) stuck_decodes: Vec<(SampleId, Duration)>,
 }

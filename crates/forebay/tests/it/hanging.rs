@@ -1,15 +1,19 @@
-//! Reads that do not come back, and reads that are slow.
+//! Reads and decodes that do not come back, and reads that are slow.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay::{Books, Config, Hedge, Kind, Loader, OnError, Outcome, Result, Retry, SampleId, Store};
+use forebay::{
+    Books, Config, Error, Hedge, Image, Kind, Loader, OnError, Open, Outcome, Result, Retry, SampleId, Source, Stage,
+    Store, Value,
+};
 use forebay_store::testing::{Fault, Memory, Scripted};
 use forebay_store::{Allot, Object, Stat};
 
-use crate::fixture::{crop, epoch, path_of, pictures, source};
+use crate::fixture::{crop, epoch, hashes, path_of, pictures, source};
 
 const DEADLINE: Duration = Duration::from_millis(150);
 
@@ -199,4 +203,121 @@ fn reads_at_a_time_grow_where_that_gives_more_and_stay_where_they_were_put() {
     };
     assert!((12..=24).contains(&most(24)));
     assert_eq!(most(4), 4);
+}
+
+/// A way to open samples that does not come back from some of them, or refuses them.
+struct Sticky {
+    bad: HashSet<PathBuf>,
+    hangs: bool,
+    is_released: Mutex<bool>,
+    released: Condvar,
+}
+
+impl Sticky {
+    fn new(bad: &[usize], hangs: bool) -> Arc<Self> {
+        let bad = bad.iter().map(|index| path_of(*index)).collect();
+        Arc::new(Self { bad, hangs, is_released: Mutex::new(false), released: Condvar::new() })
+    }
+
+    fn release(&self) {
+        *self.is_released.lock().unwrap() = true;
+        self.released.notify_all();
+    }
+}
+
+impl Open for Sticky {
+    fn open(&self, path: &Path) -> Result<Value> {
+        let is_bad = self.bad.contains(path);
+        if is_bad && !self.hangs {
+            return Err(Error::new(Kind::UserCode, "is refused"));
+        }
+        if is_bad {
+            drop(self.released.wait_while(self.is_released.lock().unwrap(), |is_released| !*is_released).unwrap());
+        }
+        let seed = path.to_str().unwrap().bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        let pixels = (0..9 * 7 * 3).map(|at: u8| at.wrapping_mul(seed)).collect();
+        Ok(Value::Image(Image { width: 9, height: 7, channels: 3, pixels }))
+    }
+}
+
+fn opened_by(open: &Arc<Sticky>, count: usize) -> Source {
+    let store = Arc::new(pictures(count, false));
+    Source { open: Some(Arc::clone(open) as Arc<dyn Open>), ..source(store, crop()) }
+}
+
+#[test]
+fn what_is_not_decoded_in_time_is_replaced_and_the_late_thread_writes_to_nobodys_batch() {
+    let bad = [2, 3, 7];
+    let refused = Loader::new(
+        opened_by(&Sticky::new(&bad, false), 20),
+        Config { batch_size: 4, on_error: OnError::Replace, ..Config::default() },
+    );
+    let expected = epoch(&refused.unwrap());
+    let batch_bytes = 4 * 3 * 4 * 4 * 4;
+    for (memory_budget, cpu_threads) in [(1 << 30, 2), (batch_bytes, 1)] {
+        let open = Sticky::new(&bad, true);
+        let config = impatient(Config { memory_budget, cpu_threads, ..Config::default() });
+        let loader = Loader::new(opened_by(&open, 20), config).unwrap();
+        let batches: Vec<_> = loader.epoch().unwrap().map(Result::unwrap).collect();
+        let (_, books) = loader.books()[0];
+        assert_eq!(books, Books { planned: 20, delivered: 17, replaced: 3, ..Books::default() });
+        let failures = loader.failures();
+        for (failure, index) in failures.iter().zip(bad) {
+            assert_eq!((failure.path(), failure.outcome), (path_of(index), Outcome::Replaced));
+            assert_eq!((failure.code.as_str(), failure.stage), (Kind::Timeout.slug(), Some(Stage::Decode)));
+            assert_eq!(failure.attempts, 1);
+            assert!(failure.message.contains("was not decoded and transformed within 0.1 s"), "{}", failure.message);
+        }
+        let stats = loader.stats();
+        assert_eq!((failures.len(), stats.decodes_written_off, stats.decodes_lost), (3, 3, 3));
+        // Now they write what they were told to, while the batches are the user's.
+        open.release();
+        wait_until("a lost thread retires", || loader.stats().decodes_lost == 0);
+        assert_eq!(batches.into_iter().flat_map(hashes).collect::<Vec<_>>(), expected);
+        assert_eq!(epoch(&loader).len(), 20, "and nothing was lost with them");
+        assert_eq!(loader.failures().len(), 3);
+    }
+}
+
+#[test]
+fn a_late_decode_is_left_out_or_ends_the_run_as_the_policy_says() {
+    let open = Sticky::new(&[5], true);
+    let skip = Config { on_error: OnError::Skip, ..impatient(Config::default()) };
+    let loader = Loader::new(opened_by(&open, 8), Config { on_error: OnError::Skip, ..skip }).unwrap();
+    assert_eq!(epoch(&loader).len(), 7);
+    let raise = Config { on_error: OnError::Raise, ..impatient(Config::default()) };
+    let error = Loader::new(opened_by(&open, 8), raise).unwrap().epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!((error.kind(), error.stage(), error.path()), (Kind::Timeout, Some(Stage::Decode), Some(&*path_of(5))));
+    open.release();
+}
+
+#[test]
+fn too_many_lost_cpu_threads_are_listed_and_end_the_run() {
+    let open = Sticky::new(&[2, 5, 6], true);
+    let config = impatient(Config { cpu_threads: 2, max_lost_threads: 2, ..Config::default() });
+    let loader = Loader::new(opened_by(&open, 20), config).unwrap();
+    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!((error.kind(), error.is_sample_local()), (Kind::Exhausted, false));
+    let text = error.to_string();
+    assert!(text.contains("3 CPU threads are stuck in decoding or transforms"), "{text}");
+    for index in [2, 5, 6] {
+        assert!(text.contains(path_of(index).to_str().unwrap()), "{text}");
+    }
+    open.release();
+}
+
+#[test]
+fn a_loader_ends_whatever_a_decoder_does() {
+    // Before its deadline, and several at a time: each of these runs has a thread that is stuck.
+    let open = Sticky::new(&[0], true);
+    let loader = Loader::new(opened_by(&open, 8), Config { batch_size: 4, ..Config::default() }).unwrap();
+    for _ in 0..3 {
+        let run = loader.epoch().unwrap();
+        wait_until("it is decoded", || run.in_flight().iter().any(|item| item.stage == Stage::Decode));
+        run.abandon();
+    }
+    let started = Instant::now();
+    drop(loader);
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    open.release();
 }
