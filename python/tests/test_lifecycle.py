@@ -224,46 +224,51 @@ def test_ctrl_c_in_a_with_block_does_not_wait_for_a_slow_call(folder: Path, wher
     assert soonest(program, folder) < 0.2
 
 
-# A transform that does not come back from its fourth call: it sleeps in C, or runs Python code for ever.
+# Python code that does not come back from a sample of the second batch: it sleeps in C, or runs for ever.
 STUCK = """
-    import itertools, warnings
+    import atexit, itertools, threading, warnings
     warnings.simplefilter("ignore")
-    calls = itertools.count()
-    def sleep(picture):
-        if next(calls) == 3:
-            print("ready", flush=True)
+    stuck = threading.Event()
+    def load(path):
+        if path.endswith("0004.jpg"):
+            stuck.set()
             {forever}
-        return picture
-    dataset.transform = T.Compose([sleep, transform])
-    loader = fb.DataLoader(dataset, 2, num_workers=2, output="numpy", **options)
+        from PIL import Image
+        return Image.open(path)
+    dataset = fb.DatasetFolder(sys.argv[1], load, (".jpg",), transform=transform)
+    loader = fb.DataLoader(dataset, 2, num_workers=2, output="numpy")
     iterator = iter(loader)
     next(iterator)
+    assert stuck.wait(20)
+    # Registered last, called first.
+    atexit.register(lambda: print("exits", flush=True))
 """
-FOREVER = ["time.sleep(1000)", "[time.sleep(0.0001) for _ in itertools.count()]"]
+SLEEPS, RUNS = "time.sleep(1000)", "[time.sleep(0.0001) for _ in itertools.count()]"
 
 
-@pytest.mark.parametrize("forever", FOREVER, ids=["sleeping", "running"])
-@pytest.mark.parametrize("ending", ["", "loader.close()", "del iterator", "other = iter(loader); next(other)"])
-def test_the_process_ends_whatever_a_transform_does(folder: Path, ending: str, forever: str) -> None:
+@pytest.mark.parametrize(
+    ("forever", "ending"),
+    [(SLEEPS, ""), (RUNS, ""), (SLEEPS, "loader.close()"), (RUNS, "del iterator; other = iter(loader); next(other)")],
+    ids=["sleeps", "runs", "sleeps, closed", "runs, twice"],
+)
+def test_the_process_ends_whatever_python_code_does(folder: Path, forever: str, ending: str) -> None:
     program = f"""
     {SETUP}
-    options = {{}}
     {STUCK.format(forever=forever)}
-    while next(calls) < 3:
-        time.sleep(0.001)
     began = time.monotonic()
-    import atexit
-    # Registered last, called first.
-    atexit.register(lambda: print("exits", time.monotonic() - began < 2, flush=True))
     {ending}
+    assert time.monotonic() - began < 2
     """
     with subprocess.Popen(
-        children.command(program, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        children.command(program, folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=children.environment(),
-    ) as child:  # fmt: skip
+    ) as child:
         try:
-            assert child.stdout is not None
-            assert (child.stdout.readline(), child.stdout.readline()) == ("ready\n", "exits True\n")
+            assert child.stdout is not None and child.stderr is not None
+            assert child.stdout.readline() == "exits\n", child.stderr.read()
             exits = time.monotonic()
             _, errors = child.communicate(timeout=20)
             assert (child.returncode, errors) == (0, "")
@@ -272,11 +277,10 @@ def test_the_process_ends_whatever_a_transform_does(folder: Path, ending: str, f
             child.kill()
 
 
-@pytest.mark.parametrize("on_error", ["replace", "skip", "raise"])
-def test_a_transform_that_does_not_come_back_costs_its_sample(folder: Path, on_error: str) -> None:
+def test_python_code_that_does_not_come_back_costs_its_sample(folder: Path) -> None:
     program = f"""
     {SETUP}
-    import itertools, threading, warnings
+    import threading, warnings
     warnings.simplefilter("ignore")
     released = threading.Event()
     def load(path):
@@ -285,26 +289,32 @@ def test_a_transform_that_does_not_come_back_costs_its_sample(folder: Path, on_e
         from PIL import Image
         return Image.open(path)
     dataset = fb.DatasetFolder(sys.argv[1], load, (".jpg",), transform=transform)
-    loader = fb.DataLoader(dataset, 4, num_workers=2, output="numpy", deadline_seconds=1, on_error=sys.argv[2])
-    try:
-        print(sum(len(labels) for _, labels in loader))
-    except fb.errors.DeadlineError as error:
-        print(error.stage, error.path.endswith("0005.jpg"), "decoded and transformed within 1.0 s" in str(error))
-    failure = loader.failures[0]
-    print(failure.code, failure.stage, failure.path.endswith("0005.jpg"), failure.outcome, failure.attempts)
-    lost = loader.stats()["decode"]
-    print(lost["threads_written_off"], lost["threads_lost"])
+    loaders = []
+    for on_error in ("replace", "skip", "raise"):
+        loader = fb.DataLoader(dataset, 4, num_workers=2, output="numpy", deadline_seconds=1, on_error=on_error)
+        loaders.append(loader)
+        try:
+            print(sum(len(labels) for _, labels in loader))
+        except fb.errors.DeadlineError as error:
+            print(error.stage, error.path.endswith("0005.jpg"), "decoded and transformed within 1.0 s" in str(error))
+        (failure,) = loader.failures
+        print(failure.code, failure.stage, failure.path.endswith("0005.jpg"), failure.outcome, failure.attempts)
+        lost = loader.stats()["decode"]
+        print(lost["threads_written_off"], lost["threads_lost"])
     released.set()
-    while loader.stats()["decode"]["threads_lost"]:
-        time.sleep(0.001)
-    print(sum(len(labels) for _, labels in loader) if sys.argv[2] != "raise" else "")
+    for loader in loaders:
+        while loader.stats()["decode"]["threads_lost"]:
+            time.sleep(0.001)
+    print(sum(len(labels) for _, labels in loaders[0]))
     """
-    done = children.run(program, folder, on_error, seconds=30)
+    done = children.run(program, folder, seconds=30)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    first = {"replace": "24", "skip": "23", "raise": "decode True True"}[on_error]
-    outcome = {"replace": "replaced", "skip": "skipped", "raise": "raised"}[on_error]
-    last = "" if on_error == "raise" else "24"
-    assert done.stdout.splitlines() == [first, f"timeout decode True {outcome} 1", "1 1", last]
+    assert done.stdout.splitlines() == [
+        *("24", "timeout decode True replaced 1", "1 1"),
+        *("23", "timeout decode True skipped 1", "1 1"),
+        *("decode True True", "timeout decode True raised 1", "1 1"),
+        "24",
+    ]
 
 
 def test_ctrl_c_between_batches_is_pythons_own(folder: Path) -> None:

@@ -16,7 +16,7 @@ pub(crate) fn watched<T: Send + 'static>(
     thread: &str,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
-    let call = convert(py, Bounded::start(thread, call))?;
+    let mut call = convert(py, Bounded::start(thread, call))?;
     loop {
         if let Some(result) = py.detach(|| call.poll(SLICE)) {
             return Ok(result);

@@ -29,7 +29,7 @@ impl<T: Send + 'static> Bounded<T> {
     }
 
     /// What it gave, if it is back within `wait`. A panic goes on here.
-    pub fn poll(&self, wait: Duration) -> Option<T> {
+    pub fn poll(&mut self, wait: Duration) -> Option<T> {
         match self.0.recv_timeout(wait) {
             Ok(called) => Some(called.unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
             Err(RecvTimeoutError::Timeout) => None,
@@ -45,7 +45,7 @@ pub(crate) fn within<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>> {
     let started = Instant::now();
-    let call = Bounded::start(thread, call)?;
+    let mut call = Bounded::start(thread, call)?;
     Ok(call.poll(limit.saturating_sub(started.elapsed())))
 }
 

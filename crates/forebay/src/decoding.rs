@@ -74,11 +74,13 @@ pub(crate) struct Decoders {
     lost: usize,
     /// Threads that are not lost.
     working: usize,
+    /// Threads that there should be.
+    wanted: usize,
 }
 
 impl Decoders {
     pub(crate) fn new(threads: usize) -> Self {
-        Self { seats: (0..threads).map(|_| Seat::Idle).collect(), busy: 0, lost: 0, working: threads }
+        Self { seats: (0..threads).map(|_| Seat::Idle).collect(), busy: 0, lost: 0, working: threads, wanted: threads }
     }
 
     /// Samples being decoded, those of lost threads left out.
@@ -86,9 +88,9 @@ impl Decoders {
         self.busy
     }
 
-    /// Threads that are not lost.
-    pub(crate) fn working(&self) -> usize {
-        self.working
+    /// Threads to be started in place of lost ones.
+    pub(crate) fn missing(&self) -> usize {
+        self.wanted.saturating_sub(self.working)
     }
 
     /// A seat for a new thread.
@@ -106,10 +108,11 @@ impl Decoders {
         }
     }
 
-    /// Gives a seat back that no thread could be had for.
-    pub(crate) fn stand_up(&mut self, seat: usize) {
+    /// Gives a seat back that no thread could be had for. From now on there is one less; whether any is left.
+    pub(crate) fn stand_up(&mut self, seat: usize) -> bool {
         self.seats[seat] = Seat::Free;
-        self.working -= 1;
+        (self.working, self.wanted) = (self.working - 1, self.wanted - 1);
+        self.working > 0
     }
 
     /// A thread starts to decode.
@@ -211,13 +214,16 @@ mod tests {
         assert!(decoders.write_off(SECOND / 2, |_| unreachable!("none is late")).is_empty());
         let late = decoders.write_off(SECOND, |_| 1000);
         assert_eq!(late.iter().map(|item| item.sample).collect::<Vec<_>>(), [SampleId(7)]);
-        assert_eq!((decoders.busy(), decoders.working(), decoders.lost()), (1, 1, 1));
+        assert_eq!((decoders.busy(), decoders.missing(), decoders.lost()), (1, 1, 1));
         assert_eq!(decoders.sit(), 2, "its seat is taken until it is back");
+        assert_eq!(decoders.missing(), 0);
         let Ended::TooLate(lost) = decoders.end(0) else { panic!("it was written off") };
         assert_eq!((lost.sample, lost.charged, decoders.lost()), (SampleId(7), 1110, 0));
-        assert_eq!(decoders.sit(), 0, "and then it is free");
+        assert!(decoders.stand_up(2), "one is left");
+        assert_eq!(decoders.missing(), 0, "there is no thread to be had");
+        assert_eq!(decoders.sit(), 0, "its seat is free again");
         let Ended::InTime(decoding) = decoders.end(1) else { panic!("it was in time") };
         assert_eq!((decoding.item.sample, decoding.charged, decoding.decode_bytes), (SampleId(8), 10, 100));
-        assert_eq!((decoders.busy(), decoders.working()), (0, 3));
+        assert_eq!(decoders.busy(), 0);
     }
 }

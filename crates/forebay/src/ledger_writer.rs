@@ -77,8 +77,8 @@ impl Queue {
 }
 
 impl LedgerWriter {
-    /// Opens a ledger, giving each failure in it to `each`, and where they end. A file that does not answer within `limit`
-    /// is a wrong setting.
+    /// Opens a ledger, and gives what `read` makes of what is in it already. A file that does not answer within `limit` is
+    /// a wrong setting.
     pub fn open<T: Send + 'static>(
         path: &Path,
         limit: Duration,

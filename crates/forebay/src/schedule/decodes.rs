@@ -125,8 +125,7 @@ impl Shared {
     /// No thread could be had for a CPU thread's seat: the others go on, if there are any.
     pub(crate) fn no_decoder(&self, cpu: usize, error: Error) {
         let mut desk = self.desk();
-        desk.decoders.stand_up(cpu);
-        if desk.decoders.working() == 0 {
+        if !desk.decoders.stand_up(cpu) {
             desk.broken.get_or_insert(error);
             self.batch_done.ring_all();
         }

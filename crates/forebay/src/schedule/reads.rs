@@ -219,7 +219,7 @@ impl Shared {
             self.uncharge(&mut desk, Charge { bytes: 0, holding });
             let late_decodes = self.write_off_decodes(&mut desk, now);
             let missing = self.missing_threads(&mut desk, now);
-            let missing_cpus = self.config.cpu_threads.saturating_sub(desk.decoders.working());
+            let missing_cpus = desk.decoders.missing();
             if !late.is_empty() || !late_decodes.is_empty() || missing + missing_cpus > 0 {
                 let ios = (0..missing).map(|_| Worker::Io(desk.flights.sit())).collect::<Vec<_>>();
                 let cpus = (0..missing_cpus).map(|_| Worker::Cpu(desk.decoders.sit()));
