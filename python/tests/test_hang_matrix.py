@@ -288,7 +288,7 @@ def test_a_manifest_whose_lock_is_held(child: Child, fault: Callable[[Path], Any
 
 def test_a_manifest_on_a_mount_that_hangs(child: Child, mounted_fs: faultfs.FaultFs, manifest: Path) -> None:
     child.do("pass")
-    path = Path(shutil.copy(manifest, mounted_fs.root / "data.parquet"))
+    path = Path(shutil.copyfile(manifest, mounted_fs.root / "data.parquet"))
     with hung(mounted_fs, path):
         opening = f"fb.ImageFolder(manifest={str(path)!r})"
         assert child.interrupt(opening, lambda: mounted_fs.hanging() > 0) < LIMIT_SECONDS

@@ -434,10 +434,12 @@ mod tests {
             own.upgrade().unwrap().when_returned(move || told.send(()).unwrap());
         });
         let other = Arc::clone(&pool);
-        std::thread::spawn(move || {
+        let let_go = move || {
             drop(first);
             drop(other.take(64));
-        });
+        };
+        // Not joined: if the pool waits for itself, so does the thread.
+        std::thread::Builder::new().spawn(let_go).unwrap();
         was_told.recv_timeout(std::time::Duration::from_secs(20)).expect("the pool waits for itself");
     }
 

@@ -59,7 +59,6 @@ enum Seat {
 
 /// How a decode ended for its thread.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one of them at a time, on the stack")]
 pub(crate) enum Ended {
     InTime(Decoding),
     /// The thread was written off: it has to retire.
