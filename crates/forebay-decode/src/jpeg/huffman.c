@@ -18,9 +18,9 @@
 #include <string.h>
 
 #include "huffman_data.h"
+#include "reviewed.h"
 
-/* The layouts below are those of one version. Another one brings its own decoder back, until someone has looked. */
-#if LIBJPEG_TURBO_VERSION_NUMBER == 3001000 && SIZE_MAX == UINT64_MAX && BITS_IN_JSAMPLE == 8 && defined(__GNUC__)
+#if IS_REVIEWED && SIZE_MAX == UINT64_MAX && BITS_IN_JSAMPLE == 8 && defined(__GNUC__)
 
 #include "huffman_reader.h"
 

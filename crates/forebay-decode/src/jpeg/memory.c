@@ -10,6 +10,7 @@
 
 #include "memory.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 #include <jerror.h>
@@ -18,6 +19,16 @@
 #define ALIGNMENT ((size_t)32)
 /* Enough for a header: threads that read look at nothing else. Pictures have it grow, to 64 KB for 500 columns. */
 #define FIRST_BYTES ((size_t)4 << 10)
+/* Under AddressSanitizer memory that nobody has asked for, or that is free again, is poisoned: an overrun inside of a block
+ * would go unnoticed otherwise, because the system's allocator only knows the block. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define GAP_BYTES ALIGNMENT
+#else
+#define ASAN_POISON_MEMORY_REGION(start, size) ((void)(start), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(start, size) ((void)(start), (void)(size))
+#define GAP_BYTES ((size_t)0)
+#endif
 /* What a thread keeps is charged to nobody's budget: enough for some 8,000 columns. */
 #define MAX_KEPT_BYTES ((size_t)1 << 20)
 
@@ -43,22 +54,34 @@ static struct memory *memory_of(j_common_ptr info)
   return ((struct memory **)info->client_data)[1];
 }
 
+static char *bytes_of(struct block *block)
+{
+  return (char *)block + HEADER_BYTES;
+}
+
+static void free_blocks(struct memory *memory)
+{
+  while (memory->newest) {
+    struct block *block = memory->newest;
+    memory->newest = block->older;
+    ASAN_UNPOISON_MEMORY_REGION(bytes_of(block), block->size);
+    free(block);
+  }
+  memory->total = 0;
+}
+
 static void forget(struct memory *memory)
 {
   if (!memory->newest)
     return;
   /* Several blocks become one. */
   if (!memory->newest->older && memory->total <= MAX_KEPT_BYTES) {
+    ASAN_POISON_MEMORY_REGION(bytes_of(memory->newest), memory->newest->size);
     memory->newest->used = 0;
     return;
   }
   memory->wanted = memory->total <= MAX_KEPT_BYTES ? memory->total : 0;
-  while (memory->newest) {
-    struct block *block = memory->newest;
-    memory->newest = block->older;
-    free(block);
-  }
-  memory->total = 0;
+  free_blocks(memory);
 }
 
 static void *take(j_common_ptr info, size_t size)
@@ -67,7 +90,8 @@ static void *take(j_common_ptr info, size_t size)
   struct block *block = memory->newest;
   if (size > (size_t)info->mem->max_alloc_chunk)
     ERREXIT1(info, JERR_OUT_OF_MEMORY, 20);
-  size = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  size_t asked = size;
+  size = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + GAP_BYTES;
   if (!block || block->size - block->used < size) {
     /* At least as much as there is already, so that there are few. */
     size_t least = memory->total > memory->wanted ? memory->total : memory->wanted;
@@ -82,8 +106,10 @@ static void *take(j_common_ptr info, size_t size)
     block->used = 0;
     memory->newest = block;
     memory->total += bytes;
+    ASAN_POISON_MEMORY_REGION(bytes_of(block), bytes);
   }
-  void *start = (char *)block + HEADER_BYTES + block->used;
+  void *start = bytes_of(block) + block->used;
+  ASAN_UNPOISON_MEMORY_REGION(start, asked);
   block->used += size;
   return start;
 }
@@ -121,11 +147,7 @@ struct memory *forebay_memory_new(void)
 
 void forebay_memory_free(struct memory *memory)
 {
-  while (memory->newest) {
-    struct block *block = memory->newest;
-    memory->newest = block->older;
-    free(block);
-  }
+  free_blocks(memory);
   free(memory);
 }
 
@@ -144,3 +166,13 @@ uint64_t forebay_memory_asked(const struct memory *memory)
 {
   return memory->asked;
 }
+
+#ifdef __SANITIZE_ADDRESS__
+void forebay_memory_overrun(j_decompress_ptr info, ptrdiff_t offset)
+{
+  enum { SIZE = 40 };
+  volatile char *first = take((j_common_ptr)info, SIZE), *second = take((j_common_ptr)info, SIZE);
+  first[0] = second[0] = 0;
+  (offset < 0 ? second : first + SIZE)[offset] = 1;
+}
+#endif

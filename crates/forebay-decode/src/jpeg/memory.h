@@ -3,6 +3,7 @@
 #ifndef FOREBAY_MEMORY_H
 #define FOREBAY_MEMORY_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -22,5 +23,10 @@ void forebay_memory_install(struct memory *memory, j_decompress_ptr info);
 
 /* For tests: how often it had to ask the system for memory. */
 uint64_t forebay_memory_asked(const struct memory *memory);
+
+#ifdef __SANITIZE_ADDRESS__
+/* For tests: writes a byte behind what was asked for (`offset` 0 or more), or before it. */
+void forebay_memory_overrun(j_decompress_ptr info, ptrdiff_t offset);
+#endif
 
 #endif

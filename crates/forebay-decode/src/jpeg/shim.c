@@ -20,6 +20,7 @@
 
 #include "huffman.h"
 #include "memory.h"
+#include "reviewed.h"
 
 /* Results; src/jpeg.rs has the same list. */
 enum {
@@ -287,6 +288,17 @@ uint64_t forebay_jpeg_memory_asked(const struct decompressor *d)
   return forebay_memory_asked(d->memory);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+/* For tests: an overrun inside of the memory of a picture. */
+void forebay_jpeg_overrun(struct decompressor *d, int offset)
+{
+  if (setjmp(d->out))
+    return;
+  forget(d);
+  forebay_memory_overrun(&d->info, offset);
+}
+#endif
+
 void forebay_jpeg_trouble(const struct decompressor *d, struct trouble *trouble)
 {
   trouble->row = d->row;
@@ -458,7 +470,7 @@ int forebay_jpeg_rows(struct decompressor *d, uint8_t *rows, size_t stride, uint
   return DONE;
 }
 
-#if LIBJPEG_TURBO_VERSION_NUMBER == 3001000
+#if IS_REVIEWED
 #define HAS_PLANES 1
 #define STATE_RAW 206 /* DSTATE_RAW_OK of jpegint.h */
 #else

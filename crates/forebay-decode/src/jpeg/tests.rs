@@ -277,3 +277,24 @@ fn memory_that_a_huge_picture_needed_is_given_back() {
     assert!(!kept(&mut jpeg, &small), "several pieces become one");
     assert!(kept(&mut jpeg, &small) && kept(&mut jpeg, &small));
 }
+
+/// Runs in a child, which the sanitizer ends.
+#[cfg(address_sanitizer)]
+#[test]
+fn an_overrun_inside_of_reused_memory_is_found() {
+    const VARIABLE: &str = "FOREBAY_TEST_OVERRUN";
+    if let Ok(offset) = std::env::var(VARIABLE) {
+        let jpeg = Jpeg::new().unwrap();
+        // SAFETY: none: this is what the sanitizer has to find.
+        unsafe { forebay_jpeg_overrun(jpeg.raw, offset.parse().unwrap()) };
+        return;
+    }
+    for offset in ["0", "7", "-1", "-24"] {
+        let name = std::thread::current().name().unwrap().to_owned();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args(["--exact", &name, "--nocapture"]).env(VARIABLE, offset).output().unwrap();
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && words.contains("use-after-poison"), "{offset}: {words}");
+        assert!(words.contains("forebay_memory_overrun"), "{offset}: {words}");
+    }
+}
