@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup native python servers develop demo test test-rust test-python test-asan test-freethreaded test-neon \
     test-nfs torture-cache soak fuzz fuzz-smoke coverage lint bench bench-datasets bench-formats bench-manifest bench-peers \
-    bench-profile bench-remote \
+    bench-profile bench-remote bench-startup \
     bench-scan docs clean
 
 VENV ?= .venv
@@ -142,6 +142,9 @@ bench: develop ## images/s against torch and against the bare kernels, into benc
 
 bench-datasets: develop ## forebay and torch on datasets that are Python code, into benchmarks/results/
 	@$(BIN)/python benchmarks/datasets.py
+
+bench-startup: develop ## time to the first batch of Python datasets, and their memory, into benchmarks/results/
+	@$(BIN)/python benchmarks/startup.py
 
 bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benchmarks/results/
 	@cargo build --quiet --release --package forebay --example decode

@@ -1,8 +1,11 @@
 """What forebay adds to torch's arguments for Python datasets, checked and completed."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 from forebay import _contract, _settings, _torch
+from forebay._workers import limits
 from forebay.errors import ConfigError
 
 
@@ -43,7 +46,7 @@ class Policy:
             on_error=_settings.choice("on_error", given.on_error, "raise", "replace", "skip"),
             max_failures=_settings.max_failures(given.max_failures),
             ledger=_settings.path("ledger", given.ledger),
-            deadline_seconds=_settings.optional_seconds("deadline_seconds", given.deadline_seconds),
+            deadline_seconds=_deadline_seconds(given.deadline_seconds),
             stall_seconds=_settings.seconds("stall_seconds", given.stall_seconds),
             retries=3 if given.retries is None else _settings.whole("retries", given.retries, bits=32),
             memory_budget=_settings.memory_budget(given.memory_budget),
@@ -56,6 +59,13 @@ class Policy:
             copier=None if given.device is None else _torch.Copier(given.device),
             snapshot_every=_settings.whole("snapshot_every_n_steps", given.snapshot_every_n_steps or 0),
         )
+
+
+def _deadline_seconds(given: Any) -> float | None:
+    """That of a sample in a worker; infinite, there is none."""
+    is_infinite = isinstance(given, float) and given == math.inf
+    told = given if is_infinite else _settings.optional_seconds("deadline_seconds", given)
+    return limits.deadline_seconds(told)
 
 
 def _refuse_native(given: _settings.Settings) -> None:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forebay import _contract, _elastic, _notice, _order, _torch_data
+from forebay import _contract, _elastic, _notice, _order, _resume, _torch_data
 from forebay._books import Books
 from forebay._failures import Failures, Report
 from forebay._gil import is_free_threaded
@@ -27,6 +27,7 @@ from forebay._workers.threads import ThreadCrew
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
 
 _VERSION = 1
+_STATE_KEYS = frozenset(("forebay", "epoch", "step", "position", "finished", "order", "shard_count"))
 # How long `close` waits for a thread that begins a pass.
 _CLOSE_SECONDS = 5.0
 _CLOSED = "this iteration was closed, with its loader"
@@ -91,6 +92,11 @@ class PythonLoader:
                 'on_error: expected "raise" or "replace" on several ranks, got "skip": ranks that skip different '
                 "samples make different numbers of steps, and wait for each other for ever"
             )
+
+    def prepare(self, loader: Any) -> None:
+        """Starts what takes seconds to be ready, where it will be needed."""
+        if self.kind(loader) == "processes":
+            spare.prepare(self._policy.output)
 
     def begin(self, loader: Any) -> Pass:
         """The next pass, or what is left of the one a loaded state was taken in."""
@@ -415,19 +421,16 @@ class PythonLoader:
             self._load(loader, state_dict)
 
     def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
+        # First: one that is refused changes nothing.
+        is_given = state_dict is not None and not (isinstance(state_dict, Mapping) and not state_dict)
+        state = copy.deepcopy(_resume.check(state_dict, _STATE_KEYS)) if is_given else None
         self._progress = self._promised = self._unused = self._seeds_then = None
         if self._staying is not None:  # they are in the midst of another pass
             self._close_passes("this iteration was closed: load_state_dict ended its persistent_workers")
             self._end_staying()
-        if not state_dict:
+        if state is None:
             self._resumed = None
             return
-        state = copy.deepcopy(dict(state_dict))
-        missing = {"forebay", "epoch", "step", "position", "finished", "order", "shard_count"} - set(state)
-        if missing:
-            raise StateMismatchError(
-                f"expected what state_dict() of a forebay.DataLoader gave, got one without {', '.join(sorted(missing))}"
-            )
         if state["forebay"] != _VERSION:
             raise StateMismatchError(f"expected a state of version {_VERSION}, got version {state['forebay']!r}")
         ours = self._identity(loader)

@@ -22,6 +22,12 @@ _CHANNELS = {mode: channels for channels, mode in _MODES.items()}
 _DTYPES = ("float32", "uint8")
 
 
+def name_of(call: object) -> str:
+    """What a user's callable goes by in messages."""
+    name = getattr(call, "__qualname__", None) or type(call).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
 @functools.cache  # asked for every sample
 def has_pillow() -> bool:
     return importlib.util.find_spec("PIL") is not None
@@ -89,8 +95,16 @@ class Calls:
     is_scaled: bool = False
 
     def __call__(self, value: Any) -> Parts:
-        for call in self.calls:
-            value = call(value)
+        for place, call in enumerate(self.calls):
+            try:
+                result = call(value)
+            except Exception as error:
+                if value is None and place:
+                    error.add_note(f"forebay: the transform before it, {name_of(self.calls[place - 1])}, returned None")
+                raise
+            value = result
+        if value is None and not self.keeps_all and not self.keeps_arrays:
+            raise TypeError(f"{name_of(self.calls[-1])} returned None: expected a picture or a tensor")
         if self.keeps_all or (self.keeps_arrays and isinstance(value, numpy.ndarray)):
             return Parts(("opaque", value))
         return from_python(scaled(value) if self.is_scaled else value, self.is_planar)

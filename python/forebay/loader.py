@@ -43,8 +43,8 @@ class DataLoader:
     - `ledger`: a JSONL file that failures are appended to; native: files known to be bad are not read again until they
       change
     - `deadline_seconds`, `retries`: how long and how often a failing sample is tried. Native: by default 60 and 3 on
-      disks, 120 and 6 on network and FUSE mounts. Python datasets: no deadline, and 3 retries of errors that may pass
-      (`EIO`, `ESTALE`, …)
+      disks, 120 and 6 on network and FUSE mounts. Python datasets: 600 in a worker (`float("inf")`: none), none in
+      your own loop, and 3 retries of errors that may pass (`EIO`, `ESTALE`, …)
     - `stall_seconds`: a batch that takes longer is waited for on, with a warning of what is being waited for
     - `memory_budget`: bytes or text like `"8GiB"` that what is prepared ahead may take; by default a quarter of the
       available memory
@@ -198,6 +198,7 @@ class DataLoader:
         python = PythonLoader(contract, policy)
         if contract.num_workers:
             _contract.say_too_many(contract.num_workers, "threads" if python.kind(self) == "threads" else "processes")
+            python.prepare(self)
         self._finish(python)
 
     def _show(self, given: Settings, completed: Mapping[str, Any]) -> None:

@@ -2,10 +2,13 @@
 
 import contextlib
 import ctypes
+import gc
 import os
+import pdb
 import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,10 @@ import pytest
 import cgroups
 import children
 import crews
+import forebay as fb
+from forebay._workers import autopsy, limits
 from forebay._workers.job import END, Raised, Result
-from forebay.errors import WorkerDiedError
+from forebay.errors import DeadlineError, WorkerDiedError
 
 KINDS = ("kill", "crash", "leave", "hang")
 
@@ -412,3 +417,117 @@ def test_a_replacement_is_ready_within_milliseconds() -> None:
 
 def pid_of(crew: Any) -> int:
     return int(crew.stats()["workers"][0]["pid"])
+
+
+class Slow:
+    """One sample never comes."""
+
+    def __init__(self, at: int = 3) -> None:
+        self._at = at
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == self._at:
+            LET_GO.wait(600)
+        return index
+
+
+# For threads, which cannot be ended.
+LET_GO = threading.Event()
+
+
+def deadline_of(**given: Any) -> float | None:
+    return fb.DataLoader(range(4), **given)._loader._policy.deadline_seconds  # type: ignore[union-attr]
+
+
+def test_workers_have_a_deadline_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deadline_of() == limits.DEADLINE_SECONDS == 600
+    assert deadline_of(deadline_seconds=5) == 5
+    assert deadline_of(deadline_seconds=float("inf")) is None
+    monkeypatch.setitem(sys.modules, "debugpy", sys)
+    assert deadline_of() is None, "somebody debugs this process"
+    assert deadline_of(deadline_seconds=5) == 5
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_a_hang_ends_by_itself_although_nobody_set_a_deadline(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+    options: Any = {"batch_size": 2, "num_workers": 1, "workers": workers, "output": "numpy", "stall_seconds": 300}
+    first = fb.DataLoader(Slow(at=99), **options)
+    assert len(list(first)) == 4
+    del first
+    gc.collect()  # what workers are forked from is ready now, and left over
+    monkeypatch.setattr(limits, "DEADLINE_SECONDS", 3.0)
+    loader = fb.DataLoader(Slow(), **options)
+    with pytest.raises((WorkerDiedError, DeadlineError), match=r"sample 3 .*deadline_seconds=3") as raised:
+        list(loader)
+    assert "in __getitem__" in str(raised.value.detail)
+    if workers == "processes":
+        assert 'float("inf")' in raised.value.hint
+    LET_GO.set()
+    loader.close()
+    LET_GO.clear()
+
+
+class SlowToArrive(Slow):
+    def __setstate__(self, state: Any) -> None:
+        time.sleep(600)
+
+
+def test_a_worker_that_hangs_before_its_first_sample_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = r"worker 0 did not finish within 3 seconds and was killed, while it started, 2 times in a row"
+    job = crews.job(Slow(at=99), output="numpy", shard_count=1)
+    with crews.crew(job, deadline_seconds=30) as crew:
+        crews.values(crews.results(crew, crews.tasks(job, 8, 8)))
+        monkeypatch.setattr(limits, "DEADLINE_SECONDS", 3.0)
+        crew.settings(0.2, None, None)
+        job = crews.job(SlowToArrive(), output="numpy", shard_count=1)
+        crew.start(job, [0], None)
+        with pytest.raises(WorkerDiedError, match=told) as raised:
+            crews.values(crews.results(crew, crews.tasks(job, 8, 8)))
+    assert "in __setstate__" in str(raised.value.detail)
+
+
+class Debugged:
+    """Stops in a debugger, which waits for what somebody types."""
+
+    def __init__(self, typed: Path) -> None:
+        self._typed = typed
+
+    def __getitem__(self, index: int) -> int:
+        with open(self._typed) as stdin, open(os.devnull, "w") as stdout:
+            pdb.Pdb(stdin=stdin, stdout=stdout).set_trace()
+            return index + 1
+
+
+def test_a_worker_in_a_debugger_may_take_any_time(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "typed")
+    job = crews.job(Debugged(tmp_path / "typed"), output="numpy", shard_count=1)
+    with crews.crew(job, deadline_seconds=0.5) as crew:
+        crew.submit(crews.tasks(job, 1, 1)[0])
+        with open(tmp_path / "typed", "w") as typing:  # it is in the debugger, or will be at once
+            assert crews.wait_until(lambda: crew.receive(0.1) is None and in_hand_seconds(crew) > 2.0, 60)
+            typing.write("continue\n")
+        result = crew.receive(30)
+        assert crew.stats()["restarts"] == 0
+    assert result is not None and result.value.tolist() == [1]
+
+
+def in_hand_seconds(crew: Any) -> float:
+    return max((row["since_seconds"] for row in crew.in_flight()), default=0.0)
+
+
+def test_a_process_that_a_debugger_is_attached_to_is_known() -> None:
+    seize = 0x4206
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        assert not autopsy.is_debugged(child, b"")
+        assert ctypes.CDLL(None).ptrace(seize, child, 0, 0) == 0
+        assert autopsy.is_debugged(child, b"")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

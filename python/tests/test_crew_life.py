@@ -1,6 +1,7 @@
 """How worker processes end: with the loader, whatever ends it, and without a trace."""
 
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -15,8 +16,9 @@ import pytest
 
 import children
 import crews
-import forebay
-from forebay._workers import house, nursery
+import forebay as fb
+from faultfs import FaultFs
+from forebay._workers import house, limits, nursery
 from forebay.errors import StoppedError, WorkerDiedError
 
 HERE = str(Path(__file__).parent)
@@ -54,6 +56,10 @@ def is_there(pid: int) -> bool:
     return state != "Z"  # of an orphan only its new parent can be the reaper
 
 
+def is_worker(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().startswith("forebay-w")
+
+
 def started(program: str, **options: Any) -> tuple[subprocess.Popen[str], list[int]]:
     """A program that has begun, and the processes that came from it."""
     process = subprocess.Popen(
@@ -79,7 +85,7 @@ def gone_within(pids: list[int], seconds: float) -> bool:
 def test_nothing_is_left_when_the_loader_is_killed(number: signal.Signals) -> None:
     before = set(os.listdir("/dev/shm"))
     process, pids = started("time.sleep(60)")
-    assert len(pids) == 4
+    assert len(pids) == 5  # nursery, template, three workers
     assert all(map(is_there, pids))
     process.send_signal(number)
     process.wait(10)
@@ -131,7 +137,7 @@ def test_a_crew_that_is_dropped_takes_its_workers_along() -> None:
     crew.submit(crews.tasks(job, 8, 8)[0])
     assert crew.receive(30) is not None
     pids = [pid for pid in crews.children() if pid not in before]
-    assert len(pids) == 3
+    assert len(pids) == 4  # nursery, template, two workers
     del crew
     gc.collect()
     # Reaped, too: not one zombie.
@@ -167,7 +173,7 @@ def test_ctrl_c_is_the_loaders_to_decide() -> None:
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=20)
     assert (process.returncode, stderr) == (0, "")
-    assert stdout.split() == ["interrupted", "4", "0"]
+    assert stdout.split() == ["interrupted", "5", "0"]
     assert gone_within(pids, 2.0)
 
 
@@ -207,7 +213,7 @@ def test_workers_leave_although_a_forked_child_has_copies_of_everything() -> Non
         try:
             assert crews.wait_until(lambda: not crew.in_flight())
             crew.rest()
-            assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 1)
+            assert crews.wait_until(lambda: not [pid for pid in pids if is_there(pid) and is_worker(pid)])
             began = time.monotonic()
             crew.close()
             assert time.monotonic() - began < house._CLOSE_SECONDS
@@ -232,9 +238,9 @@ def test_workers_that_cannot_leave_do_not_stay_behind() -> None:
         crews.results(crew, crews.tasks(job, 2, 1))
         assert crews.wait_until(lambda: not crew.in_flight())
         pids = [pid for pid in crews.children() if pid not in before]
-        assert len(pids) == 5
+        assert len(pids) == 6  # nursery, template, two workers and a process of each
         crew.rest()
-        assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 1)
+        assert crews.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 2)
 
 
 NESTED = f"""
@@ -325,6 +331,40 @@ def test_a_program_may_have_any_number_of_arguments(monkeypatch: pytest.MonkeyPa
     assert (int(arguments[0]), int(folders[0])) == (14_001, len(sys.path))
 
 
+def test_a_nursery_that_does_not_read_its_messages_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "_TELL_SECONDS", 0.5)
+    job = crews.job(list(range(32)), output="numpy")
+    with crews.crew(job) as crew:
+        assert crew._house.process is not None
+        stopped = crew._house.process.pid
+        os.kill(stopped, signal.SIGSTOP)
+        for _ in range(20_000):  # more than fits on the way
+            crew._house.tell(nursery.KILL, b"x" * 100)
+        assert crews.flat(crews.values(crews.results(crew, crews.tasks(job, 32, 8)))) == list(range(32))
+        assert crew.stats()["nursery_restarts"] == 1
+
+
+def test_closing_does_not_wait_for_a_nursery_that_is_stuck_in_the_kernel(
+    fault_fs: FaultFs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports a module from a mount that does not answer, and survives SIGKILL there."""
+    (fault_fs.source / "silent.py").write_text("")
+    fault_fs.rule("silent.py", "open", hang=True)
+    monkeypatch.setattr(house, "_CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr(sys, "path", [str(fault_fs.root), *sys.path])
+    monkeypatch.setitem(sys.modules, "silent", sys)
+    monkeypatch.setattr(nursery, "PRELOADED", ("silent",))
+    with crews.crew(crews.job(list(range(8)), output="numpy")) as crew:
+        assert crews.wait_until(lambda: fault_fs.hanging() == 1, 30)
+        began = time.monotonic()
+        crew.close()
+        assert time.monotonic() - began < 5.0
+    (stuck,) = house._unreaped
+    fault_fs.clear()
+    assert crews.wait_until(lambda: stuck.poll() is not None, 30)
+    house._unreaped.clear()
+
+
 def test_a_crew_that_was_given_up_says_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
     job = crews.job(list(range(32)), output="numpy")
     with monkeypatch.context() as broken:
@@ -332,7 +372,7 @@ def test_a_crew_that_was_given_up_says_so_again(monkeypatch: pytest.MonkeyPatch)
         with crews.crew(job) as crew:
             crew.submit(crews.tasks(job, 8, 8)[0])
             for _ in range(3):
-                with pytest.raises(WorkerDiedError, match="left with exit status 3, 5 times in a row"):
+                with pytest.raises(WorkerDiedError, match=r"left with exit status 3, 5 times in a row"):
                     crew.receive(30)
             broken.undo()
             # Another epoch begins anew, whatever was wrong may be over.
@@ -366,7 +406,7 @@ def test_workers_have_the_surroundings_of_the_pass(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(sys, "argv", ["train.py", name])
         return name, str(folder), str(folder), name
 
-    loader = forebay.DataLoader(Around(), batch_size=None, num_workers=1)
+    loader = fb.DataLoader(Around(), batch_size=None, num_workers=1)
     assert next(iter(loader))[0] == "nothing"
     before = nurseries()
     for name in ("one", "two"):
@@ -375,8 +415,131 @@ def test_workers_have_the_surroundings_of_the_pass(tmp_path: Path, monkeypatch: 
     del loader
     gc.collect()
     expected = change("three")
-    again = forebay.DataLoader(Around(), batch_size=None, num_workers=1)
+    again = fb.DataLoader(Around(), batch_size=None, num_workers=1)
     assert [tuple(sample) for sample in again] == [expected]
     monkeypatch.delenv("FOREBAY_AROUND")
     assert next(iter(again))[0] == "nothing"
     assert nurseries() == before
+
+
+MODULE = """
+import os, sys, threading
+
+with open({log!r}, "a") as log:
+    log.write(f"{{os.getpid()}}\\n")
+{extra}
+
+class Counted:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index + {plus}
+"""
+
+
+PATIENT: Any = {"output": "numpy", "stall_seconds": 300.0}
+
+
+class Written:
+    """A module that notes which processes import it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, extra: str = "") -> None:
+        self._log, self._file, self._extra = folder / "log", folder / "noting_its_imports.py", extra
+        self.write(plus=0)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, "noting_its_imports", raising=False)
+        self.dataset = importlib.import_module("noting_its_imports").Counted()
+        self._seen = len(self._log.read_text().split())
+
+    def write(self, plus: int) -> None:
+        self._file.write_text(MODULE.format(log=str(self._log), extra=self._extra, plus=plus))
+
+    def imports(self) -> int:
+        """By how many other processes, since it was last asked."""
+        before, self._seen = self._seen, len(self._log.read_text().split())
+        return self._seen - before
+
+
+def test_the_module_of_a_dataset_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Written(tmp_path, monkeypatch)
+    loader = fb.DataLoader(module.dataset, batch_size=4, num_workers=2, **PATIENT)
+    assert [crews.flat(loader) for _ in range(3)] == [list(range(8))] * 3
+    assert module.imports() == 1
+    another = fb.DataLoader(module.dataset, batch_size=4, num_workers=2, **PATIENT)
+    del loader
+    gc.collect()
+    assert crews.flat(another) == list(range(8))
+    assert module.imports() == 0, "the loader that is gone left it behind"
+    monkeypatch.setenv("FOREBAY_AROUND", "another")
+    assert crews.flat(another) == list(range(8))
+    assert module.imports() == 1, "what a module reads when it is imported may be another thing now"
+    another.close()
+
+
+def test_a_module_that_was_changed_is_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Written(tmp_path, monkeypatch)
+    with fb.DataLoader(module.dataset, batch_size=4, num_workers=2, **PATIENT) as loader:
+        assert crews.flat(loader) == list(range(8))
+        module.write(plus=100)
+        assert crews.flat(loader) == list(range(100, 108))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "os.open(__file__, os.O_RDONLY)",
+        "os._exit(3) if open('/proc/self/comm').read().startswith('forebay-templ') else None",
+        "sys.exit(3)",
+    ],
+    ids=["thread", "file", "end", "exit"],
+)
+def test_workers_import_what_is_not_safe_to_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str) -> None:
+    """A thread is not forked along, the position of a file is shared: as before, each worker has its own."""
+    module = Written(tmp_path, monkeypatch, f"if os.environ.get('FOREBAY_AROUND'): {extra}")
+    monkeypatch.setenv("FOREBAY_AROUND", "a worker")
+    with fb.DataLoader(module.dataset, batch_size=4, num_workers=2, **PATIENT) as loader:
+        if "sys.exit" in extra:
+            with pytest.raises(WorkerDiedError, match=r"left with exit status .* while it started"):
+                crews.flat(loader)
+        else:
+            assert crews.flat(loader) == list(range(8))
+            assert module.imports() == 3, "the template, which is not used, and two workers"
+
+
+def test_a_module_that_hangs_is_said_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Written(tmp_path, monkeypatch, "if os.environ.get('FOREBAY_AROUND'): threading.Event().wait()")
+    with fb.DataLoader(module.dataset, batch_size=4, num_workers=2, deadline_seconds=1.0, **PATIENT) as loader:
+        assert crews.flat(loader) == list(range(8))
+        monkeypatch.setattr(limits, "DEADLINE_SECONDS", 2.0)
+        monkeypatch.setenv("FOREBAY_AROUND", "a worker")
+        with pytest.raises(WorkerDiedError, match=r"no worker could be started within 2 seconds: the modules"):
+            next(iter(loader))
+        began = time.monotonic()
+        loader.close()
+        assert time.monotonic() - began < 5.0
+
+
+def test_what_workers_are_forked_from_starts_with_the_loader() -> None:
+    gc.collect()
+    program = f"""
+        import sys, time
+        sys.path.insert(0, {HERE!r})
+        import crews
+        import forebay as fb
+
+        assert not crews.children()
+        loader = fb.DataLoader(list(range(8)), num_workers=2)
+        assert len(crews.children()) == 1
+        fb.DataLoader(list(range(8)), num_workers=2)
+        fb.DataLoader(list(range(8)), num_workers=0), fb.DataLoader(list(range(8)), num_workers=2, workers="threads")
+        assert len(crews.children()) == 1, "one for whoever is first"
+        assert crews.flat(loader) == list(range(8))
+        began = time.monotonic()
+        fb.DataLoader(list(range(8)), num_workers=2)  # not used at all: nobody waits for it at the end
+        import atexit
+        atexit.register(lambda: print(time.monotonic() - began < 5))
+    """
+    ended = children.run(program)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")

@@ -1,5 +1,7 @@
 """How batches come back: pooled memory without a name, few descriptors, a budget in bytes."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import time
@@ -13,6 +15,7 @@ import torch
 import children
 import crews
 from forebay._workers import blocks, parcel, wire
+from forebay.errors import WorkerDiedError
 from missing import missing
 
 HERE = str(Path(__file__).parent)
@@ -297,6 +300,101 @@ def test_what_was_sent_before_the_end_arrives_whatever_was_left_unread() -> None
         with pytest.raises(EOFError):
             left.receive()
     left.close()
+
+
+class Shrinking:
+    """Code that cuts off the memory its batch is in, and goes on."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((1 << 16,), float(index))
+
+    def collate(self, samples: list[Any]) -> Any:
+        batch = torch.utils.data.default_collate(samples)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                if "forebay-block" in os.readlink(f"/proc/self/fd/{fd}"):
+                    os.truncate(fd, 0)
+        return batch
+
+
+def test_memory_that_a_worker_sends_cannot_shrink() -> None:
+    """In a process of its own: one that reads behind the end of a file in memory is killed by SIGBUS."""
+    ended = children.run(f"""
+        import sys
+        sys.path.insert(0, {HERE!r})
+        import crews
+        from test_crew_transport import Shrinking
+
+        job = crews.job(Shrinking(), collate_fn=Shrinking().collate, shard_count=1)
+        with crews.crew(job) as crew:
+            for batch in crews.values(crews.results(crew, crews.tasks(job, 8, 4))):
+                print(batch[:, -1].tolist())
+    """)
+    assert (ended.returncode, ended.stdout.split("\n")) == (0, ["[0.0, 1.0, 2.0, 3.0]", "[4.0, 5.0, 6.0, 7.0]", ""]), (
+        ended
+    )
+
+
+def unsealed(size_bytes: int, name: str) -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.truncate(fd, size_bytes)
+    return fd
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: blocks.create(4096), "block 7: expected 8192 bytes, got 4096"),
+        (lambda: unsealed(8192, "forebay-block"), "block 7: expected memory that cannot shrink"),
+        (lambda: os.open("/bin/sh", os.O_RDONLY), "block 7: expected memory, got another kind of file"),
+    ],
+)
+def test_a_block_that_is_not_safe_to_read_is_refused(make: Any, said: str) -> None:
+    fd, tenancy = make(), blocks.Tenancy()
+    try:
+        with pytest.raises(wire.BrokenMessageError, match=said):
+            tenancy.open(7, 8192, fd)
+    finally:
+        os.close(fd)
+
+
+def use_unsealed(shard: int) -> None:
+    blocks.create = unsealed
+
+
+def test_a_worker_whose_messages_cannot_be_read_is_ended_and_named() -> None:
+    job = crews.job(Large(), worker_init_fn=use_unsealed, shard_count=1)
+    with (
+        crews.crew(job) as crew,
+        pytest.raises(WorkerDiedError, match=r"worker 0 \(pid \d+\) sent what cannot be read .*cannot shrink"),
+    ):
+        crews.values(crews.results(crew, crews.tasks(job, 8, 8)))
+
+
+def test_a_long_message_that_is_shorter_than_told_is_refused() -> None:
+    ours, theirs = wire.pair()
+    left, right = wire.Wire(ours), wire.Wire(theirs)
+    with open(os.memfd_create("message"), "wb") as file:
+        file.write(b"short")
+        file.flush()
+        left._send([bytes((wire._ELSEWHERE,)), wire._LENGTH.pack(1 << 60)], [file.fileno()], 0)
+    with pytest.raises(wire.BrokenMessageError, match=f"message: expected {1 << 60} bytes, got 5"):
+        right.receive()
+    left._send([bytes((wire._ELSEWHERE,)), wire._LENGTH.pack(8)], [], 0)
+    with pytest.raises(wire.BrokenMessageError, match="expected its length and a file, got 9 bytes, 0 files"):
+        right.receive()
+    left.close()
+    right.close()
+
+
+def test_what_all_processes_map_has_its_final_size() -> None:
+    job = parcel.SealedJob(crews.job(list(range(8))))
+    try:
+        with pytest.raises(PermissionError):
+            os.truncate(job.fd, 0)
+        assert fcntl.fcntl(job.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+    finally:
+        job.close()
 
 
 def test_sizes_that_vary_do_not_pile_up() -> None:

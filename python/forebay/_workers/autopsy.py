@@ -19,6 +19,12 @@ _READS = {
     },
 }
 _STDERR_LINES = 12
+_HANG_HINT = (
+    "the stack in the detail says where it is stuck; if it is only slow, raise deadline_seconds: "
+    'float("inf") waits for ever'
+)
+# Frames of a debugger that waits for a person: pdb and what is made of it, debugpy, PyCharm's.
+_DEBUGGERS = re.compile(r'^  File "[^"]*(?:/bdb\.py|/pdb\.py|pydevd|debugpy)[^"]*"', re.MULTILINE)
 # Frames of ours: how the dataset was called is no news.
 _OWN = re.compile(r'^  File "(?:[^"]*/forebay/_workers/[^"]*|<string>)", line .*\n?', re.MULTILINE)
 # What faulthandler says above the frames of the only thread.
@@ -37,6 +43,12 @@ class Death:
     stderr: str = ""
     path: str | None = None
     files: str = ""
+    # Where it was past its deadline.
+    is_hang: bool = False
+
+    def hint(self) -> str | None:
+        """What to do about it, where that is not what is done about every death."""
+        return _HANG_HINT if self.is_hang else None
 
     def detail(self) -> str | None:
         """Everything that helps to find the cause, on several lines."""
@@ -85,6 +97,18 @@ def stack_of(dump: bytes) -> str:
     if len(re.findall(r"^(?:Current t|T)hread 0x", text, re.MULTILINE)) <= 1:
         text = _HEADINGS.sub("", text + "\n")
     return text.rstrip()
+
+
+def is_debugged(pid: int, dump: bytes) -> bool:
+    """Whether a process, whose stacks are given, is in the hands of a person, who may take any time."""
+    if _DEBUGGERS.search(dump.decode(errors="replace")):
+        return True
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            traced = [line.split()[1] for line in file if line.startswith("TracerPid:")]
+    except (OSError, IndexError):
+        return False
+    return traced not in ([], ["0"])
 
 
 def last_lines(text: bytes) -> str:

@@ -5,6 +5,7 @@ No name, no `/dev/shm`, and no descriptor either once both sides have mapped a b
 """
 
 import ctypes
+import fcntl
 import os
 import weakref
 from collections import deque
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from forebay._workers.wire import BrokenMessageError
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -20,6 +23,8 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _PROT_READ_WRITE = 1 | 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_POPULATE = 1, 2, 0x8000
 _FAILED = ctypes.c_void_p(-1).value
+# A file that shrinks below a mapping of it kills whoever touches the mapping (SIGBUS).
+_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 PAGE_BYTES = 4096
 # Below that a message carries the bytes themselves.
@@ -53,10 +58,11 @@ class Mapping:
 
 
 def create(size_bytes: int, name: str = "forebay") -> int:
-    """A descriptor of new memory without a name in any file system."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    """A descriptor of new memory without a name in any file system. Its size is final."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.truncate(fd, size_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
     except OSError:
         os.close(fd)
         raise
@@ -201,7 +207,22 @@ class Tenancy:
         self.returns: deque[int] = deque()
 
     def open(self, number: int, size_bytes: int, fd: int) -> None:
-        """Maps a block that is new here. The descriptor is the caller's to close."""
+        """Maps a block that is new here. The descriptor is the caller's to close.
+
+        Raises `BrokenMessageError` where the mapping would not be safe to read: the worker that made the file may be
+        broken, and this process must survive it.
+        """
+        found_bytes = os.fstat(fd).st_size
+        if not 0 < size_bytes <= found_bytes:
+            raise BrokenMessageError(f"block {number}: expected {size_bytes} bytes, got {found_bytes}")
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError as error:
+            raise BrokenMessageError(f"block {number}: expected memory, got another kind of file ({error})") from None
+        if not seals & fcntl.F_SEAL_SHRINK:
+            raise BrokenMessageError(
+                f"block {number}: expected memory that cannot shrink, got memory without that seal"
+            )
         self._mappings[number] = Mapping(fd, size_bytes, is_filled=True)
 
     def drop(self, number: int) -> None:

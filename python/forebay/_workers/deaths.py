@@ -54,6 +54,7 @@ def blame(
         stage=said.stage,
         attempts=said.attempts,
         elapsed_seconds=said.elapsed_seconds,
+        hint=deaths[-1].hint(),
         detail=said.detail,
     )
     seat.tasks.popleft()
@@ -80,12 +81,13 @@ def explain(job: Job | None, seat: Seat, task: Task, result: Result) -> None:
 
 def _count_fruitless(seat: Seat, stage: int, death: Death) -> None:
     seat.fruitless += 1
-    if seat.fruitless < _MAX_FRUITLESS:
+    if seat.fruitless < (_MAX_DEATHS if death.is_hang else _MAX_FRUITLESS):
         return
     doing = "while it started" if stage == slate.STARTING else "between two batches"
     error = WorkerDiedError(
         f"worker {seat.shard} {death.how}, {doing}, {seat.fruitless} times in a row",
         attempts=seat.fruitless,
+        hint=death.hint(),
         detail=death.detail(),
     )
     seat.refusal = error, death.detail() or ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay import _torch, _torch_data
-from forebay._workers import blame, collate, seeds
+from forebay._workers import blame, collate, nothing, seeds
 from forebay._workers.job import END, Incident, Job, Raised, Result, Task
 
 # Before a second attempt, doubled before each further one. Not measured.
@@ -168,6 +168,9 @@ class Fetcher:
             result.value = self._collate(samples)
         except Exception as error:
             error.add_note(_of_batch(task, "collating"))
+            indices = task.indices if result.delivered is None else result.delivered
+            if (told := nothing.found(samples, indices, self._dataset)) is not None:
+                error.add_note(told)
             raise
 
     def _batch(self, task: Task, result: Result) -> Any:

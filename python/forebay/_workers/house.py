@@ -5,19 +5,27 @@ import json
 import os
 import pickle
 import subprocess
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing import process, spawn
 from typing import Any
 
-from forebay._workers import blocks, nursery, parcel, slate, wire
+from forebay._workers import blocks, imports, nursery, parcel, slate, wire
 from forebay._workers.autopsy import Death
 from forebay._workers.growth import Growth
-from forebay._workers.job import Task
+from forebay._workers.job import Job, Task
 from forebay._workers.surroundings import Surroundings
 from forebay.errors import WorkerDiedError
 
-_CLOSE_SECONDS = 3.0
+# How long a nursery may take to end its workers, and the kernel to end a nursery: two seconds in all.
+_CLOSE_SECONDS = 1.5
+_REAP_SECONDS = 0.5
+# How long the nursery may take to read a message before it is ended: it reads within milliseconds unless it is stopped
+# or stuck in the kernel.
+_TELL_SECONDS = 5.0
+# Killed, and stuck in the kernel: reaped when it has let go of them.
+_unreaped: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass
@@ -34,6 +42,7 @@ class Hired:
     tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
     growth: Growth = field(default_factory=Growth)
     looked: float = 0.0
+    hired: float = field(default_factory=time.monotonic)
     # Results in blocks that it was not yet told we took.
     owed: int = 0
     is_at_end: bool = False
@@ -77,13 +86,15 @@ class House:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.process: subprocess.Popen[bytes] | None = None
-        # What workers have around them that are told nothing else.
-        self.born_into: Surroundings | None = None
         self.wire: wire.Wire | None = None
         self.workers: dict[int, Hired] = {}
         self._next_key = 0
         self.job: parcel.SealedJob | None = None
+        # What the job needs imported and around it: a digest, and a file that says it.
+        self.needs: tuple[bytes, int] | None = None
         self.is_job_sent = False
+        # Whether the nursery may have forked anything.
+        self._is_used = False
 
     def close(self) -> None:
         """Ends the nursery, and with it all workers. In a forked child it only closes the child's own copies."""
@@ -95,11 +106,12 @@ class House:
 
     def open(self, modules: list[str]) -> int:
         """Starts the nursery, which imports these first; gives the descriptor it is heard at."""
-        self.born_into = Surroundings.here()
+        _unreaped[:] = [process for process in _unreaped if process.poll() is None]
+        here = Surroundings.here()
         told = {
             "pid": os.getpid(),
-            "path": self.born_into.path,
-            "argv": self.born_into.arguments,
+            "path": here.path,
+            "argv": here.arguments,
             "modules": modules,
             "authkey": bytes(process.current_process().authkey).hex(),
         }
@@ -119,31 +131,50 @@ class House:
             raise
         finally:
             theirs.close()
-        self.wire, self.is_job_sent = wire.Wire(ours), False
+        self.wire, self.is_job_sent, self._is_used = wire.Wire(ours), False, False
         return ours.fileno()
 
     def tell(self, kind: int, content: bytes, fds: list[int] | None = None) -> bool:
         """Tells the nursery; if it is gone, that is noticed when it is listened to.
 
         `False` where descriptors cannot be sent now: those on their way to us may be in the way, so nobody waits here.
+        A nursery that does not read its messages is killed; a new one is started when its end is noticed.
         """
         if self.wire is None:
             return True
+        until = time.monotonic() + _TELL_SECONDS
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            return self.wire.send(kind, [content], fds or [], is_patient=not fds)
+            while not self.wire.send(kind, [content], fds or [], is_patient=False):
+                if fds:
+                    return False
+                if not self.wire.has_room(until - time.monotonic()) and self.process is not None:
+                    self.process.kill()
+                    break
         return True
+
+    def take_job(self, job: Job) -> None:
+        """Pickles a job, for the nursery and its workers, and notes what is around this process now."""
+        self.job = parcel.SealedJob(job)
+        digest, content = imports.Imports.of(self.job.modules, job.output).sealed()
+        told = os.memfd_create("forebay-needs", os.MFD_CLOEXEC)
+        self.needs = digest, told
+        with open(told, "wb", closefd=False) as file:
+            file.write(content)
 
     def send_job(self) -> bool:
         """Whether the nursery has the job, or will have."""
-        if self.job is None:
+        if self.job is None or self.needs is None:
             raise AssertionError("no job to send")
         if self.is_job_sent:
             return True
-        if len(self.job.handles) > wire.MAX_FDS:
+        most = wire.MAX_FDS - 1
+        if len(self.job.handles) > most:
             raise pickle.PicklingError(
-                f"a dataset may hold {wire.MAX_FDS} pipes and shared memories, got {len(self.job.handles)}"
+                f"a dataset may hold {most} pipes and shared memories, got {len(self.job.handles)}"
             )
-        self.is_job_sent = self.tell(nursery.JOB, b"", [self.job.fd, *self.job.handles])
+        digest, told = self.needs
+        self.is_job_sent = self.tell(nursery.JOB, digest, [self.job.fd, told, *self.job.handles])
+        self._is_used = self._is_used or self.is_job_sent
         return self.is_job_sent
 
     def spawn(self, shard: int) -> Hired | None:
@@ -154,7 +185,8 @@ class House:
         board = dump = -1
         new = None
         try:
-            board, dump = blocks.create(slate.SIZE_BYTES, "forebay-slate"), blocks.create(0, "forebay-dump")
+            board = blocks.create(slate.SIZE_BYTES, "forebay-slate")
+            dump = os.memfd_create("forebay-dump", os.MFD_CLOEXEC)
             key = self._next_key
             if self.tell(nursery.SPAWN, parcel.dumps(key), [theirs.fileno(), board, dump]):
                 self._next_key += 1
@@ -179,6 +211,9 @@ class House:
         if self.job is not None:
             self.job.close()
             self.job = None
+        if self.needs is not None:
+            os.close(self.needs[1])
+            self.needs = None
         self.is_job_sent = False
 
     def close_nursery(self) -> None:
@@ -193,9 +228,19 @@ class House:
             if not is_ours:
                 self.process.returncode = 0  # somebody else's child
                 return
-            try:
-                self.process.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
+            if not self._is_used:
+                self.process.kill()  # it may be importing, and has nothing to put in order
+            if not _has_ended(self.process, _CLOSE_SECONDS):
                 self.process.kill()
-                self.process.wait()
+                if not _has_ended(self.process, _REAP_SECONDS):
+                    _unreaped.append(self.process)
             self.process = None
+
+
+def _has_ended(process: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
+    """Waits for a process, but not for ever."""
+    try:
+        process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

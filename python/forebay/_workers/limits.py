@@ -1,9 +1,28 @@
-"""How much memory this process and its children may use."""
+"""How much memory this process and its children may use, and how long a worker may take for a sample."""
 
+import bdb
+import math
 import os
+import sys
+from typing import Any
 
 # Of the memory there is, what batches on their way may take if nobody says otherwise. Not measured.
 _BUDGET_SHARE = 0.25
+# What a worker may take for one sample if nobody says otherwise, and to start in any case. As long as NCCL waits before
+# it ends a run: decisions/0039.
+DEADLINE_SECONDS = 600.0
+
+
+def deadline_seconds(given: float | None) -> float | None:
+    """`None`: none at all. So it is by default where somebody debugs this process, who may take any time."""
+    if given is None:
+        return None if _is_debugged() else DEADLINE_SECONDS
+    return None if math.isinf(given) else given
+
+
+def _is_debugged() -> bool:
+    tracer: Any = getattr(sys.gettrace(), "__self__", None)
+    return isinstance(tracer, bdb.Bdb) or "pydevd" in sys.modules or "debugpy" in sys.modules
 
 
 def memory_limit_bytes() -> int | None:

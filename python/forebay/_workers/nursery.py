@@ -1,8 +1,12 @@
 """A fresh interpreter, started once for a loader, from which its workers are forked.
 
-It imports what is expensive, starts no thread, and never runs code of the dataset's: so forking it is safe, and takes
-milliseconds. It passes on what workers write to stderr and keeps the end of it, and says how each one ended. As soon
-as the loader's process is gone or closes its end, it leaves and takes the workers with it.
+It imports what is expensive and starts no thread: so forking it is safe, and takes milliseconds. It passes on what
+workers write to stderr and keeps the end of it, and says how each one ended. As soon as the loader's process is gone or
+closes its end, it leaves and takes the workers with it.
+
+Modules of the user's are imported in a fork of it, the template, which then does its work and forks the workers of
+this and of later passes; the nursery itself stays as it is. When a job needs other modules or surroundings, or a file
+of a module has changed, the template leaves and the nursery forks another one.
 """
 
 import contextlib
@@ -16,10 +20,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from forebay._workers import blocks, parcel, wire
+from forebay._workers import blocks, imports, parcel, wire
+from forebay._workers.surroundings import Surroundings
 
 # From the loader.
 JOB, SPAWN, KILL, LEAVE = range(4)
@@ -28,6 +34,9 @@ DIED, TROUBLE = range(2)
 
 _TAIL_BYTES = 8192
 _CHUNK_BYTES = 4096
+# How a template ends: with the loader, for a job that needs another one, before it can fork.
+_DONE, _RENEWED, _UNSAFE = 0, 75, 76
+_DIGEST_BYTES = 32
 # How long workers may take to leave by themselves once the loader has closed its ends.
 _GRACE_SECONDS = 0.1
 _REAP_SECONDS = 1.0
@@ -37,23 +46,8 @@ LEAVE_SECONDS = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 # A worker puts its own in its place, which says where it was called.
 _exit = os._exit
-# Safe to import and to fork, and slow to import again in each worker.
-PRELOADED = (
-    "numpy",
-    "numpy.random",
-    "torch",
-    "torch.utils.data",
-    "torchvision",
-    "torchvision.transforms",
-    "torchvision.transforms.v2",
-    "PIL.Image",
-    "PIL.JpegImagePlugin",
-    "PIL.PngImagePlugin",
-    "pandas",
-    "scipy.sparse",
-    "scipy.ndimage",
-    "cv2",
-)
+# Imported before the first job comes, which says what else it needs.
+PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
 # Executed by the new interpreter: `sys.path` comes first, then this module can be found. What it is told comes in a
 # file: the arguments of a program may be longer than a packet.
 BOOT = (
@@ -61,6 +55,10 @@ BOOT = (
     "file = open(int(sys.argv[2]), 'rb'); file.seek(0); told = json.load(file); file.close(); "
     "sys.path[:] = told['path']; from forebay._workers.nursery import main; main(end, told)"
 )
+
+
+class _RenewError(Exception):
+    """The next job needs another template."""
 
 
 class _Child:
@@ -88,6 +86,9 @@ class Nursery:
         self._leaving: dict[int, float] = {}
         self._job: Any = None
         self._handles: list[int] = []
+        # What a template was made for: a digest, the modules that it has imported.
+        self._made_for: tuple[bytes, imports.Imported] | None = None
+        self._known: set[str] = set()
         # Written by workers, not yet taken by our stderr.
         self._pending = bytearray()
         self._poll.register(end.fileno(), select.POLLIN)
@@ -114,6 +115,11 @@ class Nursery:
                         self._listen(child)
 
     def _obey(self) -> None:
+        if self._made_for is not None:
+            kind, digest = self._wire.peek(_DIGEST_BYTES)
+            is_same = digest == self._made_for[0] and not self._made_for[1].have_changed()
+            if kind == JOB and digest and not is_same:
+                raise _RenewError
         message = self._wire.receive()
         if message is None:
             return
@@ -121,7 +127,7 @@ class Nursery:
         if content is None:
             raise EOFError  # no descriptor left: the loader will start another one
         if kind == JOB:
-            self._take_job(fds)
+            self._take_job(bytes(content), fds)
         elif kind == SPAWN:
             self._fork(parcel.loads(content), fds)
         elif kind == KILL:
@@ -143,17 +149,97 @@ class Nursery:
             self._signal(key, signal.SIGKILL)
         return None
 
-    def _take_job(self, fds: list[int]) -> None:
+    def _take_job(self, digest: bytes, fds: list[int]) -> None:
         """Keeps a job for the workers to come; without descriptors there is none any more."""
         for fd in self._handles:
             os.close(fd)
         self._job, self._handles = None, []
         if not fds:
             return
-        size_bytes = os.fstat(fds[0]).st_size
-        self._job = blocks.Mapping(fds[0], size_bytes, is_private=True).array()
-        os.close(fds[0])
-        self._handles = fds[1:]
+        memory, told, *handles = fds
+        if self._made_for is None:
+            with open(told, "rb", closefd=False) as file:
+                file.seek(0)
+                needs: imports.Imports = parcel.loads(file.read())
+            import_with_one_thread(name for name in needs.known if name not in self._known)
+            self._known.update(needs.known)
+            if needs.surroundings != Surroundings.here() or not set(needs.modules) <= sys.modules.keys():
+                # First with its modules, and where that is not safe, or ends the process, without them.
+                if not self._delegate(digest, needs, fds):
+                    self._delegate(digest, replace(needs, modules=()), fds)
+                for fd in fds:
+                    os.close(fd)
+                return
+        os.close(told)
+        size_bytes = os.fstat(memory).st_size
+        self._job = blocks.Mapping(memory, size_bytes, is_private=True).array()
+        os.close(memory)
+        self._handles = handles
+
+    def _delegate(self, digest: bytes, needs: imports.Imports, fds: list[int]) -> bool:
+        """Has a template do all of the work until another one is needed; `False` where it cannot do it.
+
+        Raises `EOFError` when it is the last one: the loader is gone, or the template was ended by somebody.
+        """
+        self.end()
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        nursery = os.getpid()
+        pid = os.fork()
+        if not pid:
+            status = _UNSAFE
+            try:
+                tie_to(nursery)
+                os.close(reading)
+                status = self._become_template(digest, needs, fds, writing)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(writing)
+        is_ready = self._is_ready(pid, reading)
+        os.close(reading)
+        if is_ready:
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            fds.clear()
+        _, status = os.waitpid(pid, 0)
+        if not is_ready:
+            return not needs.modules  # without any it has no reason to end
+        if os.waitstatus_to_exitcode(status) != _RENEWED:
+            raise EOFError
+        return True
+
+    def _is_ready(self, pid: int, reading: int) -> bool:
+        """Waits until a template can fork, or has ended; ends it when the loader is gone, whatever it imports."""
+        poll = select.poll()
+        poll.register(reading, select.POLLIN)
+        poll.register(self._parent, select.POLLIN)
+        poll.register(self._wire.fileno(), 0)
+        if reading in (fd for fd, _ in poll.poll()):
+            return bool(os.read(reading, 1))
+        os.kill(pid, signal.SIGKILL)
+        raise EOFError
+
+    def _become_template(self, digest: bytes, needs: imports.Imports, fds: list[int], ready: int) -> int:
+        name_process("forebay-template")
+        needs.surroundings.enter()
+        imported = imports.Imported(needs.modules)
+        if not imported.is_safe_to_fork:
+            return _UNSAFE
+        gc.collect()
+        gc.freeze()
+        self._made_for = digest, imported
+        self._take_job(digest, fds)
+        os.write(ready, b"1")
+        os.close(ready)
+        try:
+            self.run()
+        except _RenewError:
+            return _RENEWED
+        finally:
+            self.end()
+        return _DONE
 
     def _fork(self, key: int, fds: list[int]) -> None:
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -182,9 +268,7 @@ class Nursery:
 
     def _become_worker(self, nursery: int, reading: int, writing: int) -> None:
         """Keeps nothing of the nursery's in the new process, and ties its life to it."""
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != nursery:
-            os._exit(1)
+        tie_to(nursery)
         os.dup2(writing, 2)
         os.close(writing)
         os.close(reading)
@@ -292,6 +376,13 @@ def _prctl(option: int, value: Any) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def tie_to(parent: int) -> None:
+    """Ends this process with the one that forked it."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def name_process(name: str) -> None:
     """What `ps` and `top` call this process."""
     _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
@@ -321,6 +412,7 @@ def main(end: socket.socket, told: Mapping[str, Any]) -> None:
     end.set_inheritable(False)
     sys.argv[:] = told["argv"]
     name_process("forebay-nursery")
+    gc.disable()  # nearly all of what is imported stays
     _preload(told["modules"])
     main_module = sys.modules["__main__"]
     for name in ("end", "told", "file", "json", "socket"):
@@ -329,6 +421,7 @@ def main(end: socket.socket, told: Mapping[str, Any]) -> None:
     process.current_process().authkey = bytes.fromhex(told["authkey"])
     gc.collect()
     gc.freeze()
+    gc.enable()
     nursery = Nursery(end, parent)
     try:
         nursery.run()
@@ -337,19 +430,18 @@ def main(end: socket.socket, told: Mapping[str, Any]) -> None:
     os._exit(0)
 
 
-def _preload(modules: list[str]) -> None:
+def import_with_one_thread(modules: Iterable[str]) -> None:
     # A pool of threads for each worker's matrix products would be one too many; and a nursery has none.
     is_set = "OPENBLAS_NUM_THREADS" in os.environ
     if not is_set:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception:
-            # What cannot be imported is met again in the worker, where its dataset says what it needs it for.
-            continue
+    imports.import_all(modules)
     if not is_set:
         del os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def _preload(modules: list[str]) -> None:
+    import_with_one_thread(modules)
     importlib.import_module("forebay._workers.worker")
     # What every worker does first; packages that import parts of themselves at first use have done so then.
     seeds = importlib.import_module("forebay._workers.seeds")

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import context, reduction
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -18,6 +19,7 @@ import numpy as np
 
 from forebay import _sendable, _torch_parcel
 from forebay._workers.blocks import LEAST_BYTES, Block, Mapping, Pool, Tenancy, create
+from forebay._workers.wire import BrokenMessageError
 
 _ALIGN = 64
 # Number, shard, generation; then how many segments, new blocks, dropped blocks.
@@ -133,17 +135,24 @@ class Arrived:
     """A result as it came: whose it is, and its value once it is opened."""
 
     def __init__(self, content: Any, fds: Sequence[int], tenancy: Tenancy) -> None:
+        try:
+            self._read(content, fds, tenancy)
+        except (struct.error, ValueError) as error:
+            raise BrokenMessageError(
+                f"result: expected a table of its parts, got {len(content)} bytes ({error})"
+            ) from None
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _read(self, content: Any, fds: Sequence[int], tenancy: Tenancy) -> None:
         self.number, self.shard, self.generation, segment_count, fresh_count, dropped_count = _HEAD.unpack_from(content)
         at = _HEAD.size
         end = at + segment_count * _SEGMENT.size
         self._segments = list(_SEGMENT.iter_unpack(content[at:end]))
         at, end = end, end + fresh_count * _NEW.size
-        try:
-            for (number, size_bytes), fd in zip(_NEW.iter_unpack(content[at:end]), fds, strict=True):
-                tenancy.open(number, size_bytes, fd)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        for (number, size_bytes), fd in zip(_NEW.iter_unpack(content[at:end]), fds, strict=True):
+            tenancy.open(number, size_bytes, fd)
         at, end = end, end + dropped_count * _DROPPED.size
         for (number,) in _DROPPED.iter_unpack(content[at:end]):
             tenancy.drop(number)
@@ -276,7 +285,16 @@ _MULTIPROCESSING: dict[type, Callable[[Any], Any]] = reduction.ForkingPickler._e
 
 
 class _JobPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # Those that what is pickled refers to.
+        self.modules: set[str] = set()
+
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType, BuiltinFunctionType, ModuleType)):
+            name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
+            if isinstance(name, str):
+                self.modules.add(name)
         found = _torch_parcel.reduced(obj, is_sharing=True)
         if found is not NotImplemented:
             return found
@@ -303,10 +321,11 @@ class SealedJob:
         out = io.BytesIO()
         with _spawning() as spawning:
             try:
-                _JobPickler(out, 5, buffer_callback=is_kept_in_band).dump(job)
+                pickler = _JobPickler(out, 5, buffer_callback=is_kept_in_band)
+                pickler.dump(job)
             except Exception as error:  # a reducer of the user's may raise anything
                 raise _explained(job, error) from error
-        self.handles = spawning.fds
+        self.handles, self.modules = spawning.fds, pickler.modules
         views = [out.getbuffer(), *(buffer.raw() for buffer in beside)]
         table, end = [], _page_end(16 * (1 + len(views)))
         for view in views:

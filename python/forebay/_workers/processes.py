@@ -16,13 +16,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from forebay import _torch
 from forebay._workers import autopsy, deaths, fetch, figures, limits, nursery, parcel, slate, worker
 from forebay._workers.autopsy import Death
 from forebay._workers.growth import growth_over
 from forebay._workers.house import Hired, House, Seat
 from forebay._workers.job import Job, Raised, Result, Task
-from forebay._workers.surroundings import Surroundings
+from forebay._workers.wire import BrokenMessageError
 from forebay.errors import StoppedError, WorkerDiedError
 
 # Deaths of the nursery without a batch in between, before the crew is given up.
@@ -55,9 +54,8 @@ class ProcessCrew:
         self._budget_bytes = memory_budget
         self._max_worker_bytes = max_worker_memory
         self._job: Job | None = None
+        self._output = "numpy"
         self._changes: dict[str, Any] = {}
-        # Those of the moment it was started in, also for workers that come later.
-        self._surroundings: Surroundings | None = None
         self._generation = 0
         self._seats: dict[int, Seat] = {}
         self._results: deque[Result] = deque()
@@ -79,9 +77,8 @@ class ProcessCrew:
         """Starts a worker for each shard, which goes on from its state if it has one."""
         self._check_owner()
         self.rest()  # first: two copies of a large dataset may be more than there is room for
-        self._house.job = parcel.SealedJob(job)
-        self._job, self._changes = job, {}
-        self._surroundings = Surroundings.here()
+        self._house.take_job(job)
+        self._job, self._output, self._changes = job, job.output, {}
         self._generation += 1
         self._is_many = fetch.many(job) is not None
         self._revive()
@@ -176,14 +173,15 @@ class ProcessCrew:
         if self._house.process is None:
             self._open_nursery()
 
-    def _open_nursery(self) -> None:
-        self._poll.register(self._house.open(self._modules()), select.POLLIN)
+    def prepare(self, output: str) -> None:
+        """Starts the nursery before there is a job, so that it has imported what every job needs by then."""
+        self._output = output
+        self._revive()
 
-    def _modules(self) -> list[str]:
-        wanted = [name for name in nursery.PRELOADED if name in sys.modules]
-        if self._job is not None and self._job.output == "torch" and _torch.is_available():
-            wanted += [name for name in ("torch", "torch.utils.data") if name not in wanted]
-        return wanted
+    def _open_nursery(self) -> None:
+        is_wanted = {name: self._output == "torch" or not name.startswith("torch") for name in nursery.PRELOADED}
+        wanted = [name for name in nursery.PRELOADED if name in sys.modules and is_wanted[name]]
+        self._poll.register(self._house.open(wanted), select.POLLIN)
 
     def _hire(self, seat: Seat) -> None:
         """Has a worker forked for a shard, and hands it what is unfinished there; where that has to wait, later."""
@@ -201,7 +199,6 @@ class ProcessCrew:
             streams=seat.streams,
             budget_bytes=limits.budget_bytes(self._budget_bytes) // count,
             max_memory_bytes=self._max_memory_bytes(count),
-            surroundings=None if self._surroundings == self._house.born_into else self._surroundings,
         )
         new.hello = parcel.dumps(hello)
         seat.worker, seat.sent = new, 0
@@ -355,6 +352,9 @@ class ProcessCrew:
             self._house.tell(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
             source.killed = source.killed or time.monotonic()
             return
+        except BrokenMessageError as error:
+            self._distrust(source, error)
+            return
         if message is None:
             return
         kind, content, fds = message
@@ -375,7 +375,11 @@ class ProcessCrew:
                 self._house.tell(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
                 source.recycling = "a batch could not be taken: this process has no descriptor left"
             return
-        arrived = parcel.Arrived(content, fds, source.tenancy)
+        try:
+            arrived = parcel.Arrived(content, fds, source.tenancy)
+        except BrokenMessageError as error:
+            self._distrust(source, error)
+            return
         if arrived.is_in_blocks:
             source.owed += 1
         is_wanted = seat is not None and seat.worker is source and arrived.generation == self._generation
@@ -403,6 +407,13 @@ class ProcessCrew:
         if now - source.looked > _LOOK_SECONDS:
             source.looked = now
             self._growth.look(source)
+
+    def _distrust(self, source: Hired, error: BrokenMessageError) -> None:
+        """Ends a worker whose messages cannot be read: its memory is damaged, or code of the dataset's wrote there."""
+        how = f"sent what cannot be read ({error}) and was killed"
+        source.verdict = Death(source.shard, source.board.pid(), how, 0.0)
+        source.killed = source.killed or time.monotonic()
+        self._house.tell(nursery.KILL, parcel.dumps((source.key, int(signal.SIGKILL))))
 
     # ── deaths ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -520,13 +531,23 @@ class ProcessCrew:
         """Seconds until a worker has to be looked at again."""
         hand = each.board.hand()
         deadline = self._deadline_seconds
-        if deadline is None or hand[0] != slate.WORKING or hand[1] != self._generation:
+        is_at_work = hand[0] == slate.WORKING and hand[1] == self._generation
+        is_starting = hand[0] == slate.STARTING
+        if deadline is None or not (is_at_work or is_starting):
             return deadline
-        if self._is_many and seat.tasks and not seat.tasks[0].excluded and hand[3] == 0:
+        if is_starting:
+            deadline = max(deadline, limits.DEADLINE_SECONDS)
+        is_many = self._is_many and is_at_work and seat.tasks and not seat.tasks[0].excluded and hand[3] == 0
+        # The default is long enough for a whole batch.
+        if is_many and deadline != limits.DEADLINE_SECONDS:
             deadline *= max(1, len(seat.tasks[0].indices))
-        seconds = now - hand[4] / 1e9
+        seconds = now - (hand[4] / 1e9 or each.hired)
         if seconds < deadline:
             return deadline - seconds
+        if not each.board.pid():
+            said = f"no worker could be started within {deadline:g} seconds"
+            self._failure = f"{said}: the modules of the dataset are still being imported, or the machine is too busy"
+            return 0.0
         held = hand[2:5]
         if each.suspect is None or each.suspect[0] != held:
             each.suspect = held, now, os.fstat(each.dump).st_size
@@ -535,11 +556,16 @@ class ProcessCrew:
         if (left := each.suspect[1] + _DUMP_SECONDS - now) > 0:
             return left
         pid = each.board.pid()
+        dump = _contents(each.dump)[each.suspect[2] :]
+        if autopsy.is_debugged(pid, dump):
+            each.suspect = None
+            return deadline
         files = autopsy.regular_files(pid)
-        how = f"did not finish within deadline_seconds={self._deadline_seconds:g} and was killed"
+        limit = f"{deadline:g} seconds" if is_starting else f"deadline_seconds={self._deadline_seconds:g}"
+        how = f"did not finish within {limit} and was killed"
         path = autopsy.reading(pid) or (files[-1] if len(files) == 1 else None)
-        stack = autopsy.stack_of(_contents(each.dump)[each.suspect[2] :])
-        each.verdict = Death(each.shard, pid, how, seconds, stack, "", path, ", ".join(files[-8:]))
+        shown = ", ".join(files[-8:])
+        each.verdict = Death(each.shard, pid, how, seconds, autopsy.stack_of(dump), "", path, shown, is_hang=True)
         each.killed = now
         self._house.tell(nursery.KILL, parcel.dumps((each.key, int(signal.SIGKILL))))
         return _KILL_SECONDS

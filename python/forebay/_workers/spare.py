@@ -4,6 +4,7 @@ Their interpreters have imported torch already, which is nearly all of what star
 kept: loaders that are made one after the other share them, those that live at the same time have their own.
 """
 
+import contextlib
 import threading
 from typing import TypeVar
 
@@ -25,6 +26,15 @@ def take(deadline_seconds: float | None, memory_budget: int | None, max_worker_m
             return crew
         crew.close()
     return ProcessCrew(deadline_seconds, memory_budget, max_worker_memory)
+
+
+def prepare(output: str) -> None:
+    """Starts a nursery for the next loader that begins a pass, unless one is left over."""
+    with _leaving, contextlib.suppress(OSError):  # met again when the pass begins, and told there
+        if not any(crew.is_at_hand() for crew in _spare):
+            crew = ProcessCrew()
+            crew.prepare(output)
+            _spare.append(crew)
 
 
 def leave(crews: list[ProcessCrew]) -> None:

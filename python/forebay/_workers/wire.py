@@ -7,6 +7,7 @@ import array
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 import time
@@ -27,6 +28,10 @@ _NO_SIGNAL, _NO_WAIT = int(socket.MSG_NOSIGNAL), int(socket.MSG_DONTWAIT)
 _CLOSE_ON_EXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 _LENGTH = struct.Struct("<Q")
 _ANCILLARY_BYTES = socket.CMSG_SPACE((MAX_FDS + 1) * array.array("i").itemsize)
+
+
+class BrokenMessageError(Exception):
+    """What the other side sent cannot be read safely."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -98,8 +103,22 @@ class Wire:
             else:
                 return True
 
+    def has_room(self, timeout_seconds: float) -> bool:
+        """Waits until a message without descriptors can be sent; `False` if that takes longer than the timeout."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLOUT)
+        return bool(poll.poll(max(0.0, timeout_seconds) * 1000))
+
+    def peek(self, size_bytes: int) -> tuple[int, bytes]:
+        """(kind, content) of the message that `receive` gives next, up to so many bytes; (-1, b"") at the end."""
+        told = self._end.recv(1 + size_bytes, socket.MSG_PEEK)
+        return (told[0] & ~_ELSEWHERE, told[1:]) if told else (-1, b"")
+
     def receive(self, is_patient: bool = True) -> tuple[int, Any, list[int]] | None:
-        """(kind, content, descriptors), or `None` where nothing has come yet; `EOFError` when nothing will."""
+        """(kind, content, descriptors), or `None` where nothing has come yet; `EOFError` when nothing will.
+
+        Raises `BrokenMessageError` where the file that a long message is in holds less than the message says.
+        """
         flags = _CLOSE_ON_EXEC if is_patient else _CLOSE_ON_EXEC | _NO_WAIT
         try:
             length, beside, told, _ = self._end.recvmsg_into([self._view], _ANCILLARY_BYTES, flags)
@@ -123,12 +142,26 @@ class Wire:
                 os.close(fd)
             return kind & ~_ELSEWHERE, None, []
         if kind & _ELSEWHERE:
-            (total,) = _LENGTH.unpack(self._view[1:length])
-            with open(fds.pop(), "rb", buffering=0) as file:
-                file.seek(0)
-                content = memoryview(bytearray(total))
-                rest = content
-                while len(rest):
-                    rest = rest[file.readinto(rest) or len(rest) :]
+            if length != 1 + _LENGTH.size or not fds:
+                raise BrokenMessageError(
+                    f"message: expected its length and a file, got {length} bytes, {len(fds)} files"
+                )
+            content = _contents(fds.pop(), *_LENGTH.unpack(self._view[1:length]))
             return kind & ~_ELSEWHERE, content, fds
         return kind, self._view[1:length], fds
+
+
+def _contents(fd: int, size_bytes: int) -> memoryview:
+    """What is in a file in memory; closes it."""
+    with open(fd, "rb", buffering=0) as file:
+        found_bytes = os.fstat(fd).st_size
+        if size_bytes > found_bytes:
+            raise BrokenMessageError(f"message: expected {size_bytes} bytes, got {found_bytes}")
+        file.seek(0)
+        content = memoryview(bytearray(size_bytes))
+        rest = content
+        while len(rest):
+            if not (read_bytes := file.readinto(rest)):
+                raise BrokenMessageError(f"message: expected {size_bytes} bytes, got {size_bytes - len(rest)}")
+            rest = rest[read_bytes:]
+    return content

@@ -22,7 +22,6 @@ from forebay._workers.blocks import LEAST_BYTES, Pool
 from forebay._workers.fetch import Fetcher, is_stateful
 from forebay._workers.job import Job, Raised, Result, Task
 from forebay._workers.streams import Streams, restore
-from forebay._workers.surroundings import Surroundings
 
 # To a worker.
 HELLO, TASK, BEGIN, BACK = range(4)
@@ -55,8 +54,6 @@ class Hello:
     streams: tuple[bytes, bytes, bytes] | None
     budget_bytes: int
     max_memory_bytes: int | None
-    # Where they are others than the nursery was born into.
-    surroundings: Surroundings | None = None
 
 
 def back(generation: int, taken: int, returns: list[int]) -> bytes:
@@ -151,8 +148,6 @@ class Worker:
         """Makes the job its own; what the user's code raises is told with every task."""
 
         def enter() -> Job:
-            if hello.surroundings is not None:
-                hello.surroundings.enter()
             job: Job = replace(parcel.open_job(memory, handles), **hello.changes)
             if job.output == "torch":
                 _torch_parcel.stack_into(self._memory_for, LEAST_BYTES)
