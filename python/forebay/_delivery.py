@@ -34,6 +34,8 @@ class Delivery:
     copier: _torch.Copier | None
     # Whose batches are written to pinned memory in the first place.
     lends_to: Engine | None
+    # The user's callable that samples come from, where it is the last one.
+    made_by: str | None
 
     def lend(self) -> None:
         """Lends memory for the batches to come."""
@@ -112,6 +114,16 @@ class Delivery:
     def _check_shapes(self, batch: Batch, samples: list[Any]) -> None:
         """Says which samples do not fit together, before a collation says only that some do not."""
         for sample, index in zip(samples, batch.indices, strict=True):
+            if sample is None:
+                path = self.index.path(index)
+                raise ConfigError(
+                    f'{self.made_by} returned None for "{path}" (expected a tensor)',
+                    path=path,
+                    index=index,
+                    stage="assemble",
+                    hint="let it return its result; to leave samples out, raise an exception and pass "
+                    'on_error="replace" or "skip", or pass a collate_fn that takes None',
+                )
             if _values.is_pillow(sample):
                 path = self.index.path(index)
                 raise ConfigError(

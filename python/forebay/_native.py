@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from forebay import _notice, _numpy, _pipeline, _settings, _storage, _torch
+from forebay import _notice, _numpy, _pipeline, _resume, _settings, _storage, _torch, _values
 from forebay._delivery import Delivery
 from forebay._failures import Failure, Failures, Report
 from forebay._forebay import Engine
@@ -18,6 +18,9 @@ from forebay._gil import is_free_threaded
 from forebay._iteration import Given, Iteration
 from forebay.datasets import DatasetFolder
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
+
+# Of a state; what else it has to have, and in which form, the engine says.
+_STATE_KEYS = frozenset(("version", "dataset", "epoch", "step", "position"))
 
 
 class NativeLoader:
@@ -68,6 +71,7 @@ class NativeLoader:
             copier=copier,
             # Batches of the user's own order may have any size.
             lends_to=self._engine if is_pinned and not self._order.is_given else None,
+            made_by=self._made_by(),
         )
         self._first_failure = _notice.FirstFailure(
             self._engine.failures, self._engine.ledger_error, self._engine.cache_notice
@@ -132,6 +136,12 @@ class NativeLoader:
                 hint='end the transforms with ToTensor(), or pass a collate_fn or dtype="uint8"',
             )
 
+    def _made_by(self) -> str | None:
+        """The user's callable whose result is a sample, if it is one."""
+        if not self._folder._chain:
+            return None if self._folder._open is None else _values.name_of(self._folder.loader)
+        return _pipeline.last_python_name(self._folder._chain)
+
     def _say_costs(self, collate_fn: Any, worker_init_fn: Any) -> None:
         folder = self._folder
         in_threads = "it runs under the GIL, where threads overlap only as far as it releases the GIL"
@@ -141,11 +151,11 @@ class NativeLoader:
         for name in _pipeline.python_names(folder._chain):
             _notice.python_callable("transform", name, in_threads)
         if folder._open is not None:
-            _notice.python_callable("loader", _pipeline.name_of(folder.loader), in_threads)
+            _notice.python_callable("loader", _values.name_of(folder.loader), in_threads)
         if folder.target_transform is not None:
-            _notice.python_callable("target_transform", _pipeline.name_of(folder.target_transform), in_loop)
+            _notice.python_callable("target_transform", _values.name_of(folder.target_transform), in_loop)
         if collate_fn is not None:
-            _notice.python_callable("collate_fn", _pipeline.name_of(collate_fn), in_loop)
+            _notice.python_callable("collate_fn", _values.name_of(collate_fn), in_loop)
         if worker_init_fn is not None:
             warnings.warn(
                 "worker_init_fn is not called: there are no worker processes",
@@ -236,12 +246,12 @@ class NativeLoader:
         first, end = _settings.steps("skip_steps", skip_steps)
         if skip_steps is not None and self._order.is_given:
             raise ConfigError("skip_steps: expected an order of the loader's own, got a sampler")
+        state = _resume.check(state_dict, _STATE_KEYS)
+        has_sampler = bool(state.pop("sampler", False))
         try:
-            state = dict(state_dict)
-            has_sampler = bool(state.pop("sampler", False))
             text = json.dumps(state)
-        except (TypeError, ValueError):
-            raise StateMismatchError(f"expected what state_dict() gave, got {state_dict!r}") from None
+        except (TypeError, ValueError) as error:
+            raise StateMismatchError(f"the state: expected JSON values only ({error})") from None
         if has_sampler != self._order.is_given:
             ours, its = ("one", "none") if self._order.is_given else ("none", "one")
             raise StateMismatchError(

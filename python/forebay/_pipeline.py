@@ -11,9 +11,13 @@ from typing import Any
 import numpy
 
 from forebay import _forebay, _numpy, _torch, _values
+from forebay._values import name_of
 from forebay.errors import ConfigError
 
 Spec = tuple[str, dict[str, Any]]
+
+# Between the names of Python callables that follow each other.
+_THEN = " → "
 
 # Pixels are interpolated and recoloured as bytes, as Pillow does it: these take pictures, not tensors.
 PICTURE_ONLY = frozenset({"Resize", "RandomResizedCrop", "ColorJitter", "GaussianBlur", "RandomRotation"})
@@ -63,11 +67,6 @@ class Transform:
         return f"{type(self).__name__}({arguments})"
 
 
-def name_of(transform: object) -> str:
-    name = getattr(transform, "__qualname__", None) or type(transform).__qualname__
-    return str(name).rpartition("<locals>.")[2]
-
-
 def custom(transform: Callable[[Any], Any]) -> Spec:
     return "Custom", {"name": name_of(transform), "call": transform}
 
@@ -82,6 +81,11 @@ def specs(transform: Any) -> list[Spec]:
 
     if (parts := _torchvision.parts(transform)) is not None:
         return sequence(parts)
+    if isinstance(transform, (list, tuple)):
+        raise ConfigError(
+            f"transform: expected one transform, got a {type(transform).__name__} of {len(transform)}",
+            hint="wrap it: transforms.Compose([…]) runs them one after the other",
+        )
     if not callable(transform):
         raise ConfigError(f"transform: expected a transform or a callable, got {transform!r}")
     if isinstance(transform, type) and any("__call__" in vars(base) for base in transform.__mro__):
@@ -165,7 +169,7 @@ def _joined(chain: list[Spec]) -> list[Spec]:
             continue
         following = groups[position + 1][1][0][0] if position + 1 < len(groups) else None
         call = python_calls([arguments["call"] for _, arguments in group], following, is_planar)
-        joined.append(("Custom", {"name": " → ".join(arguments["name"] for _, arguments in group), "call": call}))
+        joined.append(("Custom", {"name": _THEN.join(arguments["name"] for _, arguments in group), "call": call}))
     return joined
 
 
@@ -184,6 +188,11 @@ def python_calls(calls: list[Callable[[Any], Any]], following: str | None, is_pl
 def python_names(chain: list[Spec]) -> list[str]:
     """The transforms of a settled chain that run as Python code."""
     return [arguments["name"] for name, arguments in chain if name == "Custom"]
+
+
+def last_python_name(chain: list[Spec]) -> str | None:
+    """The transform that a settled chain ends in, where that runs as Python code."""
+    return str(chain[-1][1]["name"]).rpartition(_THEN)[2] if chain and chain[-1][0] == "Custom" else None
 
 
 def gives_tensors(chain: list[Spec]) -> bool | None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from forebay import _arguments as check
 from forebay._arguments import InterpolationMode
-from forebay._pipeline import Spec, Transform, name_of, sequence
+from forebay._pipeline import Spec, Transform, sequence
+from forebay._values import name_of
 
 __all__ = [
     "CenterCrop",

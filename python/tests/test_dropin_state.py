@@ -226,7 +226,7 @@ def test_the_dataset_of_another_state_is_refused() -> None:
         fb.DataLoader(datasets.Noisy(6)).load_state_dict(state)
     with pytest.raises(fb.errors.StateMismatchError, match=r"dataset: this loader has .*Many, the state .*Noisy"):
         fb.DataLoader(datasets.Many()).load_state_dict(state)
-    with pytest.raises(fb.errors.StateMismatchError, match="expected what state_dict"):
+    with pytest.raises(fb.errors.StateMismatchError, match=r"got one without .*shard_count"):
         fb.DataLoader(datasets.Noisy(5)).load_state_dict({"step": 3})
 
 

@@ -1,6 +1,7 @@
 """What works in torch and would silently do something else here is refused, with what to do instead, or said."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy
 import pandas
 import pytest
 import torch
+import torchvision
 from torch.utils import data
 
 import folders
@@ -216,3 +218,99 @@ def test_whole_numbers_of_a_table_stay_whole(dataset: fb.ImageFolder) -> None:
         assert table.dtypes[name] == "Int64", name
         expected = [getattr(failure, name) for failure in failures]
         assert [None if value is pandas.NA else int(value) for value in table[name]] == expected, name
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+def test_a_state_of_something_else_is_refused_in_few_words(dataset: fb.ImageFolder, native: bool) -> None:
+    loader = fb.DataLoader(dataset if native else list(range(8)), 4)
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
+    state = loader.state_dict()
+    optimizer = torch.optim.SGD(model.parameters())
+    wrong: list[tuple[Any, str, str]] = [
+        (
+            model.state_dict(),
+            r"looks like a model's state_dict \(40 keys: '0\.weight', '0\.bias'",
+            "loader.state_dict()",
+        ),
+        (optimizer.state_dict(), "looks like an optimizer's state_dict", "loader.state_dict()"),
+        (
+            {"model": model.state_dict(), "data": state},
+            "a checkpoint that holds one under 'data'",
+            "checkpoint['data']",
+        ),
+        ({"x" * 100_000: 1}, "got one without .*epoch", "loader.state_dict()"),
+        (torch.zeros(100_000), "expected a dict that state_dict\\(\\) gave, got a tensor", ""),
+    ]
+    for given, said, hint in wrong:
+        with pytest.raises(fb.errors.StateMismatchError, match=said) as raised:
+            loader.load_state_dict(given)
+        assert len(str(raised.value)) < 500
+        assert hint in raised.value.hint
+        assert "epoch" in str(raised.value) or "a tensor" in str(raised.value), "which keys were expected"
+    next(iter(loader))
+    loader.load_state_dict(state)
+
+
+def forgets(picture: Any) -> None:
+    """A transform without a return."""
+
+
+def passes(value: Any) -> Any:
+    value.size
+    return value
+
+
+@pytest.mark.parametrize(
+    ("chain", "kind", "said"),
+    [
+        ([T.ToTensor(), forgets], fb.errors.ConfigError, 'forgets returned None for "{path}" (expected a tensor)'),
+        ([T.Lambda(forgets)], fb.errors.ConfigError, 'Lambda(forgets) returned None for "{path}" (expected a tensor)'),
+        ([forgets, T.ToTensor()], TypeError, "forgets returned None: expected a picture or a tensor"),
+        ([forgets, passes], AttributeError, "forebay: the transform before it, forgets, returned None"),
+    ],
+    ids=str,
+)
+def test_a_transform_that_returns_nothing_is_named_with_the_file(
+    folder: Path, chain: list[Any], kind: type[Exception], said: str
+) -> None:
+    dataset = fb.ImageFolder(folder, T.Compose(chain))
+    with pytest.raises(kind) as raised:
+        next(iter(fb.DataLoader(dataset, 4)))
+    told = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", [])])
+    path = dataset.samples[0][0]
+    assert said.format(path=path) in told
+    assert path in told
+
+
+def test_a_collate_function_may_take_samples_that_are_none(folder: Path) -> None:
+    def count(rows: Any) -> int:
+        return sum(picture is None for picture, _ in rows)
+
+    assert list(fb.DataLoader(fb.ImageFolder(folder, forgets), 12, collate_fn=count)) == [12, 12]
+
+
+@pytest.mark.parametrize("chosen", [lambda whole: whole, lambda whole: data.Subset(whole, [5, 4, 3, 2])])
+def test_a_python_dataset_whose_transform_returns_nothing_is_named_with_the_file(folder: Path, chosen: Any) -> None:
+    whole = torchvision.datasets.ImageFolder(str(folder), torchvision.transforms.Compose([passes, forgets]))
+    with pytest.raises(TypeError) as raised:
+        next(iter(fb.DataLoader(chosen(whole), 4)))
+    index = 0 if chosen(whole) is whole else 5
+    told = "\n".join(raised.value.__notes__)
+    assert f'sample 0 ("{whole.samples[index][0]}") has None at [0], which no batch can be made of' in told
+    assert "its transform is passes, then forgets: does each return its result?" in told
+
+
+def test_a_list_of_transforms_is_told_what_to_do(folder: Path) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="transform: expected one transform, got a list of 2") as raised:
+        fb.ImageFolder(folder, transform=[T.Resize(8), T.ToTensor()])  # type: ignore[arg-type]
+    assert "transforms.Compose([…])" in raised.value.hint
+
+
+@pytest.mark.parametrize("on_error", ["raise", "replace", "skip"])
+def test_a_folder_that_is_gone_ends_the_loop_at_once(dataset: fb.ImageFolder, folder: Path, on_error: str) -> None:
+    loader = fb.DataLoader(dataset, 2, on_error=on_error, prefetch_factor=1, num_workers=1)
+    shutil.rmtree(folder)
+    with pytest.raises(fb.errors.NotFoundError, match=f'"{folder}" is gone, and all samples of the dataset') as raised:
+        list(loader)
+    assert "unmounted" in raised.value.hint
+    assert len(loader.failures) <= 2

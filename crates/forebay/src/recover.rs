@@ -77,6 +77,11 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
     if !error.is_sample_local() {
         return shared.fill(item, Filled::Failed(error));
     }
+    if error.kind() == Kind::NotFound
+        && let Some(gone) = missing_root(shared)
+    {
+        return shared.fill(item, Filled::Failed(gone));
+    }
     item.timeouts += u32::from(error.kind() == Kind::Timeout);
     item.spent += error.elapsed();
     match shared.config.on_error {
@@ -109,6 +114,15 @@ fn give_up(shared: &Shared, mut item: Item, path: &Path, error: Error, stat: Opt
             shared.read_again(item, Duration::ZERO);
         }
     }
+}
+
+/// Why no other sample can take the place of one that is missing: the folder that all of them were in is, too.
+fn missing_root(shared: &Shared) -> Option<Error> {
+    let root = shared.source.dataset.root()?;
+    let error = shared.source.store.stat(&root).err().filter(|error| error.kind() == Kind::NotFound)?;
+    let message = "is gone, and all samples of the dataset with it";
+    let hint = "was the folder deleted, moved or unmounted? restore it, and resume from the last state";
+    Some(Error::new(Kind::NotFound, message).at_path(&root).at_stage(Stage::Fetch).with_hint(hint).with_source(error))
 }
 
 /// Storage that is down may also say so, slowly: a soft NFS mount gives EIO after some seconds, to every sample.

@@ -39,6 +39,10 @@ pub trait Dataset: Send + Sync {
     }
     /// What a resume state is bound to.
     fn identity(&self) -> DatasetIdentity;
+    /// The directory that all samples are below, where there is one.
+    fn root(&self) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// Whether what was read of a sample is what was written down about it.
@@ -73,6 +77,12 @@ impl Dataset for FolderIndex {
 
     fn identity(&self) -> DatasetIdentity {
         FolderIndex::identity(self)
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        let root = FolderIndex::root(self);
+        // Object stores have no directories.
+        (!root.as_os_str().is_empty() && !is_url(root)).then(|| root.to_owned())
     }
 }
 
@@ -121,6 +131,10 @@ impl Dataset for Selection {
         let base = self.base.identity();
         let selected = hash_words(&self.samples);
         DatasetIdentity { samples: self.len(), fingerprint: format!("{}+{selected:016x}", base.fingerprint), ..base }
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        self.base.root()
     }
 }
 
