@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Line coverage of the Rust and of the Python code by all tests, into docs/coverage.md: `make coverage`.
 #
-# It needs rustup's llvm-tools (the versions of a distribution do not read what another rustc writes) and coverage.py,
-# and takes about twice as long as `make test`. Processes that are killed with SIGKILL, as many tests do, write nothing:
+# It needs rustup's llvm-tools (those of a distribution may not read what this rustc writes) and coverage.py, and takes
+# about twice as long as `make test`. Processes that are killed with SIGKILL, as many tests do, write nothing:
 # what they alone have run counts as not covered.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,18 +16,20 @@ done
 
 mkdir -p "$target/profiles"
 rm -f "$target"/profiles/*.profraw "$target"/.coverage*
-export CARGO_TARGET_DIR=$target PYO3_PYTHON=$PWD/$VENV/bin/python
-export RUSTFLAGS="-C instrument-coverage" LLVM_PROFILE_FILE="$target/profiles/%p-%m.profraw"
-PATH=$PWD/$VENV/bin:$PATH
+VENV=$(realpath --no-symlinks "$VENV")
+export VENV PYO3_PYTHON=$VENV/bin/python PATH=$VENV/bin:$PATH
+# Only the crates of this repository are instrumented, so that their dependencies need no build of their own.
+printf '#!/bin/sh\nexec "$@" -C instrument-coverage\n' >"$target/rustc"
+chmod +x "$target/rustc"
+export RUSTC_WORKSPACE_WRAPPER=$target/rustc LLVM_PROFILE_FILE="$target/profiles/%4m.profraw"
 
 tests=(--workspace --exclude forebay-python --profile checked --lib --bins --tests)
 cargo test "${tests[@]}" --no-run --message-format json |
-    "$VENV/bin/python" -c "import json, sys; print(*filter(None, (json.loads(line).get('executable') for line in sys.stdin)), sep='\n')" \
-    >"$target/objects"
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' >"$target/objects"
 cargo test "${tests[@]}" --no-fail-fast || echo "coverage: some Rust tests failed"
 
 cargo build --profile checked --package forebay-python
-cp "$target/checked/lib_forebay.so" python/forebay/_forebay.abi3.so
+cp target/checked/lib_forebay.so python/forebay/_forebay.abi3.so
 echo "$PWD/python/forebay/_forebay.abi3.so" >>"$target/objects"
 # Processes that tests start are measured, too: a .pth file begins it in each.
 cat >"$target/coveragerc" <<END

@@ -13,6 +13,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- written by scripts/coverage_page.py -->\n", "<!-- until here -->\n"
+HEAD = """# Coverage
+
+How many lines of the code the tests run. It says where no test looks, and nothing of how well the others look.
+
+"""
 LEAST = 10
 
 
@@ -74,7 +79,7 @@ def main() -> None:
         *table("Rust", lines.least("crates/")),
         *table("Python", lines.least("python/forebay/")),
     ]
-    text = page.read_text("utf-8")
+    text = page.read_text("utf-8") if page.exists() else HEAD + BEGIN + END
     before, _, rest = text.partition(BEGIN)
     page.write_text(before + BEGIN + "\n".join(written) + END + rest.partition(END)[2], "utf-8")
     print("\n".join(written))
