@@ -4,7 +4,7 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup native python servers develop demo test test-rust test-python test-asan test-freethreaded test-neon \
-    test-nfs torture-cache soak fuzz fuzz-smoke coverage lint bench bench-datasets bench-formats bench-manifest bench-peers \
+    test-nfs torture-cache soak fuzz fuzz-smoke coverage lint deny bench bench-datasets bench-formats bench-manifest bench-peers \
     bench-profile bench-remote bench-startup \
     bench-scan docs clean
 
@@ -31,7 +31,7 @@ python:
 	@scripts/setup.sh python
 
 demo: native ## load a small folder with damaged files and print the report (no torch needed)
-	@cargo run --release --package forebay-cli --bin forebay -- demo
+	@cargo run --locked --release --package forebay-cli --bin forebay -- demo
 
 test: test-rust test-python ## all tests: Rust, documentation, Python
 
@@ -53,7 +53,7 @@ test-rust: native python servers ## the Rust tests only
 	cargo test $(RUST) --locked $(CHECKED) --doc
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
 
-MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet
+MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --locked
 develop: native python
 	@$(MATURIN) --release
 
@@ -67,7 +67,7 @@ ASAN ?= --package forebay --package forebay-decode --lib --test it
 test-asan: native ## the tests of the unsafe code, Rust and C, under AddressSanitizer (ten minutes; not in CI)
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	export "CFLAGS_$${host//-/_}=-fsanitize=address -fno-omit-frame-pointer"
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --target "$$host" --target-dir target/asan $(ASAN)
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --locked --target "$$host" --target-dir target/asan $(ASAN)
 
 # The interpreter is the user's: test-freethreaded PYTHON=python3.14t TESTS=python/tests/test_dropin.py
 test-freethreaded: native ## the Python tests on a Python without a GIL, which PYTHON= names (not in CI)
@@ -91,18 +91,18 @@ test-neon: native ## the decoders' tests and lints for Arm (elsewhere by a cross
 	    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 	fi
 	set -x
-	cargo clippy --quiet --package forebay-decode --all-targets --target $(NEON) -- -D warnings
-	cargo test --package forebay-decode --target $(NEON) --lib --test it
+	cargo clippy --locked --quiet --package forebay-decode --all-targets --target $(NEON) -- -D warnings
+	cargo test --locked --package forebay-decode --target $(NEON) --lib --test it
 
 test-nfs: native ## the loader on real NFS mounts that fail, into docs/nfs.md (Debian; seven minutes; not in CI)
 	@scripts/setup.sh nfs || { echo "skipped: test-nfs: what it needs is not installed"; exit 0; }
 	mkdir -p target/nfs
 	cc -O2 -Wall -Wextra -shared -fPIC -o target/nfs/xstate.so tests/nfs/xstate.c
-	cargo run --quiet --package nfstest -- boot docs/nfs.md target/nfs/xstate.so
+	cargo run --locked --quiet --package nfstest -- boot docs/nfs.md target/nfs/xstate.so
 
 TORTURE_SECONDS ?= 120
 torture-cache: native ## 2 minutes of kills, damage and a full disk for the cache, with a proof at the end (needs root to fill it)
-	@FOREBAY_TORTURE_SECONDS=$(TORTURE_SECONDS) cargo test --quiet --package forebay-store --test it \
+	@FOREBAY_TORTURE_SECONDS=$(TORTURE_SECONDS) cargo test --locked --quiet --package forebay-store --test it \
 	    cache_torture::a_tortured -- --nocapture
 
 # tests/faultfs is built by it, when it is first needed.
@@ -127,17 +127,28 @@ lint: export PYO3_PYTHON := $(abspath $(BIN)/python)
 lint: native python ## formatting, clippy, the layers, measured numbers, ruff, mypy
 	@set -x
 	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 	$(BIN)/python scripts/check_layers.py --self-test
 	$(BIN)/python scripts/check_layers.py
+	$(BIN)/python scripts/check_supply.py --self-test
+	$(BIN)/python scripts/check_supply.py
 	$(BIN)/python scripts/check_numbers.py --self-test
 	$(BIN)/python scripts/check_numbers.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict python/forebay
 
+deny: ## advisories, licences, duplicates and sources of all crates (needs cargo-deny: cargo install --locked cargo-deny)
+	@cargo deny --version >/dev/null || { echo "deny: not run: cargo install --locked cargo-deny"; exit 1; }
+	cargo deny --locked check licenses bans sources
+	if cargo deny --locked fetch db; then
+	    cargo deny --locked check advisories
+	else
+	    echo "skipped: advisories: their database (github.com/rustsec/advisory-db) cannot be reached"
+	fi
+
 bench: develop ## images/s against torch and against the bare kernels, into benchmarks/results/
-	@cargo build --quiet --release --package forebay --example kernel
+	@cargo build --locked --quiet --release --package forebay --example kernel
 	$(BIN)/python benchmarks/bench.py
 
 bench-datasets: develop ## forebay and torch on datasets that are Python code, into benchmarks/results/
@@ -147,15 +158,15 @@ bench-startup: develop ## time to the first batch of Python datasets, and their 
 	@$(BIN)/python benchmarks/startup.py
 
 bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benchmarks/results/
-	@cargo build --quiet --release --package forebay --example decode
+	@cargo build --locked --quiet --release --package forebay --example decode
 	$(BIN)/python benchmarks/formats.py
 
 bench-profile: native python ## where processor time goes (by perf, if installed), allocations, into benchmarks/results/
-	@cargo build --quiet --release --package forebay --example load
+	@cargo build --locked --quiet --release --package forebay --example load
 	$(BIN)/python benchmarks/profiling.py
 
 bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
-	@cargo build --quiet --release --package forebay --example walk
+	@cargo build --locked --quiet --release --package forebay --example walk
 	$(BIN)/python benchmarks/scan.py $(SCAN)
 
 bench-manifest: develop ## seconds to make, open and renew a manifest of a million files, into benchmarks/results/
@@ -168,10 +179,10 @@ bench-peers: develop ## beside ten other loaders, which it installs (PEERS="--ro
 	$(BIN)/python benchmarks/compare.py $(PEERS)
 
 bench-remote: native ## an object store with 50 ms a request: the loader against the bare client
-	@cargo run --quiet --release --package forebay --example remote
+	@cargo run --locked --quiet --release --package forebay --example remote
 
 docs: native ## the Rust documentation, in target/doc
-	@RUSTDOCFLAGS="-D warnings" cargo doc $(RUST) --no-deps
+	@RUSTDOCFLAGS="-D warnings" cargo doc --locked $(RUST) --no-deps
 
 clean: ## remove what was built, the environment and the benchmark's pictures
 	@cargo clean

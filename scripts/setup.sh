@@ -5,7 +5,7 @@
 #   scripts/setup.sh nfs      Debian's User-Mode Linux and NFS server, which `make test-nfs` runs inside of it
 #   scripts/setup.sh ffmpeg   FFmpeg's libraries, which one of the peers of `make bench-peers` decodes with
 #   scripts/setup.sh servers  nginx and Azurite, which the tests of object stores start; below target/servers
-#   scripts/setup.sh python   .venv with the "dev" dependency group of pyproject.toml
+#   scripts/setup.sh python   .venv with the "dev" dependency group of pyproject.toml, by the hashes of requirements.txt
 #
 # Nothing is done twice. PYTHON chooses the interpreter, VENV the place of the environment.
 set -euo pipefail
@@ -121,7 +121,8 @@ find_python() {
 environment() {
     local venv=${VENV:-.venv} stamp interpreter
     stamp=$venv/pyproject.installed # what was installed for: compared, because a checkout changes times
-    if [ -f "$stamp" ] && cmp -s "$stamp" pyproject.toml && "$venv/bin/python" -c '' 2>/dev/null; then
+    local wanted=(pyproject.toml scripts/requirements.txt)
+    if [ -f "$stamp" ] && cmp -s "$stamp" <(cat "${wanted[@]}") && "$venv/bin/python" -c '' 2>/dev/null; then
         return 0
     fi
     if ! "$venv/bin/python" -c '' 2>/dev/null; then
@@ -131,9 +132,17 @@ environment() {
     fi
     say "installing the dev group of pyproject.toml into $venv (torch alone is some GB: a few minutes)"
     local install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
-    "${install[@]}" "pip>=25.1" # the first with --group
-    "${install[@]}" --group dev
-    cp pyproject.toml "$stamp"
+    # Elsewhere a package may have to be built, of which no hash is known.
+    local known='import sys, platform; v = sys.version_info[:2]; t = getattr(sys, "_is_gil_enabled", lambda: True)()
+sys.exit(not ((3, 11) <= v <= (3, 13) and t and platform.machine() == "x86_64" and sys.platform == "linux"))'
+    if "$venv/bin/python" -c "$known"; then
+        "${install[@]}" --require-hashes --requirement scripts/requirements.txt
+    else
+        say "scripts/requirements.txt is tried with Python 3.11 to 3.13 on x86_64 only: installing without hashes"
+        "${install[@]}" "pip>=25.1" # the first with --group
+        "${install[@]}" --group dev
+    fi
+    cat "${wanted[@]}" >"$stamp"
 }
 
 case ${1:-} in
