@@ -238,6 +238,9 @@ fn build(place: &Place) -> Result<(Client, Option<String>)> {
     let mut secrets: Vec<_> =
         options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.clone()).collect();
     secrets.extend(options.iter().flat_map(|(_, value)| password_of(value.reveal())));
+    let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let proxies = variables.filter(|(name, _)| name.to_ascii_uppercase().ends_with("_PROXY"));
+    secrets.extend(proxies.flat_map(|(_, value)| password_of(&value.to_string_lossy())));
     let Built { store, lister, parts, secrets: found, endpoint, server, has_credentials } = match location.protocol {
         Protocol::S3 => s3(location, options, base)?,
         Protocol::Gcs => gcs(location, options, base)?,
@@ -267,12 +270,15 @@ fn build(place: &Place) -> Result<(Client, Option<String>)> {
     Ok((client, warning))
 }
 
-/// What stands before the host of a URL, as of a proxy or an endpoint: the whole of it, and the password as it is meant.
+/// What is secret in the URL of a proxy or an endpoint: the whole of it, and its password in every way that it is written.
 fn password_of(text: &str) -> Vec<Secret> {
     let Ok(url) = url::Url::parse(text) else { return Vec::new() };
     let Some(password) = url.password() else { return Vec::new() };
-    let plain = percent_encoding::percent_decode_str(password).decode_utf8_lossy().into_owned();
-    vec![Secret::new(text), Secret::new(password), Secret::new(plain)]
+    let plain = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let encoded = basic(&plain(url.username()), &plain(password));
+    let encoded = encoded.split_once(' ').map(|(_, encoded)| encoded.to_owned());
+    let written = [text.to_owned(), password.to_owned(), plain(password)];
+    written.into_iter().chain(encoded).map(Secret::new).collect()
 }
 
 fn signature_of(text: &str) -> Vec<String> {

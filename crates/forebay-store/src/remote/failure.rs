@@ -60,7 +60,7 @@ impl Server<'_> {
         let status = note.status.map_or(0, |status| status.as_u16());
         let reason = note.status.and_then(|status| status.canonical_reason()).unwrap_or_default();
         // All of it is the server's own text, which may repeat what it was sent.
-        let clean = |text: &str| scrub(text, self.secrets);
+        let clean = |text: &str| scrub(text, self.secrets).chars().take(300).collect::<String>();
         let code = note.code.as_deref().map_or_else(|| reason.to_owned(), clean);
         let said = note.said.as_deref().map_or(String::new(), |said| format!(": {}", clean(said)));
         let id = note.request_id.as_deref().map_or(String::new(), |id| format!(" (request id {})", clean(id)));

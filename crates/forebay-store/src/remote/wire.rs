@@ -18,6 +18,7 @@ use object_store::client::{
 use url::Url;
 
 use super::odd::sift;
+use super::options::{Secret, scrub};
 use super::transport;
 use super::verify::Checksum;
 
@@ -141,6 +142,7 @@ impl HttpService for Wire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let asked = request.uri().to_string();
+        let sent = Sent::of(request.headers());
         let is_whole = [Method::GET, Method::HEAD, Method::PUT].contains(request.method());
         note(|note| {
             let (sifts, is_page) = (note.sifts, note.is_page);
@@ -154,6 +156,7 @@ impl HttpService for Wire {
         if status.is_redirection() {
             note(|note| note.leads_to = leads_to(&asked, response.headers()));
         }
+        note(|note| sent.clear(note));
         let (sifts, is_page) = NOTE.try_with(|note| note.lock().kind()).unwrap_or_default();
         if status.is_success() && !is_page {
             return Ok(with_sane_range(response));
@@ -161,7 +164,10 @@ impl HttpService for Wire {
         let (parts, body) = response.into_parts();
         if !status.is_success() {
             let (body, _) = beginning(body, MAX_ERROR_BYTES).await?;
-            note(|note| note.body(&body));
+            note(|note| {
+                note.body(&body);
+                sent.clear(note);
+            });
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
         }
         let (mut body, is_whole) = beginning(body, MAX_PAGE_BYTES).await?;
@@ -185,6 +191,27 @@ fn with_sane_range(mut response: HttpResponse) -> HttpResponse {
         response.headers_mut().remove(CONTENT_RANGE);
     }
     response
+}
+
+/// What a request proved its right with. Some of it is known to nobody else here: the client gets tokens by itself.
+struct Sent(Vec<HeaderValue>);
+
+impl Sent {
+    fn of(headers: &HeaderMap) -> Self {
+        let names = ["authorization", "x-amz-security-token", "x-amz-server-side-encryption-customer-key"];
+        Self(names.iter().filter_map(|name| headers.get(*name).cloned()).collect())
+    }
+
+    /// Takes it out of the server's own words, which may repeat it.
+    fn clear(&self, note: &mut Note) {
+        // A header has several words, of which a shorter one is no secret.
+        let texts = self.0.iter().filter_map(|value| value.to_str().ok());
+        let words = texts.flat_map(|text| text.split([' ', ',', '='])).filter(|word| word.len() >= 12);
+        let secrets: Vec<_> = words.map(Secret::new).collect();
+        for text in [&mut note.code, &mut note.said, &mut note.request_id, &mut note.leads_to].into_iter().flatten() {
+            *text = scrub(text, &secrets);
+        }
+    }
 }
 
 /// The server that an answer leads to, if that is another one.
@@ -237,7 +264,8 @@ impl Note {
             let found = text.split_once(start)?.1.split_once(end)?.0;
             // Azure says in further lines when and who; S3 what was signed, in other elements.
             let line = found.lines().next().unwrap_or_default().trim();
-            (!line.is_empty()).then(|| line.chars().take(300).collect::<String>())
+            // Not cut yet: a part of a secret would not be found in it.
+            (!line.is_empty()).then(|| line.to_owned())
         };
         self.code = between("<Code>", "</Code>");
         self.said = between("<Message>", "</Message>").or_else(|| between("\"message\": \"", "\""));
