@@ -4,12 +4,13 @@ use std::alloc::{self, Layout as Allocation};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
 use forebay_decode::{Layout, Pipeline, Value};
 
 use crate::deliver::Progress;
+use crate::sync::{Mutex, MutexGuard, RwLock};
 
 /// Cache line, and enough for any SIMD load.
 const ALIGNMENT: usize = 64;

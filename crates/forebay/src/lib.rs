@@ -50,6 +50,7 @@ mod signal;
 mod source;
 mod stats;
 mod stream;
+mod sync;
 mod watch;
 
 pub use assemble::{Batch, Buffer, Lender, Payload, Receipt};

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Clock, Config, Error, Plan, Stage};
@@ -24,9 +24,12 @@ use crate::recover::Quarantine;
 use crate::source::Source;
 use crate::stats::Meters;
 use crate::stream::{Feed, Worker};
+use crate::sync::{Mutex, MutexGuard};
 
 mod bell;
 mod decodes;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod lead;
 mod reads;
 

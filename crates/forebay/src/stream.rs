@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Batch, Epoch, Error, Order, Origin, Place, Plan, Rank, Result, SampleId, Step};
 
 use crate::schedule::Shared;
+use crate::sync::{Builder, JoinHandle, Mutex, MutexGuard, join_before};
 use crate::{decode, fetch, overdue};
 
 /// Where the stream's batches come from.
@@ -153,14 +153,7 @@ impl Crew {
         let (coming, others) = threads.into_iter().partition::<Vec<_>, _>(|(worker, _)| is_coming(*worker));
         self.threads().extend(others);
         for (_, thread) in coming {
-            // There is no join with a deadline; these are about to end, and almost always have.
-            while !thread.is_finished() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            if thread.is_finished() {
-                // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
-                let _ended = thread.join();
-            }
+            join_before(thread, deadline);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! A condition variable that knows whether anybody waits. To wake nobody is a system call all the same, and almost
 //! always there is nobody to wake: threads that have work do not wait for it.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+use crate::sync::{AtomicUsize, Condvar, MutexGuard};
 
 /// Rung by whoever has changed, under the mutex, what others wait for under it.
 ///
@@ -60,7 +62,7 @@ impl Bell {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use std::sync::Mutex;

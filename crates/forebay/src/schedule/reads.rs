@@ -2,7 +2,6 @@
 //! threads that do not come back.
 
 use std::cmp::Reverse;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::{ByKey, Charge, Desk, Shared};
 use crate::flight::{Job, Landed, WrittenOff};
 use crate::item::{Fetched, Item};
 use crate::stream::Worker;
+use crate::sync::MutexGuard;
 
 impl Landed {
     /// What a lost thread gives back when it returns: nobody waits for it any more, but it held its bytes until now.
