@@ -3,7 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python servers develop demo test test-rust test-python test-asan test-freethreaded test-neon \
+.PHONY: help setup native python servers develop demo test test-rust test-schedules test-python test-asan test-freethreaded \
+    test-neon \
     test-nfs torture-cache soak fuzz fuzz-smoke coverage lint deny bench bench-datasets bench-formats bench-manifest bench-peers \
     bench-profile bench-remote bench-startup \
     bench-scan docs clean
@@ -33,7 +34,7 @@ python:
 demo: native ## load a small folder with damaged files and print the report (no torch needed)
 	@cargo run --locked --release --package forebay-cli --bin forebay -- demo
 
-test: test-rust test-python ## all tests: Rust, documentation, Python
+test: test-rust test-schedules test-python ## all tests: Rust, documentation, Python
 
 # Where a server is missing, the tests that need it fail, and say how to allow that.
 servers:
@@ -52,6 +53,9 @@ test-rust: native python servers ## the Rust tests only
 	fi
 	cargo test $(RUST) --locked $(CHECKED) --doc
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
+
+test-schedules: native ## the work queue of the loader under 100,000 seeded orders of its threads
+	@cargo test --quiet --locked $(CHECKED) --package forebay --features shuttle --lib schedule::interleavings
 
 MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --locked
 develop: native python

@@ -120,7 +120,8 @@ struct Scenario {
     /// Batches after which the loop is left.
     batches: usize,
     moves_time: bool,
-    books: Option<Books>,
+    /// What the books have to say in the end; not looked at where the loop is left before it.
+    books: Option<fn(Books) -> bool>,
 }
 
 fn play(scenario: Scenario, index: Arc<FolderIndex>) {
@@ -160,9 +161,10 @@ fn play(scenario: Scenario, index: Arc<FolderIndex>) {
             Next::End => break,
         }
     }
-    if let Some(books) = scenario.books {
+    if let Some(is_right) = scenario.books {
         assert!(matches!(run.poll(LONG).unwrap(), Next::End));
-        assert_eq!(loader.books()[0].1, books);
+        let (_, books) = loader.books()[0];
+        assert!(is_right(books), "{books:?}");
     }
     store.is_released.store(true, SeqCst);
     drop(run);
@@ -187,42 +189,52 @@ fn check(scenario: Scenario) {
     runner.run(move || play(scenario, Arc::clone(&index)));
 }
 
-const ALL: Option<Books> = Some(Books { planned: 5, delivered: 5, replaced: 0, skipped: 0, padded: 0 });
-const ONE_REPLACED: Option<Books> = Some(Books { planned: 5, delivered: 4, replaced: 1, skipped: 0, padded: 0 });
+const ALL: Option<fn(Books) -> bool> = Some(|books| (books.planned, books.delivered) == (5, 5));
+/// Time runs as fast as it likes, so others may have been too late as well.
+const SOME_REPLACED: Option<fn(Books) -> bool> =
+    Some(|books| books.planned == 5 && books.delivered + books.replaced == 5 && books.replaced > 0);
+const NONE_LOST: Option<fn(Books) -> bool> = Some(|books| books.planned == 5 && books.delivered + books.replaced == 5);
+
+fn as_it_is(config: Config) -> Config {
+    config
+}
+
+/// Enough for one picture at a time: decoding one is charged with 64 KiB.
+fn short_of_memory(config: Config) -> Config {
+    Config { memory_budget: 70_000, ..config }
+}
 
 #[test]
 fn nobody_sleeps_while_there_is_work() {
-    check(Scenario { acts: &[], config: |config| config, batches: 3, moves_time: false, books: ALL });
+    check(Scenario { acts: &[], config: as_it_is, batches: 3, moves_time: false, books: ALL });
 }
 
 #[test]
 fn nobody_sleeps_while_there_is_work_and_hardly_any_memory() {
-    // A picture and its batch take more than this: one sample at a time is admitted.
-    let config = |config| Config { memory_budget: 16, ..config };
-    check(Scenario { acts: &[], config, batches: 3, moves_time: false, books: ALL });
+    check(Scenario { acts: &[], config: short_of_memory, batches: 3, moves_time: false, books: ALL });
 }
 
 #[test]
 fn a_loop_that_is_left_ends_all_threads() {
-    let config = |config| Config { memory_budget: 64, ..config };
-    check(Scenario { acts: &[(1, &[Act::Late(3)])], config, batches: 1, moves_time: false, books: None });
+    let acts: &[(usize, &[Act])] = &[(1, &[Act::Late(3)])];
+    check(Scenario { acts, config: short_of_memory, batches: 1, moves_time: false, books: None });
 }
 
 #[test]
 fn reads_that_fail_are_tried_again() {
     let acts: &[(usize, &[Act])] = &[(0, &[Act::Fail]), (3, &[Act::Late(5), Act::Fail])];
-    check(Scenario { acts, config: |config| config, batches: 3, moves_time: true, books: None });
+    check(Scenario { acts, config: as_it_is, batches: 3, moves_time: true, books: NONE_LOST });
 }
 
 #[test]
 fn a_read_that_hangs_is_written_off_and_gives_everything_back() {
     let acts: &[(usize, &[Act])] = &[(2, &[Act::Hang])];
-    check(Scenario { acts, config: |config| config, batches: 3, moves_time: true, books: ONE_REPLACED });
+    check(Scenario { acts, config: as_it_is, batches: 3, moves_time: true, books: SOME_REPLACED });
 }
 
 #[test]
 fn second_reads_overtake_slow_ones() {
-    let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..config };
+    let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..short_of_memory(config) };
     let acts: &[(usize, &[Act])] = &[(1, &[Act::Hang]), (4, &[Act::Late(20)])];
-    check(Scenario { acts, config, batches: 3, moves_time: true, books: None });
+    check(Scenario { acts, config, batches: 3, moves_time: true, books: NONE_LOST });
 }
