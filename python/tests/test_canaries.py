@@ -77,11 +77,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if behaviour == "stall":
             self.server.is_released.wait(60)
         if behaviour.isdigit():
-            location = f"{self.server.leads_to}{self.path}"
+            location = self.server.leads_to + urlsplit(self.path).path  # a proxy is asked for a whole URL
             self.answer(int(behaviour), b"", {"Location": location})
         elif behaviour == "echo":
             said = sent.replace("<", "(").replace("\n", " ")
-            self.answer(403, f"<Error><Code>{said[:2000]}</Code><Message>{said[:250]}</Message></Error>".encode())
+            self.answer(403, f"<Error><Code>{said}</Code><Message>{said}</Message></Error>".encode())
         elif "list-type=2" in self.path:
             self.answer(200, self.page())
         elif self.path.endswith("/oauth2/v2.0/token"):
