@@ -268,7 +268,7 @@ def passes(value: Any) -> Any:
         ([forgets, T.ToTensor()], TypeError, "forgets returned None: expected a picture or a tensor"),
         ([forgets, passes], AttributeError, "forebay: the transform before it, forgets, returned None"),
     ],
-    ids=str,
+    ids=["last", "lambda", "before a native one", "before another"],
 )
 def test_a_transform_that_returns_nothing_is_named_with_the_file(
     folder: Path, chain: list[Any], kind: type[Exception], said: str
