@@ -21,7 +21,7 @@ use landmarks::{Landmark, RawLandmarks};
 
 use crate::decoder::{check_size, truncated, unsupported};
 use crate::memory::resize;
-use crate::pixels::{cmyk_to_rgb, prepare};
+use crate::pixels::{cmyk_to_rgb, prepare, rgb_mut};
 use crate::planes::{MAX_PLANES, Planes};
 use crate::{Decoder, Format, Header, Image, Region, Size};
 
@@ -134,8 +134,8 @@ unsafe extern "C" {
 /// A decompressor, used again for picture after picture.
 pub(crate) struct Jpeg {
     raw: NonNull<Decompressor>,
-    /// Some rows of CMYK on their way to RGB.
-    cmyk: Vec<u8>,
+    /// Some rows of grey or CMYK on their way to RGB.
+    stored: Vec<u8>,
     /// Whether CMYK is stored as it is, as inside TIFF, rather than inverted, as Adobe has it and Pillow expects.
     pub(crate) ink_is_plain: bool,
     /// Of the picture at hand, where they are kept.
@@ -160,7 +160,7 @@ impl Jpeg {
         // SAFETY: no precondition.
         let raw = unsafe { forebay_jpeg_new(MAX_EXTRANEOUS_BYTES) };
         let raw = raw.ok_or_else(|| Error::new(Kind::Exhausted, "memory for a JPEG decoder ran out"))?;
-        Ok(Self { raw, cmyk: Vec::new(), ink_is_plain: false, landmarks: None, noted: Vec::new() })
+        Ok(Self { raw, stored: Vec::new(), ink_is_plain: false, landmarks: None, noted: Vec::new() })
     }
 
     /// Lends what is known of the picture to the decompressor, for the time until [`Self::take_notes`].
@@ -263,7 +263,7 @@ impl Decoder for Jpeg {
         prepare(out, region.width, region.height)?;
         let code = match channels {
             3 => self.rows(&mut out.pixels, region.width as usize * 3, region.height),
-            _ => self.cmyk_rows(out)?,
+            channels => self.other_rows(channels as usize, out)?,
         };
         if code != DONE {
             return Err(self.error(code, &shape));
@@ -343,25 +343,30 @@ impl Jpeg {
         unsafe { forebay_jpeg_rows(self.raw, pixels.as_mut_ptr(), stride, count) }
     }
 
-    fn cmyk_rows(&mut self, out: &mut Image) -> Result<c_int> {
+    /// Rows of grey or CMYK, on their way to RGB.
+    fn other_rows(&mut self, channels: usize, out: &mut Image) -> Result<c_int> {
         const ROWS: usize = 16;
-        let stride = out.width as usize * 4;
-        let mut cmyk = std::mem::take(&mut self.cmyk);
-        resize(&mut cmyk, stride * ROWS, 0, "its CMYK rows")?;
+        let stride = out.width as usize * channels;
+        let mut stored = std::mem::take(&mut self.stored);
+        resize(&mut stored, stride * ROWS, 0, "its rows")?;
         let mut code = DONE;
         for rgb in out.pixels.chunks_mut(out.width as usize * 3 * ROWS) {
-            let cmyk = &mut cmyk[..rgb.len() / 3 * 4];
-            code = self.rows(cmyk, stride, (cmyk.len() / stride) as u32);
+            let stored = &mut stored[..rgb.len() / 3 * channels];
+            code = self.rows(stored, stride, (stored.len() / stride) as u32);
             if code != DONE {
                 break;
             }
+            if channels == 1 {
+                rgb_mut(rgb).iter_mut().zip(stored).for_each(|(rgb, grey)| *rgb = [*grey; 3]);
+                continue;
+            }
             // As Pillow, which takes every CMYK JPEG for Adobe's kind: inverted.
             if !self.ink_is_plain {
-                cmyk.iter_mut().for_each(|value| *value = !*value);
+                stored.iter_mut().for_each(|value| *value = !*value);
             }
-            cmyk_to_rgb(cmyk, rgb);
+            cmyk_to_rgb(stored, rgb);
         }
-        self.cmyk = cmyk;
+        self.stored = stored;
         Ok(code)
     }
 }

@@ -1,6 +1,8 @@
 //! PNG, by the `png` crate, with all checksums verified and the end chunk required.
 
+use std::borrow::Cow;
 use std::io::Cursor;
+use std::ops::Range;
 
 use forebay_core::{Error, Kind, Result};
 use png::{BitDepth, ColorType, DecodeOptions, DecodingError, Limits, Transformations};
@@ -36,6 +38,46 @@ fn open(bytes: &[u8]) -> png::Decoder<Cursor<&[u8]>> {
     decoder
 }
 
+/// Where the chunks of an animation lie, whatever is in them.
+fn animation(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    const SIGNATURE_BYTES: usize = 8;
+    let mut at = SIGNATURE_BYTES;
+    let chunks = std::iter::from_fn(move || {
+        let [length @ .., _, _, _, _] = bytes.get(at..)?.first_chunk::<8>()?;
+        let kind = &bytes[at + 4..at + 8];
+        let start = at;
+        at = at.saturating_add(u32::from_be_bytes(*length) as usize).saturating_add(12);
+        (kind != b"IEND").then_some((kind, start..at))
+    });
+    chunks.filter(|(kind, _)| matches!(*kind, b"acTL" | b"fcTL" | b"fdAT")).map(|(_, place)| place)
+}
+
+/// The file without its animation, of which Pillow shows nothing either but the picture that stands for it: whatever is
+/// wrong with the other frames, that one is good. Only a file that has an animation is copied.
+fn still(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
+    let mut kept = Vec::new();
+    let mut end = 0;
+    for place in animation(bytes) {
+        if place.end > bytes.len() {
+            return Err(truncated(Format::Png, "ends in a frame of its animation"));
+        }
+        if end == 0 {
+            kept.try_reserve_exact(bytes.len()).map_err(|_| no_memory(bytes.len()))?;
+        }
+        kept.extend_from_slice(&bytes[end..place.start]);
+        end = place.end;
+    }
+    if end == 0 {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    kept.extend_from_slice(&bytes[end..]);
+    Ok(Cow::Owned(kept))
+}
+
+fn no_memory(bytes: usize) -> Error {
+    Error::new(Kind::Exhausted, format!("needs more memory than there is (PNG, {bytes} bytes)"))
+}
+
 fn raw_row_bytes(info: &png::Info<'_>) -> u64 {
     let bits = u64::from(info.width) * info.color_type.samples() as u64 * u64::from(info.bit_depth as u8);
     bits.div_ceil(8)
@@ -51,7 +93,8 @@ impl Decoder for Png {
             _ => raw_row_bytes(info) * u64::from(info.height),
         };
         let rgb = u64::from(info.width) * u64::from(info.height) * 3;
-        let memory_bytes = rgb + raw + ROWS_HELD * raw_row_bytes(info) + WORKING_BYTES;
+        let copied = if animation(bytes).next().is_some() { bytes.len() as u64 } else { 0 };
+        let memory_bytes = rgb + raw + ROWS_HELD * raw_row_bytes(info) + copied + WORKING_BYTES;
         // Interlaced pictures have other rows, and no fewer bytes.
         let coded_bytes = raw_row_bytes(info) * u64::from(info.height) / MAX_EXPANSION;
         Ok(Header { format: Format::Png, width: info.width, height: info.height, memory_bytes, coded_bytes })
@@ -59,7 +102,8 @@ impl Decoder for Png {
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
         header.region(wanted)?;
-        let mut decoder = open(bytes);
+        let bytes = still(bytes)?;
+        let mut decoder = open(&bytes);
         // The default of 64 MiB is less than a few rows of a very wide picture; what it takes is charged already.
         decoder.set_limits(Limits { bytes: header.memory_bytes.max(64 << 20) as usize });
         let mut reader = decoder.read_info().map_err(error)?;

@@ -405,8 +405,14 @@ uint32_t forebay_jpeg_noted(const struct decompressor *d)
   return forebay_huffman_noted(d->huffman);
 }
 
+/* Whether the picture is lossless, by the parameters of its scan: they mean other things there. */
+static int is_lossless(const struct jpeg_decompress_struct *info)
+{
+  return !info->progressive_mode && (info->Ss != 0 || info->Se != DCTSIZE2 - 1);
+}
+
 /* Begins decoding, and goes to row `y`. The columns are widened so that those asked for come out as they would of
- * the whole picture: `x` and `width` say which will come. `channels` is 3 (RGB) or 4 (CMYK as stored). `data` must
+ * the whole picture: `x` and `width` say which will come. `channels` is 1 (grey), 3 (RGB) or 4 (CMYK as stored). `data` must
  * live until forebay_jpeg_finish() or a failure. */
 int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size, uint32_t y, uint32_t *x,
                        uint32_t *width, uint32_t *channels)
@@ -417,6 +423,9 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
   struct jpeg_decompress_struct *info = &d->info;
   int cmyk = info->jpeg_color_space == JCS_CMYK || info->jpeg_color_space == JCS_YCCK;
   info->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+  /* Of lossless pictures the library converts nothing, not even grey. */
+  if (is_lossless(info) && info->jpeg_color_space == JCS_GRAYSCALE)
+    info->out_color_space = JCS_GRAYSCALE;
   /* The defaults, written down because parity with Pillow rests on them. Never changed on a live instance: 3.1.0
    * uses freed memory in jpeg_skip_scanlines() when upsampling was merged before and is not now. */
   info->dct_method = JDCT_ISLOW;
@@ -430,7 +439,7 @@ int forebay_jpeg_begin(struct decompressor *d, const uint8_t *data, size_t size,
 
   /* The library can neither crop nor skip in a lossless picture (its SOS has other parameters), and is not exact
    * where it smooths. */
-  int whole = smooths(info) || (!info->progressive_mode && (info->Ss != 0 || info->Se != DCTSIZE2 - 1));
+  int whole = smooths(info) || is_lossless(info);
   uint32_t right = *x + *width;
   if (whole || right > info->output_width || *width == 0) {
     *x = 0;

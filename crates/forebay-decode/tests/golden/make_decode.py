@@ -538,6 +538,34 @@ def more_tiffs() -> None:
     keep("unsupported-old-jpeg.tif", tiff(width, height, [rgb.tobytes()], {**tags, 259: (3, [6])}), False)
 
 
+def more_jpegs_and_pngs() -> None:
+    """Lossless grey; and animations that are damaged, of which the first picture is not."""
+    grey = photo(21, 17)[..., 1]
+    for name, options in {"": "1", "-predictor-7": "7", "-shifted": "4,2"}.items():
+        with tempfile.NamedTemporaryFile(suffix=".pgm") as pgm:
+            pgm.write(b"P5\n21 17\n255\n" + grey.tobytes())
+            pgm.flush()
+            run = subprocess.run([CJPEG, "-lossless", options, pgm.name], check=True, capture_output=True)
+        keep(f"jpeg-lossless-grey{name}.jpg", run.stdout)
+    frames = [Image.fromarray(photo(21, 17)) for _ in range(3)]
+    animated = pillow(frames[0], "PNG", save_all=True, append_images=frames[1:])
+    chunks, at = [], 8
+    while at < len(animated):
+        (length,) = struct.unpack(">I", animated[at : at + 4])
+        chunks.append((animated[at + 4 : at + 8], animated[at + 8 : at + 8 + length]))
+        at += 12 + length
+    places = {kind: [place for place, (other, _) in enumerate(chunks) if other == kind] for kind in (b"fcTL", b"fdAT")}
+    swapped = list(chunks)
+    first, second = places[b"fcTL"][1], places[b"fcTL"][2]
+    swapped[first], swapped[second] = swapped[second], swapped[first]
+    damaged = list(chunks)
+    place = places[b"fdAT"][0]
+    damaged[place] = (b"fdAT", damaged[place][1][:4] + bytes(len(damaged[place][1]) - 4))
+    for name, parts in {"order": swapped, "data": damaged}.items():
+        body = b"".join(chunk(kind, data) for kind, data in parts)
+        keep(f"png-animated-damaged-{name}.png", b"\x89PNG\r\n\x1a\n" + body)
+
+
 def pnms() -> None:
     """Each kind as text and as bytes. Named .pnm, because .ppm are the references."""
     width, height = 13, 9
@@ -569,7 +597,7 @@ if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     for old in HERE.iterdir():
         old.unlink()
-    for make in (jpegs, pngs, webps, large_webps, gifs, bmps, tiffs, pnms, more_tiffs):
+    for make in (jpegs, pngs, webps, large_webps, gifs, bmps, tiffs, pnms, more_tiffs, more_jpegs_and_pngs):
         make()
     total = sum(path.stat().st_size for path in HERE.iterdir())
     print(f"{len(list(HERE.iterdir()))} files, {total} bytes")
