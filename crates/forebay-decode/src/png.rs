@@ -62,7 +62,7 @@ fn still(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
             return Err(truncated(Format::Png, "ends in a frame of its animation"));
         }
         if end == 0 {
-            kept.try_reserve_exact(bytes.len()).map_err(|_| no_memory(bytes.len()))?;
+            reserve(&mut kept, bytes.len(), "the picture without its animation")?;
         }
         kept.extend_from_slice(&bytes[end..place.start]);
         end = place.end;
@@ -72,10 +72,6 @@ fn still(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     }
     kept.extend_from_slice(&bytes[end..]);
     Ok(Cow::Owned(kept))
-}
-
-fn no_memory(bytes: usize) -> Error {
-    Error::new(Kind::Exhausted, format!("needs more memory than there is (PNG, {bytes} bytes)"))
 }
 
 fn raw_row_bytes(info: &png::Info<'_>) -> u64 {
