@@ -54,7 +54,8 @@ class DatasetFolder:
 
     `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, a CSV or JSONL
     file, or a `Manifest` (docs/manifest.md). `root` is then optional, and says where the samples are if the manifest
-    does not, if they have moved, or if the manifest records another server or bucket than its own.
+    does not, if they have moved, or if the manifest records another server or bucket than its own. `verify="checksum"`
+    compares the bytes of each sample with the manifest's checksum before they are decoded; one that differs is damaged.
 
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes (or
     opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by
@@ -75,6 +76,7 @@ class DatasetFolder:
         cache_bytes: int | str | None = None,
         cache_revalidate: bool = False,
         manifest: str | os.PathLike[str] | Manifest | None = None,
+        verify: str | None = None,
     ) -> None:
         self._root_notes: list[tuple[str, str]] = []  # what `find_classes` noticed
         self._manifest = _manifest(root, manifest, storage_options)
@@ -86,6 +88,7 @@ class DatasetFolder:
             self.root, self._storage_options = _storage.root(root, storage_options)
         self._cache = _storage.cache(cache, cache_bytes, cache_revalidate)
         self.loader = _callable("loader", loader)
+        self.verify = self._checked_verify(verify)
         self.extensions = extensions
         self.is_valid_file = is_valid_file
         self.allow_empty = allow_empty
@@ -114,6 +117,23 @@ class DatasetFolder:
         self._samples: list[tuple[str, int]] | None = None
         self._targets: list[int] | None = None
 
+    def _checked_verify(self, verify: str | None) -> str | None:
+        if verify is None:
+            return None
+        if verify != "checksum":
+            raise ConfigError(f'verify: expected None or "checksum", got {verify!r}')
+        if self._manifest is None:
+            raise ConfigError(
+                'verify: expected a manifest with checksums for "checksum", got a folder, which has none',
+                hint="make one with `forebay scan ROOT -o NAME.parquet --deep`, and open it with manifest=…",
+            )
+        if not _is_native(self.loader):
+            raise ConfigError(
+                'verify: expected the default loader for "checksum", got one that opens paths by itself',
+                hint="drop loader=… or verify=…",
+            )
+        return verify
+
     def _refuse_choosing(self) -> None:
         """A manifest has its samples and labels already: what would choose others is not silently left out."""
         given = {"is_valid_file": self.is_valid_file is not None}
@@ -128,7 +148,10 @@ class DatasetFolder:
     def _scan(self) -> _forebay.Index:
         # Before the scan, which may take minutes: a wrong directory is said at once.
         cache = None if self._cache is None else _forebay.Cache(*self._cache)
-        index = self._named() if self._manifest is None else self._manifest._index
+        if self._manifest is None:
+            index = self._named()
+        else:
+            index = self._manifest._index if self.verify is None else self._manifest._with_checksums()
         return index if cache is None else index.kept_in(cache)
 
     def _named(self) -> _forebay.Index:
@@ -305,6 +328,7 @@ class ImageFolder(DatasetFolder):
         cache_bytes: int | str | None = None,
         cache_revalidate: bool = False,
         manifest: str | os.PathLike[str] | Manifest | None = None,
+        verify: str | None = None,
     ) -> None:
         super().__init__(
             root,
@@ -319,6 +343,7 @@ class ImageFolder(DatasetFolder):
             cache_bytes=cache_bytes,
             cache_revalidate=cache_revalidate,
             manifest=manifest,
+            verify=verify,
         )
 
 

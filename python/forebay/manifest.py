@@ -44,10 +44,26 @@ class Manifest:
         self._fingerprint = self.fingerprint
 
     def _open(self) -> None:
+        self._index = self._opened()
+
+    def _opened(self, with_checksums: bool = False) -> _forebay.Index:
         try:
-            self._index = _forebay.open_manifest(self.path, self._given_root, self._storage_options)
+            return _forebay.open_manifest(self.path, self._given_root, self._storage_options, with_checksums)
         finally:
             _notice.servers()
+
+    def _with_checksums(self) -> _forebay.Index:
+        """Its samples with what their bytes have to be, for `verify="checksum"`."""
+        index = self._opened(with_checksums=True)
+        if not index.has_checksums:
+            raise ConfigError(
+                f'verify: expected a manifest with checksums (a column xxh3), got "{self.path}", which has none',
+                path=self.path,
+                hint="make them with `forebay scan ROOT -o NAME.parquet --deep`, which reads every file once",
+            )
+        if index.fingerprint != self.fingerprint:
+            raise StateMismatchError(f'"{self.path}": expected the samples it had when it was opened, got others')
+        return index
 
     def _at(self, root: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> "Manifest":
         """The same file for another root, or with other options."""

@@ -154,7 +154,8 @@ def test_the_table_holds(form: str, kind: str, claim: str, tmp_path: Path) -> No
         assert "delete" not in raised.value.hint
         return
     assert claim.startswith("yes"), claim
-    expected = numpy.asarray(Image.open(path).convert("RGB")).astype(int)
+    with Image.open(path) as picture:
+        expected = numpy.asarray(picture.convert("RGB")).astype(int)
     got = numpy.asarray(dataset[0][0]).astype(int)
     assert got.shape == expected.shape
     assert abs(got - expected).max() <= (2 if "JPEG" in form + kind else 0)

@@ -206,6 +206,55 @@ def test_what_is_stale_is_named_and_goes_through_on_error(folder: Path, manifest
     assert sum(len(labels) for _, labels in again) == 24
 
 
+def rot(path: Path) -> None:
+    """Changes a comment of a JPEG, as storage does: what it decodes to, its size and its time stay."""
+    stat, data = path.stat(), bytearray(path.read_bytes())
+    assert data[6:11] == b"JFIF\0"
+    data[14] ^= 1  # its density
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_checksums_find_what_no_decoder_sees(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "deep.parquet"
+    scan(folder, output, "--deep")
+    rotten = sorted(folder.rglob("*.jpg"))[3]
+    rot(rotten)
+    plain = fb.ImageFolder(manifest=output, transform=PLAIN)
+    assert len(list(fb.DataLoader(plain, batch_size=4))) == 6, "without it nothing is noticed"
+    checked = fb.ImageFolder(manifest=output, transform=PLAIN, verify="checksum")
+    assert checked.verify == "checksum"
+    for dataset in (checked, pickle.loads(pickle.dumps(checked)), checked.subset(range(8))):
+        with pytest.raises(errors.CorruptError, match=r"expected checksum [0-9a-f]{16}, got [0-9a-f]{16}") as raised:
+            list(fb.DataLoader(dataset, batch_size=4))
+        assert raised.value.path == str(rotten)
+        assert raised.value.attempts == 2, "one fresh read first"
+    with fb.DataLoader(checked, batch_size=4, on_error="replace", seed=1) as loader:
+        assert sum(len(labels) for _, labels in loader) == 24
+        (failure,) = loader.failures
+        assert (failure.code, failure.path, failure.outcome) == ("corrupt", str(rotten), "replaced")
+    with pytest.raises(errors.CorruptError, match="checksum"):
+        checked[3]
+    scan(folder, output, "--deep")  # finds nothing changed: size and time are the same
+    os.utime(rotten)
+    scan(folder, output, "--deep")
+    again = fb.ImageFolder(manifest=output, transform=PLAIN, verify="checksum")
+    assert len(list(fb.DataLoader(again, batch_size=4))) == 6, "scanned again, it is what it has to be"
+
+
+def test_checksums_that_cannot_be_had_are_refused_at_once(folder: Path, manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="has none") as raised:
+        fb.ImageFolder(manifest=manifest, verify="checksum")
+    assert "forebay scan" in raised.value.hint and "--deep" in raised.value.hint
+    with pytest.raises(errors.ConfigError, match="got a folder") as raised:
+        fb.ImageFolder(folder, verify="checksum")
+    assert "--deep" in raised.value.hint
+    with pytest.raises(errors.ConfigError, match="expected None or"):
+        fb.ImageFolder(manifest=manifest, verify="md5")
+    with pytest.raises(errors.ConfigError, match="default loader"):
+        fb.ImageFolder(manifest=manifest, verify="checksum", loader=str)
+
+
 def test_a_second_scan_reads_what_changed(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "deep.parquet"
     scan(folder, path, "--deep")

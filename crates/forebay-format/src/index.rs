@@ -9,10 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use forebay_core::{DatasetIdentity, Expected, Listing, SampleId, Version};
+use forebay_core::{DatasetIdentity, Error, Expected, Kind, Listing, Result, SampleId, Version};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::manifest::content_hash;
 use crate::versions::Versions;
+
+/// Stands for a checksum that is not known.
+const UNKNOWN: u64 = 0;
 
 /// Something about the folder that is no failure, but that its owner should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +50,8 @@ pub struct FolderIndex {
     /// For each sample, where its name ends, counted from its run's `names_start`.
     name_ends: Vec<u32>,
     versions: Versions,
+    /// Of each sample, 0 where none is known; `None` unless what is read has to be verified. (One file in 2^64 has 0.)
+    checksums: Option<Vec<u64>>,
     identity: OnceLock<DatasetIdentity>,
 }
 
@@ -102,6 +108,11 @@ impl FolderIndex {
         self.versions.push(sample, version);
     }
 
+    /// Adds the checksum of the sample that was added last.
+    pub(crate) fn push_checksum(&mut self, checksum: Option<u64>) {
+        self.checksums.get_or_insert_default().push(checksum.unwrap_or(UNKNOWN));
+    }
+
     /// Names the classes, and makes each sample's provisional class its label.
     pub(crate) fn set_classes(&mut self, classes: Vec<(String, u32)>, labels: &[u32]) {
         (self.classes, self.class_indices) = classes.into_iter().unzip();
@@ -124,6 +135,7 @@ impl FolderIndex {
         self.paths.shrink_to_fit();
         self.runs.shrink_to_fit();
         self.versions.shrink();
+        self.checksums.iter_mut().for_each(Vec::shrink_to_fit);
         self.names.shrink_to_fit();
         self.name_ends.shrink_to_fit();
     }
@@ -217,6 +229,32 @@ impl FolderIndex {
         self.versions.get(sample.0)
     }
 
+    /// Whether these are the bytes that a sample had when its manifest was made; fine where its checksums were not kept.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+        let Some(checksums) = &self.checksums else { return Ok(()) };
+        let expected = checksums[sample.0 as usize];
+        if expected == UNKNOWN {
+            let hint = "it could not be read when the manifest was made: run `forebay scan --deep` again";
+            return Err(Error::new(Kind::Stale, "has no checksum in the manifest").with_hint(hint));
+        }
+        let got = content_hash(bytes);
+        if expected == got {
+            return Ok(());
+        }
+        let message = format!("is not what the manifest describes (expected checksum {expected:016x}, got {got:016x})");
+        let hint = "its bytes have changed and its size has not, in two reads: restore it from its source, or run \
+                    `forebay scan --deep` again if it was changed on purpose";
+        Err(Error::new(Kind::Corrupt, message).with_hint(hint))
+    }
+
+    /// Whether there is a checksum of any sample.
+    pub fn has_checksums(&self) -> bool {
+        self.checksums.as_ref().is_some_and(|all| all.iter().any(|checksum| *checksum != UNKNOWN))
+    }
+
     /// A sample's label.
     ///
     /// # Panics
@@ -258,7 +296,8 @@ impl FolderIndex {
         let paths: usize = self.paths.iter().map(|path| size_of::<Box<Path>>() + path.as_os_str().len()).sum();
         let runs = self.runs.capacity() * size_of::<Run>();
         let names = self.names.capacity() + self.name_ends.capacity() * size_of::<u32>();
-        paths + runs + names + self.versions.memory_bytes()
+        let checksums = self.checksums.as_ref().map_or(0, |all| all.capacity() * size_of::<u64>());
+        paths + runs + names + self.versions.memory_bytes() + checksums
     }
 }
 

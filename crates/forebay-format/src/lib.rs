@@ -13,7 +13,7 @@ mod versions;
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
 pub use manifest::{
-    Content, ContentHash, Difference, Facts, Manifest, Picture, content_hash, read_manifest, write_manifest,
+    Content, ContentHash, Difference, Facts, Keeps, Manifest, Picture, content_hash, read_manifest, write_manifest,
 };
 pub use scan::{Errand, Scan};
 pub use sift::{Sieve, Sifted};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, SampleId, ScanOptions, Selection, StorageOptions, Store,
-    is_url, open_remote, store_for,
+    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, SampleId, ScanOptions, Selection, StorageOptions,
+    Store, is_url, open_remote, store_for,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -105,6 +105,11 @@ impl Index {
     #[getter]
     fn written(&self) -> Option<Written> {
         self.written.clone()
+    }
+
+    #[getter]
+    fn has_checksums(&self) -> bool {
+        self.folder.has_checksums()
     }
 
     #[getter]
@@ -210,19 +215,21 @@ pub(crate) fn scan(
     Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: None })
 }
 
-/// Opens a manifest. `root` overrides where its samples are.
+/// Opens a manifest. `root` overrides where its samples are; `with_checksums` is for those that have to be verified.
 #[pyfunction]
 pub(crate) fn open_manifest(
     py: Python<'_>,
     path: PathBuf,
     root: Option<PathBuf>,
     storage_options: Options,
+    with_checksums: bool,
 ) -> PyResult<Index> {
     let options = StorageOptions::new(storage_options.unwrap_or_default());
+    let keeps = if with_checksums { Keeps::Checksums } else { Keeps::Names };
     let config = Config { io_threads: MAX_READERS, ..Config::default() };
     // On a mount that hangs only a signal ends the wait.
     let opened =
-        watched(py, "forebay-open", move || forebay::open_manifest(&path, root.as_deref(), &options, &config))?;
+        watched(py, "forebay-open", move || forebay::open_manifest(&path, root.as_deref(), &options, &config, keeps))?;
     let (manifest, store) = convert(py, opened)?;
     let written = (manifest.columns, manifest.written_by, manifest.recorded_root.map(PathBuf::into_os_string));
     let folder = Arc::new(manifest.index);

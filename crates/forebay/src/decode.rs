@@ -76,6 +76,7 @@ fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<(Option<V
         };
     }
     let bytes = &work.object.bytes;
+    shared.source.dataset.verify(job.sample, bytes).map_err(|error| error.at_stage(Stage::Decode))?;
     if pipeline.decodes_part() && shared.familiar.has_room() {
         scratch.lend(shared.familiar.take(job.sample));
     }

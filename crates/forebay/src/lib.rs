@@ -79,7 +79,7 @@ pub use forebay_decode::{
     Pipeline, ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
 pub use forebay_format::{
-    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Manifest, Note, Picture, ScanOptions,
+    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Manifest, Note, Picture, ScanOptions,
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Local, Mount, MountKind, Readers,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_core::{Config, Error, Kind, Result, SampleId, Stage};
-use forebay_format::{Difference, Facts, FolderIndex, Manifest, ScanOptions, read_manifest};
+use forebay_format::{Difference, Facts, FolderIndex, Keeps, Manifest, ScanOptions, read_manifest};
 use forebay_store::{StorageOptions, Store, is_same_origin, is_url, split_url};
 
 use crate::defaults::retry_of;
@@ -77,8 +77,9 @@ pub fn open_manifest(
     root: Option<&Path>,
     options: &StorageOptions,
     config: &Config,
+    keeps: Keeps,
 ) -> Result<(Manifest, Arc<dyn Store>)> {
-    let manifest = read(path, root, options, false)?;
+    let manifest = read(path, root, options, keeps)?;
     if root.is_none() {
         check_origin(path, &manifest)?;
     }
@@ -115,7 +116,7 @@ fn check_origin(path: &Path, manifest: &Manifest) -> Result<()> {
         )))
 }
 
-fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts: bool) -> Result<Manifest> {
+fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps: Keeps) -> Result<Manifest> {
     let (store, path) = match is_url(path) {
         true => open_remote(path, options)?,
         false => (store_for(path, &Config { io_threads: 1, ..Config::default() })?, path.to_owned()),
@@ -131,7 +132,7 @@ fn read(path: &Path, root: Option<&Path>, options: &StorageOptions, keeps_facts:
         _ => error,
     });
     let object = object.map_err(|error| error.at_stage(Stage::Scan))?;
-    read_manifest(Bytes::from_owner(Held(object.bytes)), &path, root, keeps_facts)
+    read_manifest(Bytes::from_owner(Held(object.bytes)), &path, root, keeps)
 }
 
 /// An object's bytes, wherever they are.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{
-    Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Result, Retry, Rng, SampleId, hash_words,
+    Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Result, Retry, Rng, SampleId, Stage, hash_words,
 };
 use forebay_decode::{Pipeline, Scratch, Value};
 use forebay_format::{FolderIndex, ScanOptions};
@@ -36,6 +36,10 @@ pub trait Dataset: Send + Sync {
     /// What its object has to be, where that was written down.
     fn expected(&self, _sample: SampleId) -> Option<Expected> {
         None
+    }
+    /// Whether these bytes are the ones that were written down, where that is asked for.
+    fn verify(&self, _sample: SampleId, _bytes: &[u8]) -> Result<()> {
+        Ok(())
     }
     /// What a resume state is bound to.
     fn identity(&self) -> DatasetIdentity;
@@ -73,6 +77,10 @@ impl Dataset for FolderIndex {
 
     fn expected(&self, sample: SampleId) -> Option<Expected> {
         FolderIndex::expected(self, sample)
+    }
+
+    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+        FolderIndex::verify(self, sample, bytes)
     }
 
     fn identity(&self) -> DatasetIdentity {
@@ -125,6 +133,10 @@ impl Dataset for Selection {
 
     fn expected(&self, sample: SampleId) -> Option<Expected> {
         self.base.expected(self.base_of(sample))
+    }
+
+    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+        self.base.verify(self.base_of(sample), bytes)
     }
 
     fn identity(&self) -> DatasetIdentity {
@@ -199,6 +211,7 @@ impl Source {
                     object = read()?;
                 }
                 check(&*self.dataset, sample, object.stat)?;
+                self.dataset.verify(sample, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
                 self.pipeline.run(&object.bytes, &rng, &mut scratch).map(|(value, _)| value)
             }
         };

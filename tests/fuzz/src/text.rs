@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use forebay_core::{DatasetIdentity, Plan, Rank, SampleId, State, Step, WorldSize};
-use forebay_format::{Manifest, read_manifest};
+use forebay_format::{Keeps, Manifest, read_manifest};
 use forebay_store::testing::{EntryFile, read_ledger};
 
 pub(crate) fn parquet(bytes: &[u8]) {
@@ -26,8 +26,8 @@ fn manifest(name: &str, bytes: &[u8]) {
         return;
     }
     let root = Path::new("/root/of/it");
-    let read = |keeps_facts| read_manifest(Bytes::copy_from_slice(bytes), Path::new(name), Some(root), keeps_facts);
-    let Ok(Manifest { index, facts, .. }) = read(true) else { return };
+    let read = |keeps| read_manifest(Bytes::copy_from_slice(bytes), Path::new(name), Some(root), keeps);
+    let Ok(Manifest { index, facts, .. }) = read(Keeps::Facts) else { return };
     assert_eq!(facts.len() as u64, index.len(), "facts of another number of samples");
     for sample in (0..index.len()).map(SampleId) {
         let path = index.path(sample);
@@ -37,8 +37,10 @@ fn manifest(name: &str, bytes: &[u8]) {
         index.label(sample);
         index.expected(sample);
     }
-    let again = read(false).expect("it was read a moment ago");
-    assert_eq!(again.index.identity(), index.identity(), "another identity without facts");
+    for keeps in [Keeps::Names, Keeps::Checksums] {
+        let again = read(keeps).expect("it was read a moment ago");
+        assert_eq!(again.index.identity(), index.identity(), "another identity with {keeps:?}");
+    }
 }
 
 /// A state that is accepted is one that the plan can go on from.

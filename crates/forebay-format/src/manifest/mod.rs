@@ -25,6 +25,17 @@ pub use write::write_manifest;
 /// The number of the format: of one that is higher, this version may misunderstand something.
 const FORMAT: u32 = 1;
 
+/// What is kept of a manifest's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Names, classes, and the versions that what is read is compared with.
+    Names,
+    /// Also the checksums ([`FolderIndex::verify`]): 8 bytes a sample.
+    Checksums,
+    /// Everything, as [`Facts`].
+    Facts,
+}
+
 /// What is known of a sample beside its path and class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
@@ -108,11 +119,11 @@ struct Head {
 }
 
 /// Reads a manifest. `path` is where its bytes came from: its ending tells CSV from JSON lines, and its folder is the
-/// root unless `root` or the manifest itself says otherwise. `keeps_facts` keeps all that is known of each sample.
-pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps_facts: bool) -> Result<Manifest> {
+/// root unless `root` or the manifest itself says otherwise. `keeps` says what of each sample.
+pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps: Keeps) -> Result<Manifest> {
     let place = |error: Error| error.at_path(path).at_stage(Stage::Scan);
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let mut rows = Rows::new(keeps_facts);
+    let mut rows = Rows::new(keeps);
     let head = match ending.as_str() {
         _ if bytes.starts_with(b"PAR1") => parquet::read(bytes, &mut rows),
         "csv" => csv::read(&bytes, &mut rows),

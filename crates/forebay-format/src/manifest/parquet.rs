@@ -17,7 +17,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 
 use super::rows::{Row, Rows, Wrong, checked_size};
-use super::{Content, FORMAT, Head, Picture, row_name, shown};
+use super::{Content, FORMAT, Head, Keeps, Picture, row_name, shown};
 use pages::{Chunk, Pages};
 
 /// Rows that are in memory as cells at a time.
@@ -52,7 +52,7 @@ fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
     footer::check(&bytes).map_err(unreadable)?;
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).map_err(unreadable)?;
     let mut head = head(metadata.file_metadata())?;
-    let wanted = wanted(metadata.file_metadata(), rows.keeps_facts())?;
+    let wanted = wanted(metadata.file_metadata(), rows.keeps())?;
     check_compression(&metadata)?;
     check_sizes(&metadata, &wanted, bytes.len() as u64)?;
     head.columns = metadata.file_metadata().schema().get_fields().iter().map(|field| field.name().to_owned()).collect();
@@ -152,7 +152,7 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
 type Wanted = (usize, &'static str, Role);
 
 /// The columns to read.
-fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<Wanted>> {
+fn wanted(metadata: &FileMetaData, keeps: Keeps) -> Result<Vec<Wanted>> {
     let schema = metadata.schema_descr();
     let mut wanted = Vec::new();
     for (number, column) in schema.columns().iter().enumerate() {
@@ -173,7 +173,7 @@ fn wanted(metadata: &FileMetaData, with_content: bool) -> Result<Vec<Wanted>> {
                 Error::config(message).with_hint("rename that column, or make the manifest again with `forebay scan`")
             );
         }
-        if !is_content || with_content {
+        if !is_content || keeps == Keeps::Facts || (keeps == Keeps::Checksums && role == Role::Xxh3) {
             wanted.push((number, name, role));
         }
     }

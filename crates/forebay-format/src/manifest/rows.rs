@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use forebay_core::Version;
 
-use super::{Content, Facts, shown};
+use super::{Content, Facts, Keeps, shown};
 use crate::index::FolderIndex;
 use std::path::Path;
 
@@ -51,6 +51,7 @@ enum Told {
 /// The rows so far.
 pub(super) struct Rows {
     index: FolderIndex,
+    keeps: Keeps,
     facts: Option<Vec<Facts>>,
     told: Option<Told>,
     directories: HashMap<Box<str>, u32>,
@@ -65,10 +66,11 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn new(keeps_facts: bool) -> Self {
+    pub(super) fn new(keeps: Keeps) -> Self {
         Self {
             index: FolderIndex::default(),
-            facts: keeps_facts.then(Vec::new),
+            keeps,
+            facts: (keeps == Keeps::Facts).then(Vec::new),
             told: None,
             directories: HashMap::new(),
             last_directory: (String::new(), u32::MAX),
@@ -89,9 +91,9 @@ impl Rows {
         self.index.is_empty()
     }
 
-    /// Whether all that is known is wanted.
-    pub(super) fn keeps_facts(&self) -> bool {
-        self.facts.is_some()
+    /// What is wanted of each row.
+    pub(super) fn keeps(&self) -> Keeps {
+        self.keeps
     }
 
     pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), Wrong> {
@@ -100,6 +102,9 @@ impl Rows {
         let class = self.class_of(row.class, row.label)?;
         let directory = self.directory_of(directory);
         self.index.push_sample(directory, class, name.as_bytes(), &row.version);
+        if self.keeps == Keeps::Checksums {
+            self.index.push_checksum(row.content.as_ref().map(|content| content.xxh3));
+        }
         let etag = row.version.etag.as_ref().map_or(0, |etag| etag.len());
         let picture = row.content.as_ref().and_then(|content| content.picture.as_ref());
         self.text_bytes += (name.len() + etag + picture.map_or(0, |picture| picture.format.len())) as u64;

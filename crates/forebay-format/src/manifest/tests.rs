@@ -49,7 +49,7 @@ fn written(index: &FolderIndex, facts: &[Facts]) -> Bytes {
 }
 
 fn parsed(name: &str, text: impl Into<Bytes>) -> Result<Manifest> {
-    read_manifest(text.into(), Path::new(name), None, true)
+    read_manifest(text.into(), Path::new(name), None, Keeps::Facts)
 }
 
 fn samples(index: &FolderIndex) -> Vec<(String, i64)> {
@@ -61,7 +61,7 @@ fn samples(index: &FolderIndex) -> Vec<(String, i64)> {
 fn what_is_written_is_read_again() {
     let index = index(FILES);
     let facts = facts(&index);
-    let manifest = read_manifest(written(&index, &facts), Path::new("m.parquet"), None, true).unwrap();
+    let manifest = read_manifest(written(&index, &facts), Path::new("m.parquet"), None, Keeps::Facts).unwrap();
     assert_eq!(samples(&manifest.index), samples(&index));
     assert_eq!(manifest.index.identity(), index.identity(), "a state of the folder is one of the manifest");
     assert_eq!(manifest.index.classes(), ["cat", "dog", "eel", "fox"], "eel has no samples");
@@ -90,7 +90,8 @@ fn a_plain_scan_has_no_columns_of_what_is_not_known() {
 fn of_a_copy_only_sizes_are_compared() {
     let index = index(FILES);
     let bytes = written(&index, &facts(&index));
-    let open = |root: &str| read_manifest(bytes.clone(), Path::new("m.parquet"), Some(Path::new(root)), false).unwrap();
+    let open =
+        |root: &str| read_manifest(bytes.clone(), Path::new("m.parquet"), Some(Path::new(root)), Keeps::Names).unwrap();
     let expected = |manifest: &Manifest| manifest.index.expected(SampleId(0)).unwrap();
     assert!(expected(&open("/r")).stamp_ns.is_some());
     assert!(expected(&open("/r/")).stamp_ns.is_some());
@@ -105,7 +106,7 @@ fn of_a_copy_only_sizes_are_compared() {
 
 #[test]
 fn a_million_samples_take_few_bytes_each() {
-    let mut rows = Rows::new(false);
+    let mut rows = Rows::new(Keeps::Names);
     for number in 0..100_000_u64 {
         let path = format!("n{:08}/n{:08}_{:05}.JPEG", number / 1000, number / 1000, number % 1000);
         let version = Version { size_bytes: Some(number), mtime_ns: Some(number as i64), etag: None };

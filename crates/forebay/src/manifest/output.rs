@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use forebay_core::{Clock, Error, Kind, Result, Retry, SystemClock};
-use forebay_format::{Facts, FolderIndex, Manifest, write_manifest};
+use forebay_format::{Facts, FolderIndex, Keeps, Manifest, write_manifest};
 use forebay_store::{
     Local, MountKind, ObjectSink, Remote, Replacement, Sink, Stat, StorageOptions, Store, is_url, machine,
 };
@@ -64,7 +64,7 @@ impl Output {
 
     /// The manifest that is there, with all that it knows of its samples; `None` where nothing is.
     pub fn earlier(&self) -> Result<Option<Manifest>> {
-        match super::read(&self.path, None, &self.options, true) {
+        match super::read(&self.path, None, &self.options, Keeps::Facts) {
             Ok(earlier) => Ok(Some(earlier)),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),

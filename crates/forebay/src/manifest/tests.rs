@@ -204,11 +204,12 @@ fn a_recorded_root_is_trusted_where_its_manifest_is() {
     let store: Arc<dyn Store> = Arc::new(Local);
     let scanned = scanned(&store, &root, false, None);
     let options = StorageOptions::new([("token".to_owned(), "hunter2hunter2".to_owned())]);
-    let open = |root: Option<&str>| open_manifest(&output, root.map(Path::new), &options, &Config::default());
+    let open =
+        |root: Option<&str>| open_manifest(&output, root.map(Path::new), &options, &Config::default(), Keeps::Names);
     for recorded in ["http://127.0.0.1:1/train", "https://me:hunter2hunter2@evil.example/train", "s3://bucket/train"] {
         written(&scanned, &output, recorded);
         for options in [&options, &StorageOptions::default()] {
-            let error = open_manifest(&output, None, options, &Config::default()).map(drop).unwrap_err();
+            let error = open_manifest(&output, None, options, &Config::default(), Keeps::Names).map(drop).unwrap_err();
             let plain = recorded.replace("me:hunter2hunter2@", "");
             assert_eq!((error.kind(), error.path()), (Kind::Config, Some(&*output)), "{error}");
             assert!(error.hint().ends_with(&format!("pass root={plain:?}")), "{}", error.hint());
@@ -231,7 +232,8 @@ fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     let away = folder.path().join("away");
     fs::rename(&root, &away).unwrap();
     let open = |root: Option<&Path>| {
-        let (manifest, store) = open_manifest(&output, root, &StorageOptions::default(), &Config::default()).unwrap();
+        let (manifest, store) =
+            open_manifest(&output, root, &StorageOptions::default(), &Config::default(), Keeps::Names).unwrap();
         Source::new(Arc::new(manifest.index), store, Pipeline::new(vec![Op::ToTensor]).unwrap())
     };
     let source = open(None);
@@ -260,6 +262,33 @@ fn a_manifest_is_opened_without_its_folder_and_finds_out_what_is_stale() {
     load(&source, 0).unwrap();
     fs::write(copy.join("class0/00000.bmp"), [picture(1), vec![0]].concat()).unwrap();
     assert_eq!(load(&source, 0).unwrap_err().kind(), Kind::Stale);
+}
+
+#[test]
+fn bytes_that_differ_from_their_checksum_are_damage_though_they_decode() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, output) = (folder.path().join("data"), folder.path().join("m.parquet"));
+    let paths = plant(&root, 10);
+    let store: Arc<dyn Store> = Arc::new(Local);
+    written(&scanned(&store, &root, true, None), &output, root.to_str().unwrap());
+    // As storage rots: the same size and the same time.
+    let modified = fs::metadata(&paths[0]).unwrap().modified().unwrap();
+    fs::write(&paths[0], picture(77)).unwrap();
+    fs::OpenOptions::new().write(true).open(&paths[0]).unwrap().set_modified(modified).unwrap();
+    let load = |keeps, sample| {
+        let options = StorageOptions::default();
+        let (manifest, store) = open_manifest(&output, None, &options, &Config::default(), keeps).unwrap();
+        assert_eq!(manifest.index.has_checksums(), keeps == Keeps::Checksums);
+        let source = Source::new(Arc::new(manifest.index), store, Pipeline::new(vec![Op::ToTensor]).unwrap());
+        source.load(SampleId(sample), 0, Epoch(0)).map(drop)
+    };
+    load(Keeps::Names, 0).unwrap();
+    load(Keeps::Checksums, 1).unwrap();
+    let error = load(Keeps::Checksums, 0).unwrap_err();
+    assert_eq!((error.kind(), error.stage(), error.path()), (Kind::Corrupt, Some(Stage::Decode), Some(&*paths[0])));
+    let hash = |colour| forebay_format::content_hash(&picture(colour));
+    let words = format!("(expected checksum {:016x}, got {:016x})", hash(0), hash(77));
+    assert!(error.to_string().contains(&words), "{error}");
 }
 
 /// Local files that are examined only when two are asked for at a time.

@@ -198,7 +198,7 @@ fn then(count: u64, first: i64, other: i64) -> Vec<u8> {
 }
 
 fn parsed(file: &File) -> Result<crate::manifest::Manifest> {
-    crate::manifest::read_manifest(file.bytes(), Path::new("m.parquet"), None, true)
+    crate::manifest::read_manifest(file.bytes(), Path::new("m.parquet"), None, Keeps::Facts)
 }
 
 fn dictionary(claimed: i32, rows: i32) -> File {
