@@ -366,7 +366,7 @@ def test_a_worker_whose_messages_cannot_be_read_is_ended_and_named() -> None:
     job = crews.job(Large(), worker_init_fn=use_unsealed, shard_count=1)
     with (
         crews.crew(job) as crew,
-        pytest.raises(WorkerDiedError, match=r"worker 0 \(pid \d+\) sent what cannot be read .*cannot shrink"),
+        pytest.raises(WorkerDiedError, match=r"worker 0( \(pid \d+\))? sent what cannot be read .*cannot shrink"),
     ):
         crews.values(crews.results(crew, crews.tasks(job, 8, 8)))
 

@@ -287,7 +287,7 @@ LASTING = [
     Lasting(
         "garbage from the middle on", {"operation": "read", "garbage": 800}, "corrupt", None, 2, "restore", "decode"
     ),
-    Lasting("nothing but garbage", {"operation": "read", "garbage": 0}, "undecodable", None, 2, "image", "decode"),
+    Lasting("nothing but garbage", {"operation": "read", "garbage": 0}, "undecodable", None, 2, "does not decode", "decode"),
 ]
 
 

@@ -123,13 +123,10 @@ static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 impl Pool {
     /// This process's.
     pub(crate) fn get() -> Result<&'static Self> {
-        let current = POOL.load(SeqCst);
-        // SAFETY: what is stored there was leaked by `start`, and is never freed.
-        if let Some(pool) = unsafe { current.as_ref() }
-            && pool.process == std::process::id()
-        {
+        if let Some(pool) = Self::running() {
             return Ok(pool);
         }
+        let current = POOL.load(SeqCst);
         let fresh = Box::into_raw(Box::new(Self::start()?));
         match POOL.compare_exchange(current, fresh, SeqCst, SeqCst) {
             // SAFETY: it was just leaked.
@@ -140,6 +137,12 @@ impl Pool {
                 Self::get()
             }
         }
+    }
+
+    /// The one of this process, if it has been needed yet.
+    pub(crate) fn running() -> Option<&'static Self> {
+        // SAFETY: what is stored there was leaked by `get`, and is never freed.
+        unsafe { POOL.load(SeqCst).as_ref() }.filter(|pool| pool.process == std::process::id())
     }
 
     fn start() -> Result<Self> {

@@ -90,7 +90,7 @@ pub fn split_url(root: &Path, options: &StorageOptions) -> Result<(PathBuf, Vec<
 
 /// What users should know of the servers that this process speaks to: what has come up since the last call, each once.
 pub fn take_warnings() -> Vec<String> {
-    Pool::get().map_or_else(|_| Vec::new(), Pool::take_warnings)
+    Pool::running().map_or_else(Vec::new, Pool::take_warnings)
 }
 
 impl Remote {
