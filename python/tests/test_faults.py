@@ -287,7 +287,9 @@ LASTING = [
     Lasting(
         "garbage from the middle on", {"operation": "read", "garbage": 800}, "corrupt", None, 2, "restore", "decode"
     ),
-    Lasting("nothing but garbage", {"operation": "read", "garbage": 0}, "undecodable", None, 2, "does not decode", "decode"),
+    Lasting(
+        "nothing but garbage", {"operation": "read", "garbage": 0}, "undecodable", None, 2, "does not decode", "decode"
+    ),
 ]
 
 

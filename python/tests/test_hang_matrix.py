@@ -261,16 +261,6 @@ def test_a_cache_whose_lock_is_held(child: Child, fault: Callable[[Path], Any], 
         expect_cache_goes_on(child, 20)
 
 
-def test_a_cache_on_a_mount_that_hangs(child: Child, mounted_fs: faultfs.FaultFs) -> None:
-    child.do(CACHE.format(seconds=DEADLINE_SECONDS))
-    with hung(mounted_fs, next(mounted_fs.root.glob("*/cache"))):
-        # Four samples that use up their deadlines end the run.
-        expect_cache_goes_on(child, 4 * DEADLINE_SECONDS + LIMIT_SECONDS)
-        opening = "fb.ImageFolder(data, transform=transform, cache=place + '/cache')"
-        before = mounted_fs.hanging()
-        assert child.interrupt(opening, lambda: mounted_fs.hanging() > before) < LIMIT_SECONDS
-
-
 @pytest.fixture(scope="module")
 def manifest(data: Path) -> Path:
     path = data.parent / "data.parquet"
