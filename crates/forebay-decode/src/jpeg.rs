@@ -123,7 +123,7 @@ unsafe extern "C" {
     fn forebay_jpeg_use_original(d: NonNull<Decompressor>);
     #[cfg(any(test, feature = "fuzzing"))]
     fn forebay_jpeg_use_plain(d: NonNull<Decompressor>);
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(test)]
     fn forebay_jpeg_own_mcus(d: NonNull<Decompressor>) -> u64;
     #[cfg(all(test, address_sanitizer))]
     fn forebay_jpeg_overrun(d: NonNull<Decompressor>, offset: c_int);

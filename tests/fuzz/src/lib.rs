@@ -33,9 +33,15 @@ const fn picture(name: &'static str, run: fn(&[u8]), golden: &'static [&'static 
     Target { name, run, golden, may_panic: false }
 }
 
+/// The crate's own Huffman decoding against libjpeg's.
+fn huffman(bytes: &[u8]) {
+    forebay_decode::fuzzing::huffman_differential(bytes);
+}
+
 /// All of them.
 pub const TARGETS: &[Target] = &[
     picture("jpeg", |bytes| picture::run(Format::Jpeg, bytes), &["jpg"]),
+    picture("huffman", huffman, &["jpg"]),
     picture("png", |bytes| picture::run(Format::Png, bytes), &["png"]),
     picture("webp", |bytes| picture::run(Format::WebP, bytes), &["webp"]),
     picture("gif", |bytes| picture::run(Format::Gif, bytes), &["gif"]),

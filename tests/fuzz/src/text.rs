@@ -25,7 +25,7 @@ fn manifest(name: &str, bytes: &[u8]) {
     if bytes.starts_with(b"PAR1") != name.ends_with(".parquet") {
         return;
     }
-    let root = Path::new("/root/of/it");
+    let root = Path::new("/data/images");
     let read = |keeps| read_manifest(Bytes::copy_from_slice(bytes), Path::new(name), Some(root), keeps);
     let Ok(Manifest { index, facts, .. }) = read(Keeps::Facts) else { return };
     assert_eq!(facts.len() as u64, index.len(), "facts of another number of samples");

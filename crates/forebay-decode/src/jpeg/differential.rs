@@ -100,6 +100,7 @@ impl Contenders {
     }
 
     /// MCUs that each decoded by our code.
+    #[cfg(test)]
     pub(super) fn own_mcus(&self) -> [u64; 4] {
         // SAFETY: live decompressors.
         [&self.own, &self.plain, &self.original, &self.knowing].map(|jpeg| unsafe { forebay_jpeg_own_mcus(jpeg.raw) })
