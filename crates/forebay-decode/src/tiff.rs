@@ -20,7 +20,7 @@ mod ycbcr;
 
 use chunk::{Compression, Predictor, resize};
 use colour::{Colour, Sample, colour, convert, narrow};
-use directory::{Directory, Values};
+use directory::{Chunks, Directory};
 
 /// How many times as long as the file its strips or tiles may be together. In most files no two share a byte; in some
 /// all empty tiles are one. More than this is a bomb.
@@ -54,8 +54,7 @@ struct Page<'a> {
     chunk_width: u32,
     chunk_height: u32,
     tiled: bool,
-    offsets: Values<'a>,
-    byte_counts: Values<'a>,
+    stored: Chunks<'a>,
     /// Of JPEGs, what all of them have in common.
     tables: &'a [u8],
 }
@@ -95,7 +94,6 @@ impl<'a> Page<'a> {
         let (Some(chunk_width), Some(chunk_height)) = (side(chunk_width), side(chunk_height)) else {
             return Err(damaged(Format::Tiff, format!("chunks of {chunk_width}×{chunk_height} pixels")));
         };
-        let (offsets, byte_counts) = directory.chunks()?;
         let page = Self {
             width,
             height,
@@ -111,8 +109,7 @@ impl<'a> Page<'a> {
             chunk_width,
             chunk_height,
             tiled,
-            offsets,
-            byte_counts,
+            stored: directory.chunks()?,
             tables: directory.all(347)?.map(|tables| tables.bytes()).unwrap_or_default(),
         };
         page.check_padding()?;
@@ -216,7 +213,7 @@ impl<'a> Page<'a> {
 
     /// Bytes of the longest chunk in the file, with its tables.
     fn longest_coded(&self) -> u64 {
-        self.byte_counts.iter().max().unwrap_or(0).saturating_add(self.tables.len() as u64 + 64)
+        self.stored.iter().map(|(_, length)| length).max().unwrap_or(0).saturating_add(self.tables.len() as u64 + 64)
     }
 }
 
@@ -267,20 +264,18 @@ fn chunks<'a>(page: &Page<'a>, bytes: &'a [u8]) -> Result<impl Iterator<Item = R
     let (chunk_width, chunk_height) = (page.chunk_width as usize, page.chunk_height as usize);
     let (across, down, planes) = page.chunks();
     let count = across * down * planes;
-    if page.offsets.len() < count || page.byte_counts.len() < count {
-        let detail = format!("expected {count} chunks, got {}", page.offsets.len().min(page.byte_counts.len()));
-        return Err(damaged(Format::Tiff, detail));
+    if page.stored.len() < count {
+        return Err(damaged(Format::Tiff, format!("expected {count} chunks, got {}", page.stored.len())));
     }
-    let total = page.byte_counts.iter().take(count).fold(0, u64::saturating_add);
+    let total = page.stored.iter().take(count).fold(0, |sum: u64, (_, length)| sum.saturating_add(length));
     let most = MAX_REPEATS * bytes.len() as u64;
     if total > most {
         let detail = format!("expected chunks of at most {most} bytes together in {} bytes, got {total}", bytes.len());
         return Err(damaged(Format::Tiff, detail));
     }
-    Ok((0..count).map(move |number| {
+    Ok(page.stored.iter().take(count).enumerate().map(move |(number, (offset, length))| {
         let (plane, place) = (number / (across * down), number % (across * down));
         let (left, top) = (place % across * chunk_width, place / across * chunk_height);
-        let (offset, length) = (page.offsets.get(number).unwrap_or(0), page.byte_counts.get(number).unwrap_or(0));
         Ok(Chunk {
             coded: directory::slice(bytes, offset, length)?,
             plane,

@@ -79,6 +79,27 @@ impl<'a> Values<'a> {
     }
 }
 
+/// Where the strips or tiles of a page lie, and how long they are.
+#[derive(Clone, Copy)]
+pub(super) struct Chunks<'a> {
+    offsets: Values<'a>,
+    byte_counts: Values<'a>,
+    /// What a chunk has at most, whatever its byte count: some programs write any number for the only strip of a picture
+    /// that is not compressed, and libtiff and Pillow do not look at it.
+    max_bytes: u64,
+}
+
+impl Chunks<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.offsets.len().min(self.byte_counts.len())
+    }
+
+    /// Offset and length of each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.offsets.iter().zip(self.byte_counts.iter()).map(|(offset, count)| (offset, count.min(self.max_bytes)))
+    }
+}
+
 /// One page's tags, still in the file.
 pub(super) struct Directory<'a> {
     bytes: &'a [u8],
@@ -183,11 +204,24 @@ impl<'a> Directory<'a> {
         Ok(if all.iter().take(samples).all(|value| value == first) { first } else { 0 })
     }
 
-    /// Where the strips or tiles lie, and how long they are.
-    pub(super) fn chunks(&self) -> Result<(Values<'a>, Values<'a>)> {
-        let (offsets, counts) = if self.has(324) { (324, 325) } else { (273, 279) };
+    /// Where the strips or tiles lie.
+    pub(super) fn chunks(&self) -> Result<Chunks<'a>> {
+        let (offsets, byte_counts) = if self.has(324) { (324, 325) } else { (273, 279) };
         let missing = || damaged(Format::Tiff, "does not say where its pixels are");
-        Ok((self.all(offsets)?.ok_or_else(missing)?, self.all(counts)?.ok_or_else(missing)?))
+        let (offsets, byte_counts) =
+            (self.all(offsets)?.ok_or_else(missing)?, self.all(byte_counts)?.ok_or_else(missing)?);
+        let max_bytes = if offsets.len() == 1 { self.max_strip_bytes()? } else { u64::MAX };
+        Ok(Chunks { offsets, byte_counts, max_bytes })
+    }
+
+    /// Bytes of the only strip of a page, if they follow from its sides: where it is not compressed.
+    fn max_strip_bytes(&self) -> Result<u64> {
+        const YCBCR: u64 = 6;
+        if self.one(259, 1)? != 1 || self.one(262, 0)? == YCBCR || self.has(322) {
+            return Ok(u64::MAX);
+        }
+        let row_bits = self.one(256, 0)?.saturating_mul(self.one(277, 1)?).saturating_mul(self.one(258, 1)?);
+        Ok(row_bits.div_ceil(8).saturating_mul(self.one(257, 0)?))
     }
 
     /// Whether everything that any page refers to lies inside the file: how a cut shows that spared the first page.
@@ -213,12 +247,12 @@ impl<'a> Directory<'a> {
         for entry in self.entries() {
             self.values(entry)?;
         }
-        let Ok((offsets, counts)) = self.chunks() else { return Ok(()) };
-        let size = offsets.size + counts.size;
+        let Ok(chunks) = self.chunks() else { return Ok(()) };
+        let size = chunks.offsets.size + chunks.byte_counts.size;
         let room = *left / size;
-        *left = left.saturating_sub(offsets.len().min(counts.len()) * size);
-        for (offset, count) in offsets.iter().zip(counts.iter()).take(room) {
-            slice(self.bytes, offset, count)?;
+        *left = left.saturating_sub(chunks.len() * size);
+        for (offset, length) in chunks.iter().take(room) {
+            slice(self.bytes, offset, length)?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! TIFFs that lie: what they cost is bounded by their length, and by the picture that they say they are.
+//! TIFFs that lie: what they cost is bounded by their length, and by the picture that they say they are; and good ones that
+//! are not decoded.
 
 use std::time::{Duration, Instant};
 
@@ -212,6 +213,48 @@ fn arrays_of_offsets_take_no_memory() {
     let bytes = file.starting_at(at);
     let peak = peak_bytes(|| assert_eq!(decode(&bytes).unwrap().pixels, [5; 3]));
     assert!(peak < 64 << 10, "{} bytes took {peak} bytes", bytes.len());
+}
+
+/// As `tiff_wrong_bits_per_sample.tiff` of Pillow's tests: its byte count is 35711440.
+#[test]
+fn the_only_strip_of_an_uncompressed_picture_needs_no_byte_count() {
+    let file = |byte_count: u32| {
+        let mut file = File::new();
+        let page = file.directory(&grey(16, 8, 1, 200, byte_count), 0);
+        file.bytes.resize(200, 0);
+        file.add(&[7; 128]);
+        file.starting_at(page)
+    };
+    let whole = decode(&file(128)).unwrap();
+    for byte_count in [129, 35_711_440, u32::MAX] {
+        let bytes = file(byte_count);
+        assert_eq!(decode(&bytes).unwrap().pixels, whole.pixels, "{byte_count}");
+        let error = decode(&bytes[..bytes.len() - 1]).unwrap_err();
+        assert_eq!((error.kind(), error.message()), (Kind::Corrupt, "is truncated (TIFF)"), "{byte_count}");
+    }
+}
+
+#[test]
+fn no_number_of_bits_is_damage() {
+    for bits in 1..=64 {
+        for photometric in [0, 1, 2, 3, 5, 6] {
+            for samples in 1..=6 {
+                let mut file = File::new();
+                let map = file.add(&[0; 6 * 256]);
+                let pixels = file.add(&[0; 16 * 16 * 6 * 8]);
+                let mut tags = grey(16, 16, 1, pixels, 16 * 16 * 6 * 8);
+                (tags[2].3, tags[4].3) = (bits, photometric);
+                tags.insert(6, (277, SHORT, 1, samples));
+                tags.push((320, SHORT, 768, map));
+                let page = file.directory(&tags, 0);
+                if let Err(error) = decode(&file.starting_at(page)) {
+                    assert_eq!(error.kind(), Kind::Undecodable, "{samples} of {bits} bits: {error}");
+                    assert!(error.message().starts_with("may well be good: "), "{error}");
+                    assert!(!error.hint().contains("delete"), "{}", error.hint());
+                }
+            }
+        }
+    }
 }
 
 #[test]
