@@ -212,7 +212,7 @@ def test_statistics_tell_the_wait_and_the_workers() -> None:
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(fb.errors.ConfigError, match=r"cannot be the ledger: (Not a directory|File exists)"):
+    with pytest.raises(fb.errors.ConfigError, match=r"""cannot be the ledger: ".*/file" is not a directory"""):
         (tmp_path / "file").touch()
         fb.DataLoader(range(3), ledger=tmp_path / "file" / "ledger.jsonl")
     fb.DataLoader(range(3), ledger=tmp_path / "made" / "ledger.jsonl").close()

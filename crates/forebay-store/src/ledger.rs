@@ -29,7 +29,10 @@ impl LedgerFile {
     /// Opens it for appending, creating it and the directory above it. Takes no lock.
     pub fn open(path: &Path) -> Result<Self> {
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| unusable(parent, &error))?;
+            fs::create_dir_all(parent).map_err(|error| match file_in(parent) {
+                Some(file) => unusable(path, &io::Error::other(format!("{file:?} is not a directory"))),
+                None => unusable(parent, &error),
+            })?;
         }
         let opened = OpenOptions::new().create(true).read(true).append(true).open(path);
         let opened = opened.and_then(|file| file.metadata().map(|metadata| (file, metadata)));
@@ -222,6 +225,11 @@ pub(crate) fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::
     Ok(lines)
 }
 
+/// What is no directory on the way to this one.
+fn file_in(directory: &Path) -> Option<&Path> {
+    directory.ancestors().find(|path| fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()))
+}
+
 /// A ledger that cannot be used is a setting to correct, whatever the system calls it.
 fn unusable(path: &Path, error: &io::Error) -> Error {
     let known = error.raw_os_error().and_then(|errno| hint(path, errno, true));
@@ -263,6 +271,18 @@ mod tests {
         assert_eq!(ledger.lock_owner(), None);
         assert!(ledger.append(&line).unwrap());
         assert_eq!(LedgerFile::read(&path).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_file_where_a_directory_should_be_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for path in [file.join("ledger.jsonl"), file.join("logs/ledger.jsonl")] {
+            let error = LedgerFile::open(&path).unwrap_err();
+            assert_eq!((error.kind(), error.path()), (Kind::Config, Some(&*path)));
+            assert_eq!(error.message(), format!("cannot be the ledger: {file:?} is not a directory"));
+        }
     }
 
     #[test]
