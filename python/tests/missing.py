@@ -1,7 +1,8 @@
 """What a test needs and this machine has not."""
 
+import importlib
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -11,3 +12,11 @@ def missing(what: str, why: str) -> NoReturn:
     if what in (name.strip() for name in os.environ.get("FOREBAY_ALLOW_MISSING", "").split(",")):
         pytest.skip(f"{what} is missing: {why}")
     pytest.fail(f"{what} is missing ({why}): set FOREBAY_ALLOW_MISSING={what} to skip what needs it", pytrace=False)
+
+
+def package(name: str) -> Any:
+    """A package of the test group, imported; see `missing`."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing(name, str(error))

@@ -9,8 +9,6 @@ import pytest
 import cgroups
 import children
 
-pytest.importorskip("torch")
-
 # Some samples take down one worker, some every worker that tries them; and the loop kills workers at random, too.
 PROGRAM = """
     import ctypes, json, mmap, os, random, signal, sys, warnings

@@ -1,9 +1,13 @@
 """What goes wrong in a user's dataset: the exception is the user's own, and says which sample it is about."""
 
+import ctypes
+import faulthandler
 import random
 import threading
 import time
+import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +87,31 @@ def test_what_collation_refuses_names_the_batch(kind: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=str)
-def test_worker_init_fn_may_fail(kind: dict[str, Any]) -> None:
+def test_what_worker_init_fn_raises_comes_with_its_traceback(kind: dict[str, Any]) -> None:
     def refuse(worker: int) -> None:
         raise LookupError(f"worker {worker} cannot")
 
-    with pytest.raises(LookupError, match="worker 0 cannot"):
+    with pytest.raises(LookupError, match="worker 0 cannot") as raised:
         next(iter(fb.DataLoader(range(8), worker_init_fn=refuse, **kind)))
+    line = refuse.__code__.co_firstlineno + 1
+    # Of a thread it is the exception's own traceback; of a process it is in the message.
+    told = str(raised.value) if kind["workers"] == "processes" else "".join(traceback.format_exception(raised.value))
+    assert f'File "{__file__}", line {line}, in refuse\n    raise LookupError(' in told
+
+
+CRASHES = {"a signal": faulthandler._sigsegv, "a null pointer": lambda: ctypes.string_at(0)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+def test_a_crash_in_worker_init_fn_comes_with_its_stack(crash: Callable[[], object]) -> None:
+    def initialise(worker: int) -> None:
+        crash()
+
+    with pytest.raises(fb.errors.WorkerDiedError, match="worker 0 was killed by SIGSEGV, while it started") as raised:
+        next(iter(fb.DataLoader(range(8), worker_init_fn=initialise, num_workers=2, workers="processes")))
+    line = initialise.__code__.co_firstlineno + 1
+    assert f'File "{__file__}", line {line} in initialise' in str(raised.value)
+    assert raised.value.hint == "look at the signal and the stack in the detail"
 
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=str)

@@ -7,8 +7,6 @@ import pytest
 
 import children
 
-pytest.importorskip("torch")
-
 PROGRAM = """
     import json, os, sys, warnings
     from pathlib import Path

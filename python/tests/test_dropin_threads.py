@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from PIL import Image
 from torch.utils import data
 
 import crews
@@ -122,8 +123,6 @@ def test_threads_that_wait_for_room_let_a_loader_go() -> None:
 
 
 def test_batches_are_weighed_whatever_they_hold() -> None:
-    image = pytest.importorskip("PIL.Image")
-
     class Mine:
         def __init__(self) -> None:
             self.field = torch.zeros(MIB, dtype=torch.uint8)
@@ -133,7 +132,7 @@ def test_batches_are_weighed_whatever_they_hold() -> None:
         {"a": [numpy.zeros(MIB // 2, numpy.uint8)] * 2},
         (b"x" * (MIB // 2), "y" * (MIB // 2)),
         Mine(),
-        image.new("RGB", (1024, 1024 // 3 + 1)),
+        Image.new("RGB", (1024, 1024 // 3 + 1)),
         list(range(MIB // (8 + sys.getsizeof(1000)))),  # larger where there is no GIL
         [bytes(1024)] * 1000,
     ):

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import folders
 import forebay as fb
 from forebay import transforms as T
 from forebay.errors import ConfigError, CorruptError
-
-torch = pytest.importorskip("torch")
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 BATCH = 5

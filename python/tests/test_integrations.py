@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import children
-
-pytest.importorskip("torch")
+from missing import missing
 
 COUNT, BATCH, EPOCHS = 48, 4, 2
 CORRUPT, DEADLY = 13, 22
@@ -111,15 +110,16 @@ def check(told: dict[str, Any]) -> None:
         assert shown == sorted([index for index in range(COUNT) if index != CORRUPT] + [substitute])
 
 
-def needs(*modules: str) -> pytest.MarkDecorator:
+def needs(*packages: str) -> None:
     """Without importing them: that takes seconds, and a child does it."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            missing(name, "it is not installed")
 
 
-@needs("lightning")
 @pytest.mark.timeout(120)
 def test_a_lightning_trainer(tmp_path: Path) -> None:
+    needs("lightning")
     program = f"""
 import lightning
 
@@ -151,9 +151,9 @@ tell(loader, module.model, steps=trainer.global_step, is_ours=trainer.train_data
     assert (told["steps"], told["restarts"]) == (EPOCHS * COUNT // BATCH, 1)
 
 
-@needs("transformers", "accelerate")
 @pytest.mark.timeout(120)
 def test_a_hugging_face_trainer(tmp_path: Path) -> None:
+    needs("transformers", "accelerate")
     program = f"""
 import transformers
 
@@ -176,9 +176,9 @@ tell(loader, model, steps=done.global_step)
     assert (told["steps"], told["restarts"]) == (EPOCHS * COUNT // BATCH, 1)
 
 
-@needs("accelerate")
 @pytest.mark.timeout(120)
 def test_a_loop_of_accelerate(tmp_path: Path) -> None:
+    needs("accelerate")
     program = f"""
 import accelerate
 

@@ -19,6 +19,7 @@ import faultfs
 import folders
 import forebay as fb
 from forebay import transforms as T
+from missing import missing
 from test_mirror import mirror, write
 
 Digests = Callable[[Any], list[str]]
@@ -28,7 +29,7 @@ Digests = Callable[[Any], list[str]]
 def disk(source: Path, history: Path) -> Iterator[Path]:
     """The root of a disk that shows `source`; outcomes of power cuts go to `history`."""
     if problem := faultfs.why_not():
-        pytest.skip(problem)
+        missing("fuse", problem)
     for folder in (source, history):
         folder.mkdir(exist_ok=True)
     mounted = faultfs.FaultFs(source, history=history)

@@ -18,6 +18,7 @@ import folders
 import forebay as fb
 from faultfs import FaultFs
 from forebay import transforms as T
+from missing import missing
 from ranks import Ranks
 
 COUNT, BATCH, WORLD = 64, 3, 4
@@ -94,9 +95,9 @@ OPTIONS = {"deadline_seconds": 1.0, "retries": 1, "io_threads": 4, "max_failures
 def rank_fs(tmp_path: Path) -> Iterator[list[FaultFs]]:
     """One folder, mounted for each rank by a server of its own; some files are bad for all."""
     if why_not := faultfs.why_not():
-        pytest.skip(why_not)
+        missing("fuse", why_not)
     if os.geteuid() != 0:
-        pytest.skip("a mount namespace for each rank needs root")
+        missing("mount", "a mount namespace for each rank needs root")
     source = tmp_path / "source"
     for number in range(MANY):
         path = source / f"class {number % 2}" / f"{number:02}.png"

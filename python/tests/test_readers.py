@@ -16,6 +16,7 @@ from PIL import Image
 
 import forebay as fb
 from forebay import errors
+from missing import package
 
 NAMES = ["ä.jpg", "q\"uo'te.png", "com,ma;.jpg", "new\nline.png", "sub/e😀.webp", "sub/t\tab.bmp"]
 CLASSES = ['it\'s, "quoted"', "kätzchen", "日本"]
@@ -44,7 +45,7 @@ class Pandas:
 
 class DuckDB:
     def __init__(self) -> None:
-        self._run = pytest.importorskip("duckdb", reason="duckdb is not installed").connect().execute
+        self._run = package("duckdb").connect().execute
 
     def rows(self, path: Path) -> list[Row]:
         asked = self._run("from read_parquet(?)", [str(path)])

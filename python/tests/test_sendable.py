@@ -33,6 +33,7 @@ import pytest
 import torch
 
 from forebay._sendable import UnsendableError, dumps, handles
+from missing import package
 
 
 class Holder:
@@ -394,7 +395,7 @@ def test_there_are_enough_culprits() -> None:
 
 
 def test_h5py_and_lmdb_handles_are_known_by_name(tmp_path: Path) -> None:
-    h5py, lmdb = pytest.importorskip("h5py"), pytest.importorskip("lmdb")
+    h5py, lmdb = package("h5py"), package("lmdb")
     with h5py.File(tmp_path / "a.h5", "w") as file, lmdb.open(str(tmp_path / "db")) as environment:
         rows = file.create_dataset("rows", data=[1, 2])
         cases = [

@@ -63,7 +63,9 @@ impl Mounted {
 
     /// A file system that answers nothing until the file beside it is closed.
     fn hung(point: &Path) -> Option<(Self, fs::File)> {
-        let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?;
+        let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+        let device =
+            device.inspect_err(|error| missing("fuse", &format!("/dev/fuse cannot be opened: {error}"))).ok()?;
         let settings = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         Some((Self::mount("hung", point, "fuse", 0, &settings)?, device))
     }
@@ -305,12 +307,14 @@ impl Store for Slow {
     }
 }
 
-/// Another process, which reads one object, by several threads: the first of the tests below, run again with
-/// `FOREBAY_CACHE_CHILD` set.
-fn child(root: &Path) {
+/// Another process, which reads one object, by several threads.
+#[test]
+#[ignore = "run by `start`, for the tests below"]
+fn child() {
+    let root = PathBuf::from(std::env::var_os("FOREBAY_CACHE_CHILD").unwrap());
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
     let slow = Slow(memory(10), Duration::from_millis(number("FOREBAY_CACHE_MILLISECONDS")));
-    let cache = Cache::open(root, options(1 << 20)).unwrap();
+    let cache = Cache::open(&root, options(1 << 20)).unwrap();
     let cached = Cached::new(Arc::new(slow), cache);
     std::thread::scope(|scope| {
         for _ in 0..number("FOREBAY_CACHE_THREADS") {
@@ -323,7 +327,7 @@ fn child(root: &Path) {
 
 fn start(root: &Path, threads: u32, milliseconds: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cache_disk::processes_that_want_one_object_get_it_once", "--nocapture", "--test-threads=1"])
+        .args(["--ignored", "--exact", "cache_disk::child", "--nocapture", "--test-threads=1"])
         .env("FOREBAY_CACHE_CHILD", root)
         .env("FOREBAY_CACHE_THREADS", threads.to_string())
         .env("FOREBAY_CACHE_MILLISECONDS", milliseconds.to_string())
@@ -360,9 +364,6 @@ fn root() -> (TempDir, PathBuf) {
 
 #[test]
 fn processes_that_want_one_object_get_it_once() {
-    if let Some(root) = std::env::var_os("FOREBAY_CACHE_CHILD") {
-        return child(Path::new(&root));
-    }
     let (_place, root) = root();
     let children: Vec<_> = (0..4).map(|_| start(&root, 8, 700)).collect();
     let done: Vec<_> = children.into_iter().map(finished).collect();

@@ -84,9 +84,12 @@ impl Store for Origin {
     }
 }
 
-/// One of the processes: the test below, run again with `FOREBAY_TORTURE` set. It reads until it is killed.
-fn child(work: &Path) {
+/// One of the processes. It reads until it is killed.
+#[test]
+#[ignore = "run by a_tortured_cache_gives_no_wrong_byte"]
+fn child() {
     let text = |name: &str| std::env::var(name).unwrap();
+    let work = &PathBuf::from(text("FOREBAY_TORTURE"));
     let (root, seed) =
         (PathBuf::from(text("FOREBAY_TORTURE_CACHE")), text("FOREBAY_TORTURE_SEED").parse::<u64>().unwrap());
     let log = File::options().append(true).create(true).open(work.join("fetches")).unwrap();
@@ -146,7 +149,7 @@ impl Torture {
     fn start(&mut self) -> Child {
         self.started += 1;
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cache_torture::a_tortured_cache_gives_no_wrong_byte", "--nocapture", "--test-threads=1"])
+            .args(["--ignored", "--exact", "cache_torture::child", "--nocapture", "--test-threads=1"])
             .env("FOREBAY_TORTURE", &self.work)
             .env("FOREBAY_TORTURE_CACHE", &self.root)
             .env("FOREBAY_TORTURE_LIMIT", self.limit.to_string())
@@ -290,9 +293,6 @@ fn foreign(root: &Path) -> Vec<(PathBuf, u64)> {
 
 #[test]
 fn a_tortured_cache_gives_no_wrong_byte() {
-    if let Some(work) = std::env::var_os("FOREBAY_TORTURE") {
-        return child(Path::new(&work));
-    }
     let seconds = std::env::var("FOREBAY_TORTURE_SECONDS").map_or(6, |text| text.parse::<u64>().unwrap());
     let place = tempfile::tempdir().unwrap();
     let data: u64 = (0..OBJECTS).map(size).sum();
