@@ -94,13 +94,10 @@ def fast_loader(folder: str, threads: int) -> Iterable[Any]:
     return forebay_loader(folder, threads, decode="fast")
 
 
-def torch_loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
-    """Torch with torchvision's ImageFolder: PIL, transforms v1, workers that stay between epochs."""
+def torch_batches(dataset: Any, threads: int, ahead: int | None) -> Iterable[Any]:
+    """Torch's loader of a dataset, with workers that stay between epochs."""
     import torch
-    from torchvision import datasets, transforms
 
-    torch.manual_seed(0)
-    dataset = datasets.ImageFolder(folder, transform=training(transforms))
     return torch.utils.data.DataLoader(
         dataset,
         batch_size=BATCH_SIZE,
@@ -111,28 +108,20 @@ def torch_loader(folder: str, threads: int, ahead: int | None = None) -> Iterabl
     )
 
 
-def v2_loader(folder: str, threads: int) -> Iterable[Any]:
-    """Torch with torchvision's own decoder and transforms v2 on bytes: no PIL."""
+def torch_loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
+    """Torch with torchvision's ImageFolder: PIL, transforms v1."""
     import torch
-    from torchvision import datasets, io
-    from torchvision.transforms import v2
-
-    def decode(path: str) -> Any:
-        return io.decode_image(path, mode=io.ImageReadMode.RGB)
+    from torchvision import datasets, transforms
 
     torch.manual_seed(0)
-    augment = v2.Compose(
-        [
-            v2.RandomResizedCrop(224, antialias=True),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(MEAN, STD),
-        ]
-    )
-    dataset = datasets.ImageFolder(folder, transform=augment, loader=decode)
-    return torch.utils.data.DataLoader(
-        dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, persistent_workers=True
-    )
+    return torch_batches(datasets.ImageFolder(folder, transform=training(transforms)), threads, ahead)
+
+
+def v2_loader(folder: str, threads: int) -> Iterable[Any]:
+    """Torch with torchvision's own decoder and transforms v2 on bytes: no PIL."""
+    from peers import torch_v2
+
+    return torch_v2.loader(folder, threads)
 
 
 LOADERS: dict[str, Callable[..., Iterable[Any]]] = {

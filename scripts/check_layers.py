@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import checking
+from checking import ROOT
+
 RULE = 'the rule: ARCHITECTURE.md, "The crates"'
 
 # A crate may use those of lower levels only; crates of one level do not know each other.
@@ -136,22 +138,5 @@ def self_test() -> Iterator[str]:
         yield f"expected no fault, got {found}"
 
 
-def main() -> int:
-    """Prints what is wrong; the result is the exit status."""
-    arguments = sys.argv[1:]
-    if arguments not in ([], ["--self-test"]):
-        print(f"expected --self-test or nothing, got {arguments}", file=sys.stderr)
-        return 2
-    is_self_test = bool(arguments)
-    problems = list(self_test() if is_self_test else repository())
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    if problems and not is_self_test:
-        print(RULE, file=sys.stderr)
-    if not problems:
-        print("layers: the check notices every fault" if is_self_test else "layers: every arrow points down")
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checking.main("layers", repository, self_test, "every arrow points down", RULE))

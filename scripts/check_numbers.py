@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import checking
+from checking import ROOT
+
 CLAIMS = "benchmarks/claims.toml"
 RESULTS = "benchmarks/results"
 # They are the pages that a test or a trial has written: nothing else is their source.
@@ -253,20 +255,5 @@ def self_test() -> Iterator[str]:
             yield f"expected no fault in {harmless!r}, got {found}"
 
 
-def main() -> int:
-    """Prints what is wrong; the result is the exit status."""
-    arguments = sys.argv[1:]
-    if arguments not in ([], ["--self-test"]):
-        print(f"expected --self-test or nothing, got {arguments}", file=sys.stderr)
-        return 2
-    is_self_test = bool(arguments)
-    problems = list(self_test() if is_self_test else repository())
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    if not problems:
-        print("numbers: the check notices every fault" if is_self_test else "numbers: as measured")
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checking.main("numbers", repository, self_test, "as measured"))

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+import checking
+from checking import ROOT
+
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 VENDORED = ROOT / "crates/forebay-python/vendored.cdx.json"
 # Where each C library says its version, below the crate that carries it.
@@ -94,8 +96,16 @@ def check_libraries(packages: Iterable[dict[str, Any]]) -> Iterator[str]:
             yield f"{library}: {VENDORED.name} names {named.get(library)} (expected {found})"
 
 
-def self_test() -> None:
-    """The check finds what is wrong, and nothing else."""
+def repository() -> Iterator[str]:
+    """What is wrong in this repository."""
+    command = ["cargo", "metadata", "--locked", "--format-version", "1"]
+    packages = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)["packages"]
+    yield from check_crates(packages, tomllib.loads((ROOT / "deny.toml").read_text()))
+    yield from check_libraries(packages)
+
+
+def self_test() -> Iterator[str]:
+    """Feeds the check crates with every fault, and some with none."""
     rules = {"licenses": {"allow": ["MIT", "Zlib"]}, "bans": {"skip": [{"crate": "c"}, {"crate": "d"}]}}
     rows = [
         ("a", "1", "MIT"),
@@ -107,26 +117,15 @@ def self_test() -> None:
     packages = [dict(zip(("name", "version", "license"), row, strict=True), source=REGISTRY) for row in rows]
     packages.append({"name": "e", "version": "1", "license": "(MIT OR X) AND GPL-3.0", "source": "git+https://host/e"})
     found = [problem.split(":")[0] for problem in check_crates(packages, rules)]
-    assert found == ["e 1", "e 1", "b", "d"], found
-    assert is_allowed("Apache-2.0 WITH LLVM-exception OR X", {"Apache-2.0 WITH LLVM-exception"})
-    assert not is_allowed("MIT AND X", {"MIT"})
-
-
-def main() -> int:
-    """Prints what is wrong."""
-    if sys.argv[1:] == ["--self-test"]:
-        self_test()
-        return 0
-    command = ["cargo", "metadata", "--locked", "--format-version", "1"]
-    packages = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)["packages"]
-    rules = tomllib.loads((ROOT / "deny.toml").read_text())
-    problems = [*check_crates(packages, rules), *check_libraries(packages)]
-    for problem in problems:
-        print(f"supply: {problem}")
-    if not problems:
-        print(f"supply: {len(packages)} crates with licences, versions and sources that deny.toml allows")
-    return 1 if problems else 0
+    if found != ["e 1", "e 1", "b", "d"]:
+        yield f"expected faults of e 1 (twice), b and d, got {found}"
+    for licence, allowed, expected in (
+        ("Apache-2.0 WITH LLVM-exception OR X", "Apache-2.0 WITH LLVM-exception", True),
+        ("MIT AND X", "MIT", False),
+    ):
+        if is_allowed(licence, {allowed}) != expected:
+            yield f"expected {licence!r} {'allowed' if expected else 'refused'} where {allowed} is allowed"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checking.main("supply", repository, self_test, "licences, versions and sources of all crates are allowed"))

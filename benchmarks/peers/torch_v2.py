@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from contender import BATCH_SIZE, MEAN, STD, per_worker
+from contender import MEAN, STD, torch_batches
 from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
@@ -37,12 +37,4 @@ def read(path: str) -> torch.Tensor:
 def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
     """Worker processes that stay between epochs."""
     torch.manual_seed(0)
-    dataset = ImageFolder(folder, transform=AUGMENT, loader=read)
-    return torch.utils.data.DataLoader(
-        dataset,
-        batch_size=BATCH_SIZE,
-        shuffle=True,
-        num_workers=threads,
-        persistent_workers=True,
-        prefetch_factor=per_worker(ahead, threads),
-    )
+    return torch_batches(ImageFolder(folder, transform=AUGMENT, loader=read), threads, ahead)

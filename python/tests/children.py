@@ -25,6 +25,12 @@ def command(program: str, *arguments: object) -> list[str]:
     return [sys.executable, "-W", quiet, "-c", textwrap.dedent(program), *map(str, arguments)]
 
 
+def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Starts a program, whose output is read while it runs."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command(program, *arguments), text=True, env=environment(), **pipes | options)
+
+
 def run(
     program: str, *arguments: object, prefix: tuple[str, ...] = (), seconds: float = 40, **options: Any
 ) -> subprocess.CompletedProcess[str]:

@@ -62,14 +62,7 @@ def is_worker(pid: int) -> bool:
 
 def started(program: str, **options: Any) -> tuple[subprocess.Popen[str], list[int]]:
     """A program that has begun, and the processes that came from it."""
-    process = subprocess.Popen(
-        children.command(textwrap.dedent(BEGIN) + textwrap.dedent(program)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=children.environment(),
-        **options,
-    )
+    process = children.start(textwrap.dedent(BEGIN) + textwrap.dedent(program), **options)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -295,9 +288,7 @@ def test_a_full_stderr_holds_up_nobody_but_its_writers() -> None:
             quiet = [crew.receive(30) for _ in range(4)]
             print(sorted(result.number for result in quiet), flush=True)
     """
-    process = subprocess.Popen(
-        children.command(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=children.environment()
-    )
+    process = children.start(program)
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline().strip() == "[1, 3, 5, 7]"

@@ -94,9 +94,7 @@ def child(folder: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(end: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            children.command(PROGRAM + end, folder), stdout=subprocess.PIPE, text=True, env=children.environment()
-        )
+        process = children.start(PROGRAM + end, folder, stderr=None)
         started.append(process)
         return process
 

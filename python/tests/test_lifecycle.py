@@ -139,13 +139,7 @@ def test_an_exception_in_the_loop_is_all_that_is_printed(folder: Path) -> None:
 
 def interrupt(program: str, folder: Path) -> float:
     """Seconds from Ctrl-C to the handler; the program has to end silently."""
-    with subprocess.Popen(
-        children.command(program, folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=children.environment(),
-    ) as child:
+    with children.start(program, folder) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
@@ -259,13 +253,7 @@ def test_the_process_ends_whatever_python_code_does(folder: Path, forever: str, 
     {ending}
     assert time.monotonic() - began < 2
     """
-    with subprocess.Popen(
-        children.command(program, folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=children.environment(),
-    ) as child:
+    with children.start(program, folder) as child:
         try:
             assert child.stdout is not None and child.stderr is not None
             assert child.stdout.readline() == "exits\n", child.stderr.read()

@@ -267,6 +267,7 @@ impl Shared {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
 
     use forebay_core::{Kind, Outcome};
 
@@ -277,8 +278,11 @@ mod tests {
         Failure::of(&error, Path::new("cat/1.jpg"), Outcome::Replaced)
     }
 
-    fn open(path: &Path) -> LedgerWriter {
-        LedgerWriter::open(path, SECOND, |_| Ok(())).unwrap().0
+    fn open() -> (tempfile::TempDir, PathBuf, LedgerWriter) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.jsonl");
+        let (writer, _) = LedgerWriter::open(&path, SECOND, |_| Ok(())).unwrap();
+        (folder, path, writer)
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test holds the lock itself")]
@@ -299,9 +303,7 @@ mod tests {
 
     #[test]
     fn lines_are_in_the_file_when_append_returns() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.jsonl");
-        let writer = open(&path);
+        let (_folder, path, writer) = open();
         for index in 0..50 {
             writer.append(&[failure(index)]);
             assert_eq!(LedgerFile::read(&path).unwrap().len() as u64, index + 1);
@@ -311,9 +313,7 @@ mod tests {
 
     #[test]
     fn a_held_lock_delays_one_call_and_loses_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.jsonl");
-        let writer = open(&path);
+        let (_folder, path, writer) = open();
         let held = lock(&path);
         let started = Instant::now();
         for index in 0..1000 {
@@ -333,9 +333,7 @@ mod tests {
 
     #[test]
     fn no_more_lines_wait_than_fit_and_the_rest_is_counted() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ledger.jsonl");
-        let writer = open(&path);
+        let (_folder, path, writer) = open();
         let held = lock(&path);
         let line = failure(1).to_line().unwrap();
         let half = line.repeat(MAX_WAITING_BYTES / 2 / line.len());

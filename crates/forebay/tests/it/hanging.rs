@@ -64,18 +64,24 @@ fn what_does_not_come_back_is_replaced_at_its_deadline_and_its_thread_retires() 
     }
 }
 
+/// The error that ends an epoch, which lists the samples that threads are stuck in.
+fn ends_with_stuck(loader: &Loader, words: &str, samples: &[usize]) -> Error {
+    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!((error.kind(), error.is_sample_local()), (Kind::Exhausted, false));
+    let text = error.to_string();
+    assert!(text.contains(words), "{text}");
+    for sample in samples {
+        assert!(text.contains(path_of(*sample).to_str().unwrap()), "{text}");
+    }
+    error
+}
+
 #[test]
 fn too_many_lost_threads_are_listed_and_end_the_run() {
     let store = hanging(20, &[2, 5, 6], &Fault::Wait);
     let config = impatient(Config { io_threads: 2, max_lost_threads: 2, ..Config::default() });
     let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
-    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
-    assert_eq!((error.kind(), error.is_sample_local()), (Kind::Exhausted, false));
-    let text = error.to_string();
-    assert!(text.contains("3 threads are stuck in the kernel"), "{text}");
-    for index in [2, 5, 6] {
-        assert!(text.contains(path_of(index).to_str().unwrap()), "{text}");
-    }
+    let error = ends_with_stuck(&loader, "3 threads are stuck in the kernel", &[2, 5, 6]);
     assert!(error.hint().contains("max_lost_threads"));
     store.release();
 }
@@ -300,13 +306,7 @@ fn too_many_lost_cpu_threads_are_listed_and_end_the_run() {
     let open = Sticky::new(&[2, 5, 6], true);
     let config = impatient(Config { cpu_threads: 2, max_lost_threads: 2, ..Config::default() });
     let loader = Loader::new(opened_by(&open, 20), config).unwrap();
-    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
-    assert_eq!((error.kind(), error.is_sample_local()), (Kind::Exhausted, false));
-    let text = error.to_string();
-    assert!(text.contains("3 CPU threads are stuck in decoding or transforms"), "{text}");
-    for index in [2, 5, 6] {
-        assert!(text.contains(path_of(index).to_str().unwrap()), "{text}");
-    }
+    ends_with_stuck(&loader, "3 CPU threads are stuck in decoding or transforms", &[2, 5, 6]);
     open.release();
 }
 
