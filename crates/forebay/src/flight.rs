@@ -336,14 +336,9 @@ impl Flights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::item::Key;
-    use forebay_core::Epoch;
+    use crate::item::item;
 
     const SECOND: Duration = Duration::from_secs(1);
-
-    fn item(sample: u64) -> Item {
-        Item::new(Key { batch: 0, slot: sample as u32 }, Epoch(0), sample, SampleId(sample))
-    }
 
     #[test]
     fn a_thread_that_does_not_come_back_loses_its_sample_and_retires() {

@@ -84,6 +84,12 @@ impl Item {
     }
 }
 
+/// A sample at its own place in batch 0.
+#[cfg(test)]
+pub(crate) fn item(sample: u64) -> Item {
+    Item::new(Key { batch: 0, slot: sample as u32 }, Epoch(0), sample, SampleId(sample))
+}
+
 /// A fetched sample that waits for a CPU thread.
 #[derive(Debug)]
 pub(crate) struct Fetched {

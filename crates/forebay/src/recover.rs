@@ -216,18 +216,14 @@ impl Quarantine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::item::Key;
-    use forebay_core::{Epoch, Outcome, SampleId};
+    use crate::item::item;
+    use forebay_core::Outcome;
     use forebay_store::testing::Memory;
-
-    fn item() -> Item {
-        Item::new(Key { batch: 0, slot: 0 }, Epoch(0), 0, SampleId(0))
-    }
 
     #[test]
     fn a_decode_error_is_believed_the_second_time() {
         let error = Error::new(Kind::Corrupt, "is truncated").at_stage(Stage::Decode);
-        let mut item = item();
+        let mut item = item(0);
         assert_eq!(judge(&Retry::default(), &mut item, &error, Duration::ZERO), Verdict::ReadAgain(Duration::ZERO));
         assert_eq!(judge(&Retry::default(), &mut item, &error, Duration::ZERO), Verdict::GiveUp);
     }
@@ -237,7 +233,7 @@ mod tests {
         let retry = Retry { retries: 0, ..Retry::default() };
         let changed = Error::new(Kind::Changed, "changed while it was read").at_stage(Stage::Fetch);
         let corrupt = Error::new(Kind::Corrupt, "is truncated").at_stage(Stage::Decode);
-        let mut item = item();
+        let mut item = item(0);
         let mut judged = |error| judge(&retry, &mut item, error, Duration::ZERO);
         assert_eq!(judged(&changed), Verdict::ReadAgain(retry.first_pause));
         assert_eq!(judged(&corrupt), Verdict::ReadAgain(Duration::ZERO), "what was read next is not yet believed");
@@ -248,7 +244,7 @@ mod tests {
     fn missing_files_and_failing_transforms_are_not_read_again() {
         let transform = Error::new(Kind::Undecodable, "broke the transform").at_stage(Stage::Transform);
         for error in [Error::new(Kind::NotFound, "is gone"), Error::new(Kind::Denied, "no"), transform] {
-            assert_eq!(judge(&Retry::default(), &mut item(), &error, Duration::ZERO), Verdict::GiveUp, "{error}");
+            assert_eq!(judge(&Retry::default(), &mut item(0), &error, Duration::ZERO), Verdict::GiveUp, "{error}");
         }
     }
 

@@ -356,6 +356,19 @@ impl Shared {
         desk.ready.len() <= most / 2
     }
 
+    /// Unlocks the desk after memory was given back, and wakes the threads that may use it.
+    fn unlock_with_memory(&self, desk: MutexGuard<'_, Desk>) {
+        let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
+        drop(desk);
+        self.memory.ring_all();
+        if wants_reader {
+            self.fetch_work.ring_one();
+        }
+        if more {
+            self.decode_work.ring_one();
+        }
+    }
+
     /// Reads an item again, now or after a pause.
     pub(crate) fn read_again(&self, item: Item, pause: Duration) {
         let mut desk = self.desk();
@@ -429,15 +442,7 @@ impl Shared {
                 desk.lead.gave(now);
                 self.uncharge(&mut desk, Charge { bytes: batch.charged, holding: 0 });
                 desk.last_batch_bytes = batch.charged;
-                let (wants_reader, more) = (self.wants_reader(&desk), !desk.ready.is_empty());
-                drop(desk);
-                self.memory.ring_all();
-                if wants_reader {
-                    self.fetch_work.ring_one();
-                }
-                if more {
-                    self.decode_work.ring_one();
-                }
+                self.unlock_with_memory(desk);
                 Taken::Batch(Box::new(batch))
             }
             _ => Taken::Pending,

@@ -76,15 +76,8 @@ impl Shared {
                 goes_on = false;
             }
         }
-        let (wants_reader, more, stopped) = (self.wants_reader(&desk), !desk.ready.is_empty(), desk.stopped);
-        drop(desk);
-        self.memory.ring_all();
-        if wants_reader {
-            self.fetch_work.ring_one();
-        }
-        if more {
-            self.decode_work.ring_one();
-        }
+        let stopped = desk.stopped;
+        self.unlock_with_memory(desk);
         if stopped {
             self.calls_done.ring_all();
         }
