@@ -21,6 +21,7 @@ import pytest
 import children
 import faultfs
 import folders
+from missing import missing
 
 LIMIT_SECONDS = 2.0
 DEADLINE_SECONDS = 1.0
@@ -105,9 +106,9 @@ class Child:
         assert result == "interrupted", result
         return float(seconds)
 
-    def value(self, name: str) -> list[Any]:
+    def value(self, name: str) -> Any:
         self._say("", f"print(json.dumps({name}), flush=True)")
-        value: list[Any] = json.loads(self._hear())
+        value = json.loads(self._hear())
         self._hear()
         return value
 
@@ -125,7 +126,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mounted_fs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[faultfs.FaultFs]:
     if why_not := faultfs.why_not():
-        pytest.skip(why_not)
+        missing("fuse", why_not)
     mounted = faultfs.FaultFs(tmp_path_factory.mktemp("mounted"), writable=True)
     yield mounted
     mounted.close()
@@ -245,8 +246,8 @@ CACHE = """
 
 
 def expect_cache_goes_on(child: Child, within: float) -> None:
-    seconds, _ = child.ask("for _ in range(4): next(batches)")
-    assert seconds < within, seconds
+    seconds, result = child.ask("for _ in range(4): next(batches)")
+    assert result == "done" and seconds < within, (result, seconds)
     assert child.interrupt("while True:\n    try: list(loader)\n    except fb.ForebayError: pass") < LIMIT_SECONDS
     seconds, result = child.ask("loader.close()")
     assert result == "done" and seconds < LIMIT_SECONDS, (result, seconds)
@@ -259,6 +260,20 @@ def test_a_cache_whose_lock_is_held(child: Child, fault: Callable[[Path], Any], 
     with fault(table):
         # One wait for it, and then nothing is kept for a while.
         expect_cache_goes_on(child, 20)
+
+
+def test_a_cache_on_a_mount_that_hangs(child: Child, mounted_fs: faultfs.FaultFs) -> None:
+    child.do(CACHE.format(seconds=DEADLINE_SECONDS))
+    with hung(mounted_fs, next(mounted_fs.root.glob("*/cache"))):
+        expect_cache_goes_on(child, LIMIT_SECONDS)
+        # What the cache does not give comes from the source: nothing is lost but what is damaged.
+        child.do("codes = sorted({failure.code for failure in loader.failures}); seen = loader.stats()['storage']")
+        assert child.value("codes") == ["corrupt"]
+        assert child.value("seen")["cache_passes"] > 0
+        assert any("has not answered for" in said for said in child.value("said"))
+        opening = "fb.ImageFolder(data, transform=transform, cache=place + '/cache')"
+        before = mounted_fs.hanging()
+        assert child.interrupt(opening, lambda: mounted_fs.hanging() > before) < LIMIT_SECONDS
 
 
 @pytest.fixture(scope="module")

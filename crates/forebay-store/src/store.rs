@@ -128,6 +128,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn keeps_deadlines(&self) -> bool {
         false
     }
+    /// Reads may hang in something that a read of the [`Store::origin`] goes around: those that have taken this long, of
+    /// the time that they may take. `None` while nothing hangs.
+    fn hangs_for(&self, _within: Duration) -> Option<Duration> {
+        None
+    }
     /// How many calls it answers at a time; further ones wait. `None` where there is no limit.
     fn max_calls(&self) -> Option<usize> {
         None

@@ -152,7 +152,7 @@ impl Shared {
         feed: Feed,
     ) -> Self {
         let desk = Desk {
-            flights: Flights::new(config.io_threads, config.hedge.is_some()),
+            flights: Flights::new(config.io_threads, config.hedge.is_some() || source.store.origin().is_some()),
             decoders: Decoders::new(config.cpu_threads),
             feed,
             stopped: false,

@@ -18,6 +18,7 @@ use crate::remote::Traffic;
 use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
+mod calls;
 mod claim;
 pub(crate) mod entry;
 mod evict;
@@ -30,6 +31,7 @@ mod lock;
 mod usage;
 mod want;
 
+use calls::{away, hang_limit};
 use claim::{Claim, Claimed, enter, make_room};
 use evict::{remove_known, remove_uncounted};
 use flights::{Joined, Lead, Outcome};
@@ -120,7 +122,7 @@ impl Cached {
                 None => self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale),
             });
         }
-        let mut buffer = memory.take(head.content_bytes)?;
+        let mut buffer = away(|| memory.take(head.content_bytes))?;
         resize(&mut buffer, head.content_bytes)?;
         let is_read = entry::fill(&file, &mut buffer, 0).unwrap_or(false);
         if !is_read || !head.is_of(&buffer) {
@@ -234,18 +236,19 @@ impl Cached {
     }
 
     fn get(&self, mut want: Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        /// Each time, an entry was there for a moment and gone again, or damaged.
+        /// Each time, an entry or its directory was there for a moment and gone again, or damaged.
         const MAX_ROUNDS: u32 = 4;
         let until = want.patience();
-        let folder = self.cache.folder().or_else(|| self.cache.writable());
-        let Some(folder) = folder else { return self.pass(&want, memory) };
         if self.revalidates {
             want.is_now(self.inner.stat(want.path)?)?;
         }
-        if self.cache.is_doubted(&want.key.name) {
+        let Some(calling) = self.cache.calling(hang_limit(want.within)) else { return self.pass(&want, memory) };
+        let folder = self.cache.folder().or_else(|| self.cache.writable());
+        let Some(folder) = folder.filter(|folder| !self.is_doubted(folder, &want.key)) else {
+            drop(calling);
             return self.pass(&want, memory);
-        }
-        let (mut has_made_room, mut was_cleared) = (false, false);
+        };
+        let mut has_made_room = false;
         for _ in 0..MAX_ROUNDS {
             let (bad, other) = match self.look(&folder, &want, memory)? {
                 Look::Hit(object) => return Ok(object),
@@ -256,7 +259,7 @@ impl Cached {
             if let Some(object) = self.look_in_whole(&folder, &want)? {
                 return Ok(object);
             }
-            let mut lead: Option<Lead<'_>> = match self.join(&want.key, until, &want.ends) {
+            let mut lead: Option<Lead<'_>> = match away(|| self.join(&want.key, until, &want.ends)) {
                 Waited::Done(Some(Joined::Lead(lead))) => Some(lead),
                 Waited::Done(None) => None,
                 Waited::Done(Some(Joined::Landed(Outcome::Kept | Outcome::Failed))) => continue,
@@ -282,16 +285,13 @@ impl Cached {
                     break;
                 }
                 // Somebody clears the cache, and has removed the directory that was just made.
-                Err(error) if error.kind() == ErrorKind::NotFound && !was_cleared => {
-                    was_cleared = true;
-                    continue;
-                }
+                Err(error) if error.kind() == ErrorKind::NotFound && folder.is_there() => continue,
                 Err(error) => {
                     self.cache.failed(error);
                     break;
                 }
             };
-            let object = want.fetch(&*self.inner, memory)?;
+            let object = away(|| want.fetch(&*self.inner, memory))?;
             if let Some(identity) = other {
                 self.drop_stale(&folder, &want.key, identity);
             }
@@ -301,6 +301,7 @@ impl Cached {
             self.count(|meters| if is_kept { &meters.misses } else { &meters.passes });
             return Ok(object);
         }
+        drop(calling);
         self.pass(&want, memory)
     }
 
@@ -320,15 +321,24 @@ impl Cached {
         self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
-    /// Removes what was kept of something, and what cannot be removed is not used any more.
-    fn forget(&self, key: Key) {
-        let Some(folder) = self.cache.folder() else { return };
-        let Ok(shard) = folder.folder(&key.name.shard) else { return };
-        let Ok(known) = shard.stat(&key.name.entry) else { return };
-        if let Err(error) = self.remove(&folder, &shard, &key, known.identity) {
-            // From a cache that can only be read nothing can be removed.
-            self.cache.doubt(key.name);
-            self.cache.failed(error);
+    /// Whether an entry is doubted, and cannot be removed: a cache may be one that can only be read.
+    fn is_doubted(&self, folder: &Folder, key: &Key) -> bool {
+        if !self.cache.is_doubted(&key.name) {
+            return false;
+        }
+        let removed = folder.folder(&key.name.shard).and_then(|shard| {
+            let known = shard.stat(&key.name.entry)?;
+            self.remove(folder, &shard, key, known.identity)
+        });
+        match removed {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                self.cache.failed(error);
+                true
+            }
+            _ => {
+                self.cache.trust(&key.name);
+                false
+            }
         }
     }
 }
@@ -392,6 +402,11 @@ impl Store for Cached {
         false
     }
 
+    fn hangs_for(&self, within: Duration) -> Option<Duration> {
+        let limit = hang_limit(within);
+        self.cache.hangs(limit).then_some(limit)
+    }
+
     fn max_calls(&self) -> Option<usize> {
         self.inner.max_calls()
     }
@@ -413,13 +428,13 @@ impl Store for Cached {
     }
 
     fn doubt(&self, path: &Path) {
-        self.forget(Key::whole(&self.identity, path));
+        self.cache.doubt(Key::whole(&self.identity, path).name);
     }
 
     fn doubt_range(&self, path: &Path, range: Range<u64>) {
-        self.forget(Key::range(&self.identity, path, &range));
+        self.cache.doubt(Key::range(&self.identity, path, &range).name);
         // It may have come from there.
-        self.forget(Key::whole(&self.identity, path));
+        self.cache.doubt(Key::whole(&self.identity, path).name);
     }
 
     fn cache(&self) -> Option<CacheStats> {

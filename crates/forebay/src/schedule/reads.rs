@@ -66,6 +66,13 @@ impl Shared {
 
     /// How long a read takes before it gets a second one beside it; `None` when there is nothing to go by.
     fn patience(&self, desk: &mut Desk, now: Duration) -> Option<Duration> {
+        // The second read is one of the origin, which does not hang.
+        let hanging = self.source.store.hangs_for(self.config.retry.deadline);
+        hanging.into_iter().chain(self.hedge_patience(desk, now)).min()
+    }
+
+    /// The same by the user's setting.
+    fn hedge_patience(&self, desk: &mut Desk, now: Duration) -> Option<Duration> {
         /// A quantile of fewer reads says nothing, and one of many is not worked out every time.
         const MIN_READS: u64 = 100;
         const WORTH: Duration = Duration::from_millis(100);

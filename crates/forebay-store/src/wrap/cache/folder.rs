@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -25,11 +25,7 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn of(file: &File) -> io::Result<Self> {
-        // SAFETY: zero is a valid stat.
-        let mut found: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, and `found` is writable.
-        check(unsafe { libc::fstat(file.as_raw_fd(), &mut found) })?;
-        Ok(Self::from(&found))
+        Ok(Self::from(&stat(file.as_raw_fd())?))
     }
 
     fn from(found: &libc::stat) -> Self {
@@ -56,13 +52,14 @@ impl Folder {
         Ok(Self(file.into()))
     }
 
+    /// Whether it still has a name.
+    pub(super) fn is_there(&self) -> bool {
+        stat(self.0.as_raw_fd()).is_ok_and(|found| found.st_nlink > 0)
+    }
+
     /// The user that it belongs to.
     pub(super) fn owner(&self) -> io::Result<u32> {
-        // SAFETY: zero is a valid stat.
-        let mut found: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, and `found` is writable.
-        check(unsafe { libc::fstat(self.0.as_raw_fd(), &mut found) })?;
-        Ok(found.st_uid)
+        Ok(stat(self.0.as_raw_fd())?.st_uid)
     }
 
     fn at(&self, name: &str, flags: i32) -> io::Result<OwnedFd> {
@@ -186,6 +183,14 @@ fn regular(descriptor: OwnedFd) -> io::Result<(File, Known)> {
         true => Ok((file, known)),
         false => Err(io::Error::from_raw_os_error(libc::EISDIR)),
     }
+}
+
+fn stat(descriptor: RawFd) -> io::Result<libc::stat> {
+    // SAFETY: zero is a valid stat.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `found` is writable; a descriptor that is not open is an error.
+    check(unsafe { libc::fstat(descriptor, &mut found) })?;
+    Ok(found)
 }
 
 fn c_string(name: &str) -> io::Result<CString> {

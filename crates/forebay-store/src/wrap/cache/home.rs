@@ -6,11 +6,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Result};
 
+use super::calls::{Calling, Calls};
 use super::entry::VERSION;
 use super::flights::Flights;
 use super::folder::Folder;
@@ -85,7 +87,7 @@ struct Trouble {
     /// A limit that the disk has room for, and until when it holds.
     shrunk: Option<(u64, Instant)>,
     notice: Option<String>,
-    /// Entries that should have been removed, and could not be.
+    /// Entries that are to be removed.
     doubted: HashSet<Name>,
 }
 
@@ -104,6 +106,9 @@ pub struct Cache {
     /// What is to be said of where it lies.
     about_place: Option<String>,
     has_doubted: AtomicBool,
+    calls: Arc<Calls>,
+    /// What it held when that was last looked up.
+    last_bytes: AtomicU64,
     pub(super) flights: Flights,
     pub(super) meters: Meters,
 }
@@ -143,6 +148,8 @@ impl Cache {
             trouble: Mutex::new(trouble),
             about_place,
             has_doubted: AtomicBool::new(false),
+            calls: Arc::default(),
+            last_bytes: AtomicU64::new(held),
             flights: Flights::default(),
             meters: Meters::default(),
             path,
@@ -165,9 +172,50 @@ impl Cache {
             evictions: get(&meters.evictions),
             corrupt: get(&meters.corrupt),
             stale: get(&meters.stale),
-            bytes: self.folder().and_then(|folder| peek(&folder)).map_or(0, |table| table.total()),
+            bytes: self.bytes(),
             limit_bytes,
         }
+    }
+
+    /// What it holds; what it held, where its disk does not answer.
+    fn bytes(&self) -> u64 {
+        const PATIENCE: Duration = Duration::from_millis(500);
+        let Some(folder) = self.folder() else { return 0 };
+        if !self.is_forked() && !self.hangs(PATIENCE) {
+            let (calls, (sender, answer)) = (Arc::clone(&self.calls), sync_channel(1));
+            let ask = move || {
+                let _calling = calls.begin();
+                // Nobody waits for it any more, perhaps.
+                let _late = sender.send(peek(&folder).map_or(0, |table| table.total()));
+            };
+            let started = std::thread::Builder::new().name("forebay-cache".to_owned()).spawn(ask);
+            if let Some(bytes) = started.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok()) {
+                self.last_bytes.store(bytes, Relaxed);
+            }
+        }
+        self.last_bytes.load(Relaxed)
+    }
+
+    /// Counts this thread among those that call its disk; `None` when one of those has not come back for longer than
+    /// `limit`.
+    pub(super) fn calling(&self, limit: Duration) -> Option<Calling> {
+        match self.is_forked() {
+            true => Some(Calling),
+            false => (!self.hangs(limit)).then(|| self.calls.begin()),
+        }
+    }
+
+    /// Whether its disk has not answered for longer than `limit`. Said once.
+    pub(super) fn hangs(&self, limit: Duration) -> bool {
+        let longest = if self.is_forked() { None } else { self.calls.longest() };
+        let Some(longest) = longest.filter(|longest| *longest > limit) else { return false };
+        if let Some(mut trouble) = self.trouble() {
+            trouble.notice.get_or_insert_with(|| {
+                let (path, seconds) = (&self.path, longest.as_secs_f64());
+                format!("the cache {path:?} has not answered for {seconds:.1} s; files are read from their source until it does")
+            });
+        }
+        true
     }
 
     /// What the user should know of it: the first trouble with its disk; until there is one, that it lies in a bad place.
@@ -257,11 +305,19 @@ impl Cache {
         }
     }
 
-    /// An entry that cannot be removed is not to be used by this process any more.
+    /// An entry is not to be used by this process. It is removed by whoever wants it next.
     pub(super) fn doubt(&self, name: Name) {
         if let Some(mut trouble) = self.trouble() {
             trouble.doubted.insert(name);
             self.has_doubted.store(true, Relaxed);
+        }
+    }
+
+    /// An entry that was doubted is gone.
+    pub(super) fn trust(&self, name: &Name) {
+        if let Some(mut trouble) = self.trouble() {
+            trouble.doubted.remove(name);
+            self.has_doubted.store(!trouble.doubted.is_empty(), Relaxed);
         }
     }
 

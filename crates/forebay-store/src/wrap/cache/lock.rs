@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use super::calls::again;
 use super::folder::{Folder, Known};
 use crate::store::Ends;
 
@@ -78,6 +79,8 @@ pub(super) fn wait<T, E>(
         if ends.is_some_and(Ends::is_raised) {
             return Ok(Waited::Stopped);
         }
+        // Whoever has the lock is waited for, not the disk.
+        again();
         if let Some(answer) = ask()? {
             return Ok(Waited::Done(answer));
         }

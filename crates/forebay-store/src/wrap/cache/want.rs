@@ -20,7 +20,7 @@ pub(super) struct Want<'a> {
     pub(super) range: Option<(Key, Range<u64>)>,
     /// The version that it has to be of, where that is known.
     pub(super) expected: Option<Stat>,
-    within: Duration,
+    pub(super) within: Duration,
     started: Instant,
     pub(super) ends: Ends,
 }
@@ -88,7 +88,7 @@ impl<'a> Want<'a> {
 impl Cached {
     /// A range of the whole object, if that is kept, and is of the version that is wanted.
     pub(super) fn look_in_whole(&self, folder: &Folder, want: &Want<'_>) -> Result<Option<Object>> {
-        let Some((key, range)) = want.range.as_ref().filter(|(key, _)| !self.cache.is_doubted(&key.name)) else {
+        let Some((key, range)) = want.range.as_ref().filter(|(key, _)| !self.is_doubted(folder, key)) else {
             return Ok(None);
         };
         let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(None) };
