@@ -76,7 +76,8 @@ impl YCbCr {
         let (d3, d4) = (fixed(of_blue), -fixed(blue * of_blue / green));
         let code = |value: i32, black: f32, white: f32, full: f32| {
             let span = if white - black == 0.0 { 1.0 } else { white - black };
-            let level = (value - black as i32) as f32 * full / span;
+            // A file may name any level as black.
+            let level = (i64::from(value) - i64::from(black as i32)) as f32 * full / span;
             level.clamp(-128.0 * 32.0, 128.0 * 32.0) as i32
         };
         let chroma =
