@@ -133,7 +133,8 @@ impl Contenders {
                 assert!(planes_outcome(jpeg, bytes, wanted, to).as_ref() == Some(&expected), "{name}, planes");
             }
             let words = region.as_ref().err().map(|(kind, _, detail)| (kind.clone(), detail.clone()));
-            assert!(expected.err() == words, "{name}, planes: expected {words:?}");
+            let got = expected.err();
+            assert!(got == words, "{name}, planes: expected {words:?}, got {got:?}");
             self.planar += 1;
         }
         expected.is_ok()

@@ -526,7 +526,8 @@ int forebay_jpeg_begin_planes(struct decompressor *d, const uint8_t *data, size_
   struct jpeg_decompress_struct *info = &d->info;
   int grey = info->jpeg_color_space == JCS_GRAYSCALE && info->num_components == 1;
   int colour = info->jpeg_color_space == JCS_YCbCr && info->num_components == 3;
-  if (!HAS_PLANES || !(grey || colour) || info->data_precision != 8) {
+  /* Lossless pictures have no blocks: their unit is one sample, whatever their parameters say. */
+  if (!HAS_PLANES || !(grey || colour) || info->data_precision != 8 || component_pixels(info->comp_info) != DCTSIZE) {
     jpeg_abort_decompress(info);
     return NOT_PLANAR;
   }
