@@ -23,14 +23,23 @@ HERE = Path(__file__).resolve().parent
 WORKERS, BATCH = 4, 8
 LOADERS = {"torch": "torch DataLoader (fork)", "forebay": "forebay DataLoader"}
 DATASETS = {"light": "imports torch", "heavy": "imports torch, torchvision and pandas"}
-# The loader is used at once, or was made a second before.
-MADE_BEFORE_SECONDS = {"cold": 0.0, "ready": 1.0}
-RUNS = [f"{loader}-{dataset}-{when}" for dataset in DATASETS for when in MADE_BEFORE_SECONDS for loader in LOADERS]
+# The loader is used at once; was made a second before; is used at once, and FOREBAY_EARLY_WORKERS is set.
+MADE_BEFORE_SECONDS = {"cold": 0.0, "ready": 1.0, "early": 0.0}
+RUNS = [
+    f"{loader}-{dataset}-{when}"
+    for dataset in DATASETS
+    for when in MADE_BEFORE_SECONDS
+    for loader in LOADERS
+    if (loader, when) != ("torch", "early")
+]
 
 
 def one(name: str) -> dict[str, Any]:
     """One loader, in this process: two passes."""
     loader_name, dataset_name, when = name.split("-")
+    if when == "early":
+        os.environ["FOREBAY_EARLY_WORKERS"] = "1"
+        import forebay  # before what takes long
     import heavy
     import light
     import torch
@@ -92,20 +101,24 @@ def page(rounds: int, found: dict[str, list[dict[str, Any]]], torch_seconds: flo
         "",
         f"{WORKERS} workers, batches of {BATCH}. {rounds} rounds, each run in a process of its own, in turns; medians, "
         "and the range in brackets. *First batch* is from `iter(loader)` to the first batch, of a loader that was made "
-        "just before, and of one that was made a second before; *second pass* is the same for the pass after it. *PSS* "
-        f"is that of all processes in the second pass. `import torch` takes {torch_seconds:.2f} s here.",
+        "just before, of one that was made a second before, and of one that was made just before with "
+        "`FOREBAY_EARLY_WORKERS=1` and forebay imported before torch; *second pass* is the same for the pass "
+        f"after it. *PSS* is that of all processes in the second pass. `import torch` takes {torch_seconds:.2f} s here.",
         "",
-        "| dataset | loader | first batch, s | made a second before, s | second pass, s | PSS, MB | to torch's |",
-        "|---|---|---|---|---|---|---|",
+        "| dataset | loader | first batch, s | made a second before, s | started at import, s | second pass, s | PSS, MB "
+        "| to torch's |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for dataset, described in DATASETS.items():
         for loader, label in LOADERS.items():
             cold, ready = found[f"{loader}-{dataset}-cold"], found[f"{loader}-{dataset}-ready"]
+            early = [run["first_1"] for run in found.get(f"{loader}-{dataset}-early", [])]
             memory = median(run["pss"] for run in cold + ready)
             beside = median(run["pss"] for kind in ("cold", "ready") for run in found[f"torch-{dataset}-{kind}"])
             lines.append(
                 f"| {dataset}: {described} | {label} | {spread([run['first_1'] for run in cold])} | "
-                f"{spread([run['first_1'] for run in ready])} | {spread([run['first_2'] for run in cold + ready])} | "
+                f"{spread([run['first_1'] for run in ready])} | {spread(early) if early else ''} | "
+                f"{spread([run['first_2'] for run in cold + ready])} | "
                 f"{memory / 1e6:.0f} | {'' if loader == 'torch' else f'{memory / beside:.2f}'} |"
             )
     return "\n".join([*lines, ""])

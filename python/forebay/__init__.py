@@ -5,6 +5,7 @@ from forebay._doctor import doctor
 from forebay._failures import Failure
 from forebay._forebay import __version__
 from forebay._signal import dump_on_signal
+from forebay._workers import spare as _spare
 from forebay.datasets import DatasetFolder, ImageFolder
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
@@ -23,3 +24,5 @@ __all__ = [
     "errors",
     "transforms",
 ]
+
+_spare.prepare_early()

@@ -534,3 +534,24 @@ def test_what_workers_are_forked_from_starts_with_the_loader() -> None:
     """
     ended = children.run(program)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+
+
+def test_what_workers_are_forked_from_can_start_with_the_import() -> None:
+    program = f"""
+        import os, sys
+        sys.path.insert(0, {HERE!r})
+        os.environ["FOREBAY_EARLY_WORKERS"] = "1"
+        import forebay as fb
+        assert "torch" not in sys.modules
+        import crews
+        from test_crew_life import nurseries
+
+        started = crews.children()
+        loader = fb.DataLoader(list(range(8)), num_workers=2)
+        assert [int(number) for batch in loader for number in batch] == list(range(8))
+        # It has torch, which this process imported after it; and it wanted no nursery of its own.
+        assert any("libtorch" in line for line in open(f"/proc/{{started[0]}}/maps"))
+        print(len(started), nurseries() == started)
+    """
+    ended = children.run(program)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1 True\n", "")

@@ -48,10 +48,13 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _exit = os._exit
 # Imported before the first job comes, which says what else it needs.
 PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
+# Set in the environment, it has a nursery started when forebay is imported.
+EARLY_VARIABLE = "FOREBAY_EARLY_WORKERS"
 # Executed by the new interpreter: `sys.path` comes first, then this module can be found. What it is told comes in a
-# file: the arguments of a program may be longer than a packet.
+# file: the arguments of a program may be longer than a packet. It imports forebay as well, and wants no nursery.
 BOOT = (
-    "import json, socket, sys; end = socket.socket(fileno=int(sys.argv[1])); "
+    f"import json, os, socket, sys; os.environ.pop({EARLY_VARIABLE!r}, None); "
+    "end = socket.socket(fileno=int(sys.argv[1])); "
     "file = open(int(sys.argv[2]), 'rb'); file.seek(0); told = json.load(file); file.close(); "
     "sys.path[:] = told['path']; from forebay._workers.nursery import main; main(end, told)"
 )
@@ -415,7 +418,7 @@ def main(end: socket.socket, told: Mapping[str, Any]) -> None:
     gc.disable()  # nearly all of what is imported stays
     _preload(told["modules"])
     main_module = sys.modules["__main__"]
-    for name in ("end", "told", "file", "json", "socket"):
+    for name in ("end", "told", "file", "json", "os", "socket"):
         vars(main_module).pop(name, None)
     process = importlib.import_module("multiprocessing.process")
     process.current_process().authkey = bytes.fromhex(told["authkey"])

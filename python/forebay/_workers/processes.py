@@ -54,7 +54,7 @@ class ProcessCrew:
         self._budget_bytes = memory_budget
         self._max_worker_bytes = max_worker_memory
         self._job: Job | None = None
-        self._output = "numpy"
+        self._output, self._is_early = "numpy", False
         self._changes: dict[str, Any] = {}
         self._generation = 0
         self._seats: dict[int, Seat] = {}
@@ -173,14 +173,18 @@ class ProcessCrew:
         if self._house.process is None:
             self._open_nursery()
 
-    def prepare(self, output: str) -> None:
-        """Starts the nursery before there is a job, so that it has imported what every job needs by then."""
-        self._output = output
+    def prepare(self, output: str, *, is_early: bool = False) -> None:
+        """Starts the nursery before there is a job, so that it has imported what every job needs by then.
+
+        `is_early`: before this process itself has imported that.
+        """
+        self._output, self._is_early = output, is_early
         self._revive()
 
     def _open_nursery(self) -> None:
         is_wanted = {name: self._output == "torch" or not name.startswith("torch") for name in nursery.PRELOADED}
-        wanted = [name for name in nursery.PRELOADED if name in sys.modules and is_wanted[name]]
+        is_known = {name: self._is_early or name in sys.modules for name in nursery.PRELOADED}
+        wanted = [name for name in nursery.PRELOADED if is_known[name] and is_wanted[name]]
         self._poll.register(self._house.open(wanted), select.POLLIN)
 
     def _hire(self, seat: Seat) -> None:

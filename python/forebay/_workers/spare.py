@@ -5,9 +5,11 @@ kept: loaders that are made one after the other share them, those that live at t
 """
 
 import contextlib
+import os
 import threading
 from typing import TypeVar
 
+from forebay._workers.nursery import EARLY_VARIABLE
 from forebay._workers.processes import ProcessCrew
 
 _T = TypeVar("_T")
@@ -28,12 +30,18 @@ def take(deadline_seconds: float | None, memory_budget: int | None, max_worker_m
     return ProcessCrew(deadline_seconds, memory_budget, max_worker_memory)
 
 
-def prepare(output: str) -> None:
+def prepare_early() -> None:
+    """Starts a nursery when forebay is imported, where the environment asks for that."""
+    if os.environ.get(EARLY_VARIABLE, "") not in ("", "0"):
+        prepare("torch", is_early=True)
+
+
+def prepare(output: str, *, is_early: bool = False) -> None:
     """Starts a nursery for the next loader that begins a pass, unless one is left over."""
     with _leaving, contextlib.suppress(OSError):  # met again when the pass begins, and told there
         if not any(crew.is_at_hand() for crew in _spare):
             crew = ProcessCrew()
-            crew.prepare(output)
+            crew.prepare(output, is_early=is_early)
             _spare.append(crew)
 
 

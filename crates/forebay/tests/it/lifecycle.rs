@@ -41,7 +41,7 @@ fn abandoned_runs() {
     let config =
         Config { batch_size: 2, cpu_threads: 2, io_threads: 3, max_io_threads: 3, shuffle: true, ..Config::default() };
     let loader = loader(40, false, config);
-    assert_eq!(threads(), 0, "none before the first run");
+    expect_threads(0); // none before the first run
     for _ in 0..200 {
         let mut run = loader.epoch().unwrap();
         run.next().unwrap().unwrap();
