@@ -103,10 +103,11 @@ def page(rounds: int, found: dict[str, list[dict[str, Any]]], torch_seconds: flo
         "and the range in brackets. *First batch* is from `iter(loader)` to the first batch, of a loader that was made "
         "just before, of one that was made a second before, and of one that was made just before with "
         "`FOREBAY_EARLY_WORKERS=1` and forebay imported before torch; *second pass* is the same for the pass "
-        f"after it. *PSS* is that of all processes in the second pass. `import torch` takes {torch_seconds:.2f} s here.",
+        "after it. *PSS* is that of all processes in the second pass. "
+        f"`import torch` takes {torch_seconds:.2f} s here.",
         "",
-        "| dataset | loader | first batch, s | made a second before, s | started at import, s | second pass, s | PSS, MB "
-        "| to torch's |",
+        "| dataset | loader | first batch, s | made a second before, s | started at import, s | second pass, s | "
+        "PSS, MB | to torch's |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for dataset, described in DATASETS.items():
