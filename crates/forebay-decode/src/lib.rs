@@ -17,6 +17,7 @@ mod pixels;
 mod planes;
 mod png;
 mod pnm;
+mod recipe;
 mod tiff;
 mod webp;
 
@@ -33,3 +34,4 @@ pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData,
 pub use jpeg::Landmarks;
 pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 pub use pipeline::{Pipeline, Scratch, Timing};
+pub use recipe::{Input, Recipe};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::{
-    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Source, StageStats, State,
-    Step, Storage, Store, WorldSize, kind_of, machine, store_for,
+    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Opened, Rank, Recipe, Retry, Source,
+    StageStats, State, Step, Storage, Store, WorldSize, kind_of, machine, store_for,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -27,9 +27,12 @@ pub(crate) fn source(
     open: Option<Py<PyAny>>,
 ) -> (Source, Option<Arc<PyCall>>) {
     let call = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)));
-    let open = call.clone().map(|call| call as Arc<dyn forebay::Open>);
     let (dataset, pipeline) = (Arc::clone(&index.dataset), Arc::clone(&pipeline.native));
-    (Source { dataset, store, pipeline, open }, call)
+    let recipe: Arc<dyn Recipe> = match &call {
+        Some(call) => Arc::new(Opened::new(Arc::clone(call) as _, pipeline)),
+        None => pipeline,
+    };
+    (Source { dataset, store, recipe }, call)
 }
 
 /// A loader.

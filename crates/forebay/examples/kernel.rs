@@ -26,9 +26,10 @@ fn main() -> Result<()> {
         _ => return Err(Error::config(USAGE)),
     };
     let number = |text: &str| text.parse::<u64>().map_err(|error| Error::config(USAGE).with_source(error));
-    let source = Source::image_folder(Path::new(folder), bench::pipeline()?.with_detail(detail))?;
+    let pipeline = || bench::pipeline().map(|pipeline| pipeline.with_detail(detail));
+    let (pipeline, source) = (pipeline()?, Source::image_folder(Path::new(folder), pipeline()?)?);
     let files = read(&*source.dataset, &*source.store)?;
-    let mut kernels = Kernels::new(&source.pipeline, &files, number(threads)?)?;
+    let mut kernels = Kernels::new(&pipeline, &files, number(threads)?)?;
     let hash = kernels.pass(1, true)?;
     turns::take_turns(epochs, USAGE, |epochs| {
         let (started, usage) = (Instant::now(), turns::Usage::now());

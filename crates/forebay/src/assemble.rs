@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
-use forebay_decode::{Layout, Pipeline, Value};
+use forebay_decode::{Layout, Recipe, Value};
 
 use crate::deliver::Progress;
 use crate::sync::{Mutex, MutexGuard, RwLock};
@@ -305,7 +305,7 @@ impl Batch {
 }
 
 /// Puts tensors of one shape side by side, in the batch's type and order; values that are not stay as they are.
-pub(crate) fn stack(values: Vec<Value>, pipeline: &Pipeline, pool: &Arc<BufferPool>) -> Result<Payload> {
+pub(crate) fn stack(values: Vec<Value>, recipe: &dyn Recipe, pool: &Arc<BufferPool>) -> Result<Payload> {
     let layout_of = |value: &Value| match value {
         Value::Tensor(tensor) => Some(tensor.layout()),
         _ => None,
@@ -315,11 +315,11 @@ pub(crate) fn stack(values: Vec<Value>, pipeline: &Pipeline, pool: &Arc<BufferPo
         return Ok(Payload::Values(values));
     }
     let assembling = |error: Error| error.at_stage(Stage::Assemble);
-    let layout = pipeline.output().layout(made).map_err(assembling)?;
+    let layout = recipe.batch_layout(made).map_err(assembling)?;
     let mut buffer = pool.take(layout.size_bytes() * values.len())?;
     for (value, slot) in values.iter().zip(buffer.bytes().chunks_exact_mut(layout.size_bytes().max(1))) {
         let Value::Tensor(tensor) = value else { continue };
-        pipeline.place(tensor, slot).map_err(assembling)?;
+        recipe.place(tensor, slot).map_err(assembling)?;
     }
     Ok(Payload::Dense { buffer, layout })
 }
@@ -330,10 +330,10 @@ pub(crate) fn copy_apart(
     batch: &Buffer,
     kept: &[bool],
     values: &[(usize, Value)],
-    pipeline: &Pipeline,
+    recipe: &dyn Recipe,
     pool: &Arc<BufferPool>,
 ) -> Result<Buffer> {
-    let size = pipeline.layout().map_or(0, |layout| layout.size_bytes());
+    let size = recipe.layout().map_or(0, |layout| layout.size_bytes());
     let size_bytes = size * kept.len();
     let mut copy = pool.take_lent(size_bytes).map_or_else(|| pool.take(size_bytes), Ok)?;
     let bytes = copy.bytes();
@@ -341,7 +341,7 @@ pub(crate) fn copy_apart(
         let target = &mut bytes[slot * size..][..size];
         match values.iter().find(|(at, _)| *at == slot) {
             Some((_, Value::Tensor(tensor))) => {
-                pipeline.place(tensor, target).map_err(|error| error.at_stage(Stage::Assemble))?;
+                recipe.place(tensor, target).map_err(|error| error.at_stage(Stage::Assemble))?;
             }
             Some((_, other)) => return Err(Error::internal(format!("a batch of tensors got {other:?}"))),
             // SAFETY: a slot that counts, and has no value of its own, was filled in time by the one thread that had it;
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    use forebay_decode::{Dtype, Op, Order, Output, Tensor, TensorData};
+    use forebay_decode::{Dtype, Op, Order, Output, Pipeline, Tensor, TensorData};
 
     #[test]
     fn memory_is_reused_and_slots_do_not_overlap() {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay_core::{Result, Rng, Stage};
-use forebay_decode::{Scratch, Timing, Value};
+use forebay_decode::{Input, Scratch, Timing, Value};
 
 use crate::recover::{after_trouble, panicked};
 use crate::schedule::{Shared, Work};
@@ -18,12 +18,13 @@ pub(crate) fn run(shared: &Shared, cpu: usize) {
         });
         // What quarantine rests on: a verdict about the file, not about what one crop saw of it.
         let is_about_file = result.as_ref().is_err_and(|error| {
-            let is_about_bytes = shared.source.open.is_none() && error.kind().is_about_bytes(error.stage());
-            is_about_bytes && shared.source.pipeline.fails_always(&work.object.bytes, &mut scratch)
+            let object = work.object.as_ref().filter(|_| error.kind().is_about_bytes(error.stage()));
+            object.is_some_and(|object| shared.source.recipe.fails_always(&object.bytes, &mut scratch))
         });
         let Work { object, buffer, .. } = work;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
-        let (bytes, stat) = (object.bytes.into_buffer(), is_about_file.then_some(object.stat));
+        let stat = object.as_ref().filter(|_| is_about_file).map(|object| object.stat);
+        let bytes = object.map(|object| object.bytes.into_buffer()).unwrap_or_default();
         let (made, error) = match result {
             Ok((value, timing)) => {
                 shared.meters.decode.record(timing.decode);
@@ -45,14 +46,14 @@ pub(crate) fn run(shared: &Shared, cpu: usize) {
 
 /// One sample: into its slot, or as a value when samples have no fixed shape.
 fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<(Option<Value>, Timing)> {
-    let pipeline = &shared.source.pipeline;
+    let recipe = &*shared.source.recipe;
     let job = &work.job;
     let mut rng = Rng::for_sample(shared.plan.seed, job.epoch, job.sample);
     if job.is_given {
         // A user's own order may draw a sample again and again: each time with another crop.
         rng = rng.fork(job.position);
     }
-    let slot = || match (&work.buffer, pipeline.layout()) {
+    let slot = match (&work.buffer, recipe.layout()) {
         (Some(buffer), Some(layout)) => {
             let size = layout.size_bytes();
             // SAFETY: the schedule has handed this slot to this thread alone, and reads it only after this thread has
@@ -62,28 +63,15 @@ fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<(Option<V
         }
         _ => None,
     };
-    if let Some(open) = &shared.source.open {
-        let started = shared.clock.now();
-        let value = open.open(&shared.source.dataset.path(job.sample))?;
-        let opened = shared.clock.now();
-        let value = pipeline.transform(value, &rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
-        let timing = Timing { decode: opened - started, transform: shared.clock.now().saturating_sub(opened) };
-        return match (value, slot()) {
-            (Value::Tensor(tensor), Some(slot)) => {
-                pipeline.place(&tensor, slot).map(|()| (None, timing)).map_err(|error| error.at_stage(Stage::Assemble))
-            }
-            (value, _) => Ok((Some(value), timing)),
-        };
+    let bytes = work.object.as_ref().map(|object| &*object.bytes);
+    if let Some(bytes) = bytes {
+        shared.source.dataset.verify(job.sample, bytes).map_err(|error| error.at_stage(Stage::Decode))?;
     }
-    let bytes = &work.object.bytes;
-    shared.source.dataset.verify(job.sample, bytes).map_err(|error| error.at_stage(Stage::Decode))?;
-    if pipeline.decodes_part() && shared.familiar.has_room() {
+    if recipe.uses_landmarks() && shared.familiar.has_room() {
         scratch.lend(shared.familiar.take(job.sample));
     }
-    let made = match slot() {
-        Some(slot) => pipeline.run_into(bytes, &rng, scratch, slot).map(|timing| (None, timing)),
-        None => pipeline.run(bytes, &rng, scratch).map(|(value, timing)| (Some(value), timing)),
-    };
+    let path = || shared.source.dataset.path(job.sample);
+    let made = recipe.make(Input { bytes, path: &path }, &rng, scratch, slot);
     if let Some(known) = scratch.take_back() {
         shared.familiar.keep(job.sample, known);
     }

@@ -166,13 +166,13 @@ impl Run {
         if let Some(limit) = &shared.config.max_failures {
             limit.check(&reached.books)?;
         }
-        let payload = match (buffer, shared.source.pipeline.layout()) {
+        let payload = match (buffer, shared.source.recipe.layout()) {
             (Some(buffer), Some(layout)) => {
                 let mut buffer = if late.is_empty() {
                     Arc::into_inner(buffer)
                         .ok_or_else(|| Error::internal("a batch is complete, and something still writes to it"))?
                 } else {
-                    copy_apart(&buffer, &settled.kept, &settled.values, &shared.source.pipeline, &shared.pool)?
+                    copy_apart(&buffer, &settled.kept, &settled.values, &*shared.source.recipe, &shared.pool)?
                 };
                 if settled.books.skipped > 0 {
                     compact(&mut buffer, layout.size_bytes(), &settled.kept);
@@ -181,7 +181,7 @@ impl Run {
             }
             _ => {
                 let values = settled.values.into_iter().map(|(_, value)| value).collect();
-                stack(values, &shared.source.pipeline, &shared.pool)?
+                stack(values, &*shared.source.recipe, &shared.pool)?
             }
         };
         reached.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };

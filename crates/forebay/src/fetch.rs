@@ -24,7 +24,8 @@ pub(crate) fn run(shared: &Shared, seat: usize) {
 
 /// What a read gave.
 struct Read {
-    object: Object,
+    /// `None` where nothing is to be read.
+    object: Option<Object>,
     decode_bytes: u64,
 }
 
@@ -57,10 +58,9 @@ fn fetch(shared: &Shared, seat: usize, scratch: &mut Scratch, path: &mut PathBuf
 
 fn read(shared: &Shared, seat: usize, path: &Path, job: &Job, scratch: &mut Scratch) -> Result<Read> {
     let mut allot = |size| shared.allot(seat, size);
-    if shared.source.open.is_some() {
-        // The user's own way opens the path itself; a CPU thread will call it.
-        let object = Object { bytes: allot(0)?.into(), stat: Stat { size_bytes: 0, mtime_ns: 0 } };
-        return Ok(Read { object, decode_bytes: 0 });
+    if !shared.source.recipe.reads_bytes() {
+        allot(0)?;
+        return Ok(Read { object: None, decode_bytes: 0 });
     }
     let store = &*shared.source.store;
     // The second of two reads does not wait for the first one, as it would in front of a cache.
@@ -78,8 +78,8 @@ fn read(shared: &Shared, seat: usize, path: &Path, job: &Job, scratch: &mut Scra
     }
     check(dataset, job.sample, object.stat)?;
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
-    let decode_bytes = shared.source.pipeline.memory_bytes(&object.bytes, scratch).unwrap_or(0);
+    let decode_bytes = shared.source.recipe.memory_bytes(&object.bytes, scratch).unwrap_or(0);
     let checked = shared.check_sample_bytes(object.bytes.len() as u64, decode_bytes);
     checked.map_err(|error| error.at_stage(Stage::Decode))?;
-    Ok(Read { object, decode_bytes })
+    Ok(Read { object: Some(object), decode_bytes })
 }

@@ -94,7 +94,8 @@ pub(crate) fn item(sample: u64) -> Item {
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) item: Item,
-    pub(crate) object: Object,
+    /// What was read; `None` where nothing is read.
+    pub(crate) object: Option<Object>,
     /// Bytes charged for `object`.
     pub(crate) charged: u64,
     /// Bytes that decoding it takes.

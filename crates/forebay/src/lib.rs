@@ -67,7 +67,7 @@ pub use watch::Watch;
 
 pub use manifest::{KeepScan, Output as ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
-pub use source::{Dataset, Open, Selection, Source, Storage, kind_of, open_remote, store_for};
+pub use source::{Dataset, Open, Opened, Selection, Source, Storage, kind_of, open_remote, store_for};
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
@@ -75,8 +75,8 @@ pub use forebay_core::{
     REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Custom, Detail, Dtype, Erase, Image, Interpolation, Landmarks, Layout, Op, Order, Output, Padding, PaddingMode,
-    Pipeline, ResizeTo, Scratch, Size, Tensor, TensorData, Value,
+    Custom, Detail, Dtype, Erase, Image, Input, Interpolation, Landmarks, Layout, Op, Order, Output, Padding,
+    PaddingMode, Pipeline, Recipe, ResizeTo, Scratch, Size, Tensor, TensorData, Value,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Manifest, Note, Picture, ScanOptions,

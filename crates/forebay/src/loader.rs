@@ -100,7 +100,7 @@ impl Loader {
         if source.dataset.is_empty() {
             return Err(Error::config("the dataset has no samples"));
         }
-        let slot_bytes = source.pipeline.layout().map_or(0, |layout| layout.size_bytes() as u64);
+        let slot_bytes = source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
         let batch_bytes = slot_bytes.saturating_mul(config.batch_size.min(source.dataset.len()));
         if batch_bytes > config.memory_budget {
             let (size, budget) = (config.batch_size, config.memory_budget);
@@ -277,7 +277,7 @@ impl Loader {
 
     /// Bytes that a whole batch takes, where the transforms give all samples one shape.
     pub fn batch_bytes(&self) -> Option<usize> {
-        let layout = self.source.pipeline.layout()?;
+        let layout = self.source.recipe.layout()?;
         Some(layout.size_bytes() * self.config.batch_size.min(self.plan.len) as usize)
     }
 

@@ -247,7 +247,7 @@ impl Shared {
     }
 
     fn open_batch(&self, desk: &mut Desk, now: Duration) -> Option<()> {
-        let layout = self.source.pipeline.layout();
+        let layout = self.source.recipe.layout();
         let slot_bytes = layout.map_or(0, |layout| layout.size_bytes() as u64);
         // What samples without a fixed shape will take is not known before: about what the last batch of them took.
         let expected = (slot_bytes * self.config.batch_size).max(desk.last_batch_bytes);

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_core::{
     Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Result, Retry, Rng, SampleId, Stage, hash_words,
 };
-use forebay_decode::{Pipeline, Scratch, Value};
+use forebay_decode::{Input, Layout, Pipeline, Recipe, Scratch, Tensor, Timing, Value};
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
     CacheStats, Isolated, Local, Mount, MountKind, Readers, Remote, Stat, StorageOptions, Store, Traffic, is_url,
@@ -156,6 +156,66 @@ pub trait Open: Send + Sync {
     fn open(&self, path: &Path) -> Result<Value>;
 }
 
+/// The recipe of samples that a user opens: their transforms.
+pub struct Opened {
+    open: Arc<dyn Open>,
+    transforms: Arc<Pipeline>,
+}
+
+impl Opened {
+    /// Opens samples by `open`, and goes on with `transforms`.
+    pub fn new(open: Arc<dyn Open>, transforms: Arc<Pipeline>) -> Self {
+        Self { open, transforms }
+    }
+}
+
+impl Recipe for Opened {
+    fn reads_bytes(&self) -> bool {
+        false
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        self.transforms.layout()
+    }
+
+    fn memory_bytes(&self, _bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
+        Ok(0) // not known before it is opened
+    }
+
+    fn make(
+        &self,
+        input: Input<'_>,
+        rng: &Rng,
+        scratch: &mut Scratch,
+        slot: Option<&mut [u8]>,
+    ) -> Result<(Option<Value>, Timing)> {
+        let started = Instant::now();
+        let value = self.open.open(&(input.path)())?;
+        let decode = started.elapsed();
+        let value = self.transforms.transform(value, rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
+        let timing = Timing { decode, transform: started.elapsed().saturating_sub(decode) };
+        match (value, slot) {
+            (Value::Tensor(tensor), Some(slot)) => {
+                self.place(&tensor, slot).map_err(|error| error.at_stage(Stage::Assemble))?;
+                Ok((None, timing))
+            }
+            (value, _) => Ok((Some(value), timing)),
+        }
+    }
+
+    fn fails_always(&self, _bytes: &[u8], _scratch: &mut Scratch) -> bool {
+        false // the bytes are the user's, and so is the verdict
+    }
+
+    fn batch_layout(&self, made: Layout) -> Result<Layout> {
+        self.transforms.output().layout(made)
+    }
+
+    fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
+        self.transforms.place(tensor, slot)
+    }
+}
+
 /// What a loader loads.
 #[derive(Clone)]
 pub struct Source {
@@ -164,9 +224,7 @@ pub struct Source {
     /// Where their bytes are.
     pub store: Arc<dyn Store>,
     /// What to make of them.
-    pub pipeline: Arc<Pipeline>,
-    /// A user's own way to open a sample; `None` reads and decodes its bytes.
-    pub open: Option<Arc<dyn Open>>,
+    pub recipe: Arc<dyn Recipe>,
 }
 
 impl Source {
@@ -191,9 +249,9 @@ impl Source {
         Ok(Self::new(Arc::new(index), store, pipeline))
     }
 
-    /// Samples whose bytes a store reads and the pipeline decodes.
-    pub fn new(dataset: Arc<dyn Dataset>, store: Arc<dyn Store>, pipeline: Pipeline) -> Self {
-        Self { dataset, store, pipeline: Arc::new(pipeline), open: None }
+    /// Samples whose bytes a store reads, and what a recipe makes of them.
+    pub fn new(dataset: Arc<dyn Dataset>, store: Arc<dyn Store>, recipe: impl Recipe + 'static) -> Self {
+        Self { dataset, store, recipe: Arc::new(recipe) }
     }
 
     /// One sample in the calling thread, without a loader: no retry, no substitute, no budget.
@@ -201,21 +259,24 @@ impl Source {
         let path = self.dataset.path(sample);
         let rng = Rng::for_sample(seed, epoch, sample);
         let mut scratch = Scratch::default();
-        let mut load = || match &self.open {
-            Some(open) => self.pipeline.transform(open.open(&path)?, &rng, &mut scratch),
-            None => {
-                let read = || self.store.read(&path, Retry::default().deadline, &mut |_| Ok(Vec::new()));
-                let mut object = read()?;
-                if self.store.origin().is_some() && check(&*self.dataset, sample, object.stat).is_err() {
-                    self.store.doubt(&path);
-                    object = read()?;
-                }
-                check(&*self.dataset, sample, object.stat)?;
-                self.dataset.verify(sample, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
-                self.pipeline.run(&object.bytes, &rng, &mut scratch).map(|(value, _)| value)
+        let read = || self.store.read(&path, Retry::default().deadline, &mut |_| Ok(Vec::new()));
+        let read_right = || {
+            let mut object = read()?;
+            if self.store.origin().is_some() && check(&*self.dataset, sample, object.stat).is_err() {
+                self.store.doubt(&path);
+                object = read()?;
             }
+            check(&*self.dataset, sample, object.stat)?;
+            self.dataset.verify(sample, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
+            Ok(object)
         };
-        load().map_err(|error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))
+        let mut load = || {
+            let object = if self.recipe.reads_bytes() { Some(read_right()?) } else { None };
+            let input = Input { bytes: object.as_ref().map(|object| &*object.bytes), path: &|| path.clone() };
+            let (value, _) = self.recipe.make(input, &rng, &mut scratch, None)?;
+            value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))
+        };
+        load().map_err(|error: Error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))
     }
 }
 

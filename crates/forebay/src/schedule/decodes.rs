@@ -17,7 +17,7 @@ use crate::item::{Fetched, Filled, Item};
 /// What a CPU thread gets.
 pub(crate) struct Work {
     pub(crate) job: Job,
-    pub(crate) object: Object,
+    pub(crate) object: Option<Object>,
     /// Its batch's memory, when samples have a fixed shape and nobody else may still write to its slot.
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
@@ -93,7 +93,7 @@ impl Shared {
         if desk.decoders.next_deadline().is_none_or(|until| until > now) {
             return Vec::new();
         }
-        let slot_bytes = self.source.pipeline.layout().map_or(0, |layout| layout.size_bytes() as u64);
+        let slot_bytes = self.source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
         let Desk { decoders, batches, first_batch, used, .. } = desk;
         let late = decoders.write_off(now, |item| {
             let at = item.key.batch.checked_sub(*first_batch);

@@ -140,14 +140,15 @@ impl Shared {
     }
 
     /// A sample's bytes are here. False when the thread was written off meanwhile, and has to retire.
-    pub(crate) fn fetched(&self, seat: usize, object: Object, decode_bytes: u64) -> bool {
+    pub(crate) fn fetched(&self, seat: usize, object: Option<Object>, decode_bytes: u64) -> bool {
         let now = self.clock.now();
         let mut desk = self.desk();
         let landed = desk.flights.land(seat, true, now);
         match landed.item {
             Some(item) => {
                 self.meters.fetch.record(landed.latency);
-                self.meters.bytes_read.fetch_add(object.bytes.len() as u64, Relaxed);
+                let size_bytes = object.as_ref().map_or(0, |object| object.bytes.len() as u64);
+                self.meters.bytes_read.fetch_add(size_bytes, Relaxed);
                 self.meters.hedges_won.fetch_add(landed.is_hedge.into(), Relaxed);
                 desk.limit.landed(landed.latency);
                 self.meters.reads_at_a_time.store(desk.limit.current() as u64, Relaxed);
@@ -162,7 +163,11 @@ impl Shared {
                 desk.ready.push(ByKey(item.key, Fetched { item, object, charged, decode_bytes, buffer }));
             }
             None if landed.was_lost => self.uncharge(&mut desk, landed.lost_charge()),
-            None => self.release(&mut desk, landed.charged, object.bytes.into_buffer()),
+            None => self.release(
+                &mut desk,
+                landed.charged,
+                object.map(|object| object.bytes.into_buffer()).unwrap_or_default(),
+            ),
         }
         self.after_landing(desk, landed.was_lost)
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Books, Config, Error, Hedge, Image, Kind, Loader, OnError, Open, Outcome, Result, Retry, SampleId, Source, Stage,
-    Store, Value,
+    Books, Config, Error, Hedge, Image, Kind, Loader, OnError, Open, Opened, Outcome, Result, Retry, SampleId, Source,
+    Stage, Store, Value,
 };
 use forebay_store::testing::{Fault, Memory, Scripted};
 use forebay_store::{Allot, Object, Stat};
@@ -248,7 +248,8 @@ impl Open for Sticky {
 
 fn opened_by(open: &Arc<Sticky>, count: usize) -> Source {
     let store = Arc::new(pictures(count, false));
-    Source { open: Some(Arc::clone(open) as Arc<dyn Open>), ..source(store, crop()) }
+    let recipe = Opened::new(Arc::clone(open) as Arc<dyn Open>, Arc::new(crop()));
+    Source { recipe: Arc::new(recipe), ..source(store, crop()) }
 }
 
 #[test]

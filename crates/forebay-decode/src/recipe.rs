@@ -1,0 +1,102 @@
+//! What is made of a sample: a place in a batch filled, or a value.
+
+use std::path::PathBuf;
+
+use forebay_core::{Result, Rng};
+
+use crate::{Layout, Pipeline, Scratch, Tensor, Timing, Value};
+
+/// What a recipe is given of a sample.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// What was read of it; `None` where nothing is read before the recipe runs.
+    pub bytes: Option<&'a [u8]>,
+    /// Where it is.
+    pub path: &'a dyn Fn() -> PathBuf,
+}
+
+impl<'a> Input<'a> {
+    /// The bytes, for a recipe that asked for them.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes.unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let size_bytes = self.bytes.map(<[u8]>::len);
+        f.debug_struct("Input").field("size_bytes", &size_bytes).finish_non_exhaustive()
+    }
+}
+
+/// The way from a sample's bytes to its place in a batch.
+///
+/// Shared by threads, each of which brings its own [`Scratch`]. The result depends on the input and the [`Rng`] alone.
+pub trait Recipe: Send + Sync {
+    /// Whether a sample's bytes are read before it runs. A recipe that opens files by itself says no.
+    fn reads_bytes(&self) -> bool {
+        true
+    }
+    /// Shape, type and order of every sample in a batch, where they are always the same: then samples are made in place.
+    fn layout(&self) -> Option<Layout>;
+    /// Bytes of memory that one sample takes at its peak, beside its own and its place in the batch: charged before it runs.
+    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64>;
+    /// Whether it uses what was learnt of a sample in an epoch before ([`Scratch::lend`]).
+    fn uses_landmarks(&self) -> bool {
+        false
+    }
+    /// Makes one sample: into `slot` where there is one, which has the size that [`layout`](Self::layout) says, else as a
+    /// value.
+    fn make(
+        &self,
+        input: Input<'_>,
+        rng: &Rng,
+        scratch: &mut Scratch,
+        slot: Option<&mut [u8]>,
+    ) -> Result<(Option<Value>, Timing)>;
+    /// Whether bytes that failed would fail with any random choice, too: a verdict about the file.
+    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool;
+    /// What a tensor that was made as a value is in a batch.
+    fn batch_layout(&self, made: Layout) -> Result<Layout>;
+    /// Writes a tensor that was made as a value into its place of a batch.
+    fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()>;
+}
+
+impl Recipe for Pipeline {
+    fn layout(&self) -> Option<Layout> {
+        Self::layout(self)
+    }
+
+    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
+        Self::memory_bytes(self, bytes, scratch)
+    }
+
+    fn uses_landmarks(&self) -> bool {
+        self.decodes_part()
+    }
+
+    fn make(
+        &self,
+        input: Input<'_>,
+        rng: &Rng,
+        scratch: &mut Scratch,
+        slot: Option<&mut [u8]>,
+    ) -> Result<(Option<Value>, Timing)> {
+        match slot {
+            Some(slot) => self.run_into(input.bytes(), rng, scratch, slot).map(|timing| (None, timing)),
+            None => self.run(input.bytes(), rng, scratch).map(|(value, timing)| (Some(value), timing)),
+        }
+    }
+
+    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
+        Self::fails_always(self, bytes, scratch)
+    }
+
+    fn batch_layout(&self, made: Layout) -> Result<Layout> {
+        self.output().layout(made)
+    }
+
+    fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
+        Self::place(self, tensor, slot)
+    }
+}
