@@ -41,7 +41,7 @@ sigterm = true
 patch = subprocess
 END
 PYTHONPATH=$PWD/python COVERAGE_PROCESS_START=$target/coveragerc "$VENV/bin/python" -m coverage run \
-    --rcfile "$target/coveragerc" -m pytest -q -p no:cacheprovider python/tests || echo "coverage: some Python tests failed"
+    --rcfile "$target/coveragerc" -m pytest -q -n 2 --dist loadfile -p no:cacheprovider python/tests || echo "coverage: some Python tests failed"
 
 "$VENV/bin/python" -m coverage combine --quiet --rcfile "$target/coveragerc"
 "$VENV/bin/python" -m coverage json --quiet --rcfile "$target/coveragerc" -o "$target/python.json"
