@@ -7,20 +7,22 @@ import json
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from forebay import _notice
+from forebay import _hints, _notice
 from forebay._failures import Failure, Failures
 from forebay._forebay import Ledger
 from forebay._workers.job import Incident
-from forebay.errors import _HINTS, TooManyFailuresError
+from forebay.errors import TooManyFailuresError
 
 # A fraction of failures is judged only after so many samples.
 _FAIR_COUNT = 100
 # As many failures are kept to look at; the ledger has all of them.
 _MAX_KEPT = 10_000
+# Different hints that a report gives for one code: some name an element of a list.
+_MAX_HINTS = 3
 
 
 @dataclass
@@ -139,7 +141,7 @@ class Books:
             for key, count in counts.items():
                 detail = f" [{first[key].detail}]" if first[key].detail else ""
                 lines.append(f"  {key[0]:<{width}}  {key[1]!s:<{depth}}  {count:>5}  {first[key].message}{detail}")
-            lines += [f"  hint ({code}): {_hint(code)}" for code in dict.fromkeys(key[0] for key in counts)]
+            lines += _hint_lines(first.values())
         for epoch, book in sorted(self.epochs.items()):
             lines.append(
                 f"epoch {epoch}: planned {book.planned} = delivered {book.delivered} + replaced {book.replaced} + "
@@ -156,17 +158,12 @@ class Books:
             self._say_ledger(ledger)
 
 
-# Of a Python dataset: the registry's are about files that forebay reads itself.
-_OWN_HINTS = {
-    "undecodable": "the dataset could not decode the file: the detail says where; repair it, or leave out the sample",
-    "exhausted": "the machine ran out of memory, descriptors or disk: see the message",
-    "not_found": "the dataset names a file that is not there: was it moved or deleted?",
-    "timeout": "the sample's code is slow or stuck, the detail says where; raise `deadline_seconds` if it is only slow",
-}
-
-
-def _hint(code: str) -> str:
-    return _OWN_HINTS.get(code) or _HINTS.get(code, "")
+def _hint_lines(failures: Iterable[Failure]) -> list[str]:
+    """The different hints of each code."""
+    hints: dict[str, dict[str, None]] = {}
+    for failure in failures:
+        hints.setdefault(failure.code, {}).setdefault(failure.hint)
+    return [f"  hint ({code}): {hint}" for code, some in hints.items() for hint in list(some)[:_MAX_HINTS]]
 
 
 def _failure(incident: Incident, epoch: int, step: int, first_position: int, rank: int) -> Failure:
@@ -180,7 +177,7 @@ def _failure(incident: Incident, epoch: int, step: int, first_position: int, ran
         attempts=incident.attempts,
         elapsed_seconds=incident.elapsed_seconds,
         message=incident.message,
-        hint=_hint(incident.code),
+        hint=incident.hint or _hints.by_code(incident.code),
         detail=incident.detail,
         epoch=epoch,
         step=step,

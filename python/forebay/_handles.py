@@ -3,6 +3,7 @@
 Classes are recognised by module and name, so that no optional library is imported for it.
 """
 
+import io
 import os
 import socket
 from dataclasses import dataclass
@@ -24,6 +25,14 @@ class Kind:
     """Whether it can be sent all the same, only not with the result that anybody expects."""
     is_tried: bool = False
     """Whether only pickling it tells if it can be sent."""
+
+
+def lazily(method: str = "__getitem__") -> str:
+    """Where a handle is to be opened: the change that the doctor and the hints of failures both name."""
+    return (
+        f"keep only its path in `__init__`, and open it in `{method}`: in each call, or at first use in each worker, "
+        "in a dict keyed by `os.getpid()` (with worker threads also by `threading.get_ident()`)"
+    )
 
 
 _FILE = Kind(
@@ -151,6 +160,12 @@ _FRAME = Kind(
     "return `traceback.format_exc()`, or the exception without its traceback",
 )
 
+# Of a descriptor as `os.open` gives it: sent as the number that it is.
+NUMBER = (
+    "a descriptor is a number that only the process that opened it knows the meaning of; in a worker nothing is open "
+    "under it, or another file"
+)
+
 _CLASSES: tuple[tuple[Kind, str], ...] = (
     (
         _FILE,
@@ -237,6 +252,23 @@ def _is_cuda(value: object) -> bool:
 def _is_read_by_cloudpickle(value: object) -> bool:
     mode = quietly(value, "mode")
     return quietly(value, "closed") is False and isinstance(mode, str) and ("r" in mode or "+" in mode)
+
+
+def is_open_handle(value: object) -> bool:
+    """Whether it is a file, an archive, a connection or the like, which can be closed or be at its end."""
+    recognised = known(value)
+    if recognised is None:
+        return isinstance(value, io.IOBase)
+    kind = recognised[0]
+    return kind in (_FILE, _TEXT, _ARCHIVE, _TAR, _HDF, _LMDB, _DATABASE, _SERVER, _SOCKET, _MMAP, _MEDIA)
+
+
+def why(value: object) -> str:
+    """What an open handle does in a worker; a class that is not known is taken for a file."""
+    recognised = known(value)
+    if recognised is None or recognised[0] is _TEXT:
+        return _FILE.why
+    return recognised[0].why.format(what=describe(value), size=size(value))
 
 
 def quietly(value: object, name: str) -> Any:

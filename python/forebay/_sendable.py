@@ -216,8 +216,12 @@ def _change(node: Node, kind: Kind, root: str) -> str:
     if kind.name == "generator":
         return "keep what makes the generator (its function and arguments), and call it in the worker; or a list of it"
     lazy = _lazy(node, kind)
+    is_open = _handles.is_open_handle(node.value)
     if lazy is None:
-        return f"make it in the worker, when it is first used: {_make(node, kind)}"
+        where = _handles.lazily() if is_open else "make it in the worker, when it is first used"
+        return f"{where}: {_make(node, kind)}"
+    if is_open:
+        return f"{_handles.lazily(_method(node))}; as one for each worker process:\n{lazy}"
     return f"keep what it is made from, and make it in the worker, when it is first used:\n{lazy}"
 
 
@@ -227,8 +231,7 @@ def _lazy(node: Node, kind: Kind) -> str | None:
     if attribute is None or attribute.parent is None:
         return None
     owner, name = type(attribute.parent.value), str(attribute.step)[1:]
-    methods = {name for base in owner.__mro__ for name in vars(base)}
-    called = next((name for name in ("__getitem__", "__iter__", "__call__") if name in methods), "__getitem__")
+    called = _method(node)
     arguments = {"__getitem__": "self, index", "__iter__": "self"}.get(called, "self, …")
     made = _make(node, kind) if attribute is node else f"[{(kind.make or '…').format(path='path')} for path in …]"
     lines = (
@@ -241,6 +244,14 @@ def _lazy(node: Node, kind: Kind) -> str | None:
         f"            self.{name} = {made}",
     )
     return "\n".join(f"      {line}" for line in lines)
+
+
+def _method(node: Node) -> str:
+    """The method in which the class that holds it will use it."""
+    attribute = node.attribute()
+    owner = type(attribute.parent.value) if attribute is not None and attribute.parent is not None else object
+    methods = {name for base in owner.__mro__ for name in vars(base)}
+    return next((name for name in ("__getitem__", "__iter__", "__call__") if name in methods), "__getitem__")
 
 
 def _make(node: Node, kind: Kind) -> str:

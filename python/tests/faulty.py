@@ -8,6 +8,7 @@ import errno
 import hashlib
 import itertools
 import os
+import pickle
 import random
 import sqlite3
 import threading
@@ -129,6 +130,31 @@ class OneBigFile(Texts):
     def __getitem__(self, index: int) -> Any:
         self.file.seek(index)
         return self.file.read(1)
+
+
+class ClosedInConstructor(Texts):
+    """Its file is closed when the constructor has read its first line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with open(self.paths[0], "rb") as self.file:
+            self.first = self.file.readline()
+
+    def __getitem__(self, index: int) -> Any:
+        return self.file.readline()
+
+
+class ReadToItsEnd(Texts):
+    """All its samples are pickled one after the other, and the file is at its end after some of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        path = FOLDER / "samples.pickle"
+        path.write_bytes(b"".join(pickle.dumps(number) for number in range(20)))
+        self.file = open(path, "rb")  # noqa: SIM115
+
+    def __getitem__(self, index: int) -> Any:
+        return pickle.load(self.file)
 
 
 # What caused the RuntimeError in a worker?

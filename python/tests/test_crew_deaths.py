@@ -6,6 +6,7 @@ import gc
 import os
 import pdb
 import random
+import re
 import signal
 import sys
 import threading
@@ -152,6 +153,33 @@ ENDINGS = {
     "hang": "did not finish within deadline_seconds=0.5",
     "sleep": "did not finish within deadline_seconds=0.5",
 }
+# What torch's loader says of them; it waits for those that hang.
+TORCHS = {
+    "kill": (
+        r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly",
+        r"DataLoader worker \(pid \d+\) is killed by signal: Killed\. ",
+    ),
+    "crash": (
+        r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly",
+        r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault\. ",
+    ),
+    "leave": (
+        r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly",
+        r"DataLoader worker \(pid \d+\) exited unexpectedly with exit code 7\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TORCHS)
+def test_torchs_words_are_torchs(kind: str) -> None:
+    import torch
+
+    loader = torch.utils.data.DataLoader(Fatal(0, kind), sampler=[0], num_workers=1)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError) as raised:
+        list(loader)
+    general, exact = TORCHS[kind]
+    assert re.fullmatch(general, str(raised.value))
+    assert re.match(exact, str(raised.value.__cause__))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "sleep"])
@@ -173,6 +201,8 @@ def check_named(kind: str, policy: str, result: Result) -> None:
     assert incident.stage == "transform"
     assert "sample 37 took down 2 workers" in incident.message
     assert ENDINGS[kind] in incident.message
+    assert all(re.search(words, incident.message) for words in TORCHS.get(kind, ()))
+    assert ("DataLoader worker" in incident.message) == (kind in TORCHS)
     assert incident.detail is not None
     assert "a last word" in incident.detail
     if kind != "kill":  # at once and without a trace
@@ -304,6 +334,7 @@ def test_gives_up_where_no_worker_can_be_started() -> None:
         assert isinstance(result.value, Raised)
         assert isinstance(result.value.exception, WorkerDiedError)
         assert "left with exit status 9, while it started, 5 times in a row" in str(result.value.exception)
+        assert ") exited unexpectedly with exit code 9." in str(result.value.exception)
         assert "__setstate__" in str(result.value.exception)
 
 

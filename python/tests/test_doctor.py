@@ -153,6 +153,17 @@ def test_a_file_that_cannot_be_sent(texts: Path) -> None:
     assert told.one("errors")["status"] == "fine"
 
 
+@pytest.mark.parametrize(
+    ("name", "words"), [("ClosedInConstructor", "is closed: "), ("ReadToItsEnd", "is at its end: ")]
+)
+def test_a_handle_behind_an_error_is_named_as_by_the_loader(name: str, words: str, texts: Path) -> None:
+    told = Diagnosed(name, texts)
+    changes = [verdict["change"] for verdict in told.of("errors")]
+    assert all(change.startswith("dataset.file (BufferedReader on ") and words in change for change in changes)
+    assert changes and "dmesg" not in changes[0] and "retries" not in changes[0]
+    assert "open it in `__getitem__`" in changes[0] and "open it in `__getitem__`" in told.one("handles")["change"]
+
+
 # What caused the RuntimeError in a worker?
 
 

@@ -111,6 +111,7 @@ def test_a_crash_in_worker_init_fn_comes_with_its_stack(crash: Callable[[], obje
         next(iter(fb.DataLoader(range(8), worker_init_fn=initialise, num_workers=2, workers="processes")))
     line = initialise.__code__.co_firstlineno + 1
     assert f'File "{__file__}", line {line} in initialise' in str(raised.value)
+    assert ") is killed by signal: Segmentation fault. " in str(raised.value), "as torch says it"
     assert raised.value.hint == "look at the signal and the stack in the detail"
 
 

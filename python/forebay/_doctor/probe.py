@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from forebay import _sendable, _torch
+from forebay import _hints, _sendable, _torch
 from forebay._doctor import compare, growth, origin, system, target, turns, weight
 from forebay._doctor.page import Page
 from forebay._doctor.reader import Reader, length_of
@@ -82,10 +82,8 @@ class Probe:
             self._tell("load", {"usage": str(error)})
             raise SystemExit(0) from None
         except Exception as error:
-            self._tell(
-                "load",
-                {"failed": f"{type(error).__name__}: {error}", "where": origin.site(error), "path": origin.path(error)},
-            )
+            failed = {"failed": f"{type(error).__name__}: {error}", "where": origin.site(error)}
+            self._tell("load", failed | {"path": origin.path(error), **_advice(error, None)})
             raise SystemExit(0) from None
         if is_told:
             found = {
@@ -185,6 +183,7 @@ class Probe:
     def _failure(self, index: int, error: Exception, opened: str | None) -> dict[str, Any]:
         """What failed, where, and whether it does so again."""
         is_again = True
+        advice = _advice(error, self._reader.dataset)  # before another read changes what it finds
         if not self._reader.is_iterable:
             try:
                 self._reader.dataset[index]
@@ -199,6 +198,7 @@ class Probe:
             "path": origin.path(error) or opened,
             "where": origin.site(error),
             "is_again": is_again,
+            **advice,
         }
 
     def _check_length(self, seconds: float) -> dict[str, Any]:
@@ -279,6 +279,11 @@ class Probe:
             _torch.worker_info(0, 0, None)
             found["is_sharded"] = compare.is_same(*shards) is False
         return found
+
+
+def _advice(error: Exception, dataset: Any) -> dict[str, str]:
+    advice = _hints.of(error, dataset)
+    return {"topic": advice.topic, "hint": advice.hint}
 
 
 def sendable(dataset: Any) -> tuple[dict[str, Any], bytes | None]:

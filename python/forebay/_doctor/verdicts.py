@@ -1,8 +1,6 @@
 """From figures to verdicts: what each check's numbers mean, and what to do about them. Nothing is measured here."""
 
-import errno
 import math
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -167,20 +165,12 @@ def _errors(figures: dict[str, Any], course: Course) -> Iterator[Verdict]:
 
 
 def _advice(error: dict[str, Any]) -> str:
-    number, kind = error.get("errno"), error.get("type") or str(error.get("failed", "")).partition(":")[0]
-    if number in (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ETIMEDOUT):
-        return (
-            "the storage did not give the bytes: look at the kernel log (dmesg) and the mount; forebay's own datasets "
-            "read again with pauses, and `on_error='replace'` keeps the run going"
-        )
-    if number == errno.EMFILE:
-        return "too many files are open at once: see the check of descriptors; close what is opened (`with open(…)`)"
-    if kind == "FileNotFoundError":
-        return (
-            "the file is not there: was it moved after the list was made? a relative path depends on the current folder"
-        )
-    if kind == "PermissionError":
-        return f"user {os.geteuid()} may not read it: check owner and mode of the file and of every folder above it"
+    kind = error.get("type") or str(error.get("failed", "")).partition(":")[0]
+    hint, topic = str(error.get("hint") or ""), error.get("topic")
+    if topic == "storage":
+        return f"{hint}; `on_error='replace'` keeps the run going"
+    if hint and topic not in ("code", "decode"):
+        return hint
     if kind in ("IndexError", "KeyError"):
         return "the dataset's length and its data do not agree: make __len__ count what is there"
     if "Unidentified" in kind or "corrupt" in str(error.get("message", "")).lower():

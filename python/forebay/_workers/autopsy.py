@@ -45,10 +45,28 @@ class Death:
     files: str = ""
     # Where it was past its deadline.
     is_hang: bool = False
+    exit_code: int | None = None
 
     def hint(self) -> str | None:
         """What to do about it, where that is not what is done about every death."""
         return _HANG_HINT if self.is_hang else None
+
+    def in_torchs_words(self) -> str:
+        """The sentences of torch's loader about it: scripts match them, and people search for them.
+
+        Empty for one past its deadline, which torch waits for.
+        """
+        if self.is_hang or self.exit_code is None:
+            return ""
+        general = f"DataLoader worker (pid(s) {self.pid}) exited unexpectedly"
+        if self.exit_code == 0:
+            return f'in torch\'s words: "{general}"'
+        if self.exit_code > 0:
+            exact = f"DataLoader worker (pid {self.pid}) exited unexpectedly with exit code {self.exit_code}."
+        else:
+            name = signal.strsignal(-self.exit_code) or f"Unknown signal {-self.exit_code}"
+            exact = f"DataLoader worker (pid {self.pid}) is killed by signal: {name}. "
+        return f'in torch\'s words: "{general}", "{exact}"'
 
     def detail(self) -> str | None:
         """Everything that helps to find the cause, on several lines."""

@@ -85,12 +85,17 @@ def _count_fruitless(seat: Seat, stage: int, death: Death) -> None:
         return
     doing = "while it started" if stage == slate.STARTING else "between two batches"
     error = WorkerDiedError(
-        f"worker {seat.shard} {death.how}, {doing}, {seat.fruitless} times in a row",
+        f"worker {seat.shard} {death.how}, {doing}, {seat.fruitless} times in a row{_quoted(death)}",
         attempts=seat.fruitless,
         hint=death.hint(),
         detail=death.detail(),
     )
     seat.refusal = error, death.detail() or ""
+
+
+def _quoted(death: Death) -> str:
+    words = death.in_torchs_words()
+    return f"; {words}" if words else ""
 
 
 def _incident(job: Job | None, task: Task, position: int, deaths: list[Death], outcome: str) -> Incident:
@@ -103,7 +108,7 @@ def _incident(job: Job | None, task: Task, position: int, deaths: list[Death], o
     else:
         what = f"sample {index!r}"
     ends = " and ".join(dict.fromkeys(death.how for death in deaths))
-    message = f"{what} took down {len(deaths)} workers: worker {last.shard} (pid {last.pid}) {ends}"
+    message = f"{what} took down {len(deaths)} workers: worker {last.shard} (pid {last.pid}) {ends}{_quoted(last)}"
     stage = "assemble" if position < 0 else "transform"
     detail = max((death.detail() or "" for death in reversed(deaths)), key=lambda text: "stack" in text) or None
     path = next((death.path for death in reversed(deaths) if death.path), None)

@@ -43,6 +43,7 @@ class _Place:
     index: Any
     samples: list[Any]
     delivered: list[Any]
+    dataset: Any
 
     def deliver(self, sample: Any, index: Any) -> None:
         self.samples.append(sample)
@@ -53,7 +54,9 @@ class _Place:
             said = _given_up(self.position, self.index, outcome, substitute)
         else:
             elapsed = time.monotonic() - began
-            said = blame.incident(self.position, self.index, error, attempts, elapsed, outcome, substitute)
+            said = blame.incident(
+                self.position, self.index, error, attempts, elapsed, outcome, substitute, self.dataset
+            )
         self.result.incidents.append(said)
 
 
@@ -106,14 +109,18 @@ class Fetcher:
             else:
                 self._fill(task, result)
         except _SampleError as failed:
-            text = "".join(traceback.format_exception(failed.cause))
-            result.value = Raised(failed.cause, text, failed.index, failed.position)
+            result.value = self._raised(failed.cause, failed.index, failed.position)
         except Exception as error:
-            result.value = Raised(error, "".join(traceback.format_exception(error)))
+            result.value = self._raised(error)
         if task.wants_state or result.value is END:
             self._add_state(result)
         result.seconds = time.monotonic() - began
         return result
+
+    def _raised(self, error: Exception, index: Any = None, position: int | None = None) -> Raised:
+        text = "".join(traceback.format_exception(error))
+        blame.add_hint(error, self._dataset)  # a note, which the text need not have again
+        return Raised(error, text, index, position)
 
     def state(self) -> dict[str, Any]:
         """Where the dataset is; a fetcher that is made with it goes on there."""
@@ -200,7 +207,7 @@ class Fetcher:
                 delivered.append(index)
             except Exception as error:
                 first = None if isinstance(error, _NotTriedError) else error
-                self._again(_Place(task, result, position, index, samples, delivered), first)
+                self._again(_Place(task, result, position, index, samples, delivered, dataset), first)
         if len(result.incidents):
             result.delivered = delivered
         return samples
@@ -219,7 +226,7 @@ class Fetcher:
         """The one sample of a task that is no batch; `END` where it is skipped."""
         samples: list[Any] = []
         self._note(0)
-        place = _Place(task, result, 0, task.indices, samples, [])
+        place = _Place(task, result, 0, task.indices, samples, [], self._dataset)
         self._again(place, None)
         if len(result.incidents):
             result.delivered = place.delivered
@@ -312,7 +319,8 @@ class Fetcher:
                 is_over = inspect.isgenerator(stream.iterator) and stream.iterator.gi_frame is None
                 outcome = "raised" if is_over or self._job.on_error == "raise" else "skipped"
                 elapsed = time.monotonic() - began
-                result.incidents.append(blame.incident(position, index, error, 1, elapsed, outcome))
+                said = blame.incident(position, index, error, 1, elapsed, outcome, dataset=self._dataset)
+                result.incidents.append(said)
                 if outcome == "raised":
                     if is_over and self._job.on_error != "raise":
                         error.add_note(

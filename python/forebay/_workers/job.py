@@ -82,6 +82,8 @@ class Incident:
     # "replaced", "skipped", "raised" or "recovered".
     outcome: str
     substitute: Any | None = None
+    # None: that of its code.
+    hint: str | None = None
 
 
 @dataclass(frozen=True)

@@ -473,7 +473,8 @@ class ProcessCrew:
     def _death(self, gone: Hired, pid: int, exit_code: int | None, hand: tuple[int, ...]) -> Death:
         seconds = max(0.0, time.monotonic() - hand[4] / 1e9) if hand[4] else 0.0
         how = autopsy.ending(exit_code) + autopsy.hint(exit_code)
-        return Death(gone.shard, pid, how, seconds, stack=autopsy.stack_of(_contents(gone.dump)))
+        stack = autopsy.stack_of(_contents(gone.dump))
+        return Death(gone.shard, pid, how, seconds, stack=stack, exit_code=exit_code)
 
     def _refuse(self, seat: Seat) -> None:
         """Answers every task of a shard that cannot be worked on."""
