@@ -54,20 +54,28 @@ def find(dataset: object, error: BaseException) -> list[Held]:
     queue = deque([*_used(error), *([] if dataset is None else [Node(dataset, None, "dataset")])])
     while queue and budget.spend():
         node = queue.popleft()
-        value = node.value
-        if type(value) is int:
-            if (held := _descriptor(node)) is not None:
-                found.append(held)
+        try:
+            held = _looked_at(node, seen, queue)
+        except Exception:  # of the user's own objects, which must not hide the error that is explained
             continue
-        if isinstance(value, _ATOMS) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if _handles.is_open_handle(value):
-            what = _handles.describe(value).removeprefix("closed ")
-            found.append(Held(node.path(), what, _handles.why(value), state(value)))
-        else:
-            queue.extend(_children(node))
+        if held is not None:
+            found.append(held)
     return found
+
+
+def _looked_at(node: Node, seen: set[int], queue: deque[Node]) -> Held | None:
+    """The handle, if it is one; otherwise what is below it joins the queue."""
+    value = node.value
+    if type(value) is int:
+        return _descriptor(node)
+    if isinstance(value, _ATOMS) or id(value) in seen:
+        return None
+    seen.add(id(value))
+    if not _handles.is_open_handle(value):
+        queue.extend(_children(node))
+        return None
+    what = _handles.describe(value).removeprefix("closed ")
+    return Held(node.path(), what, _handles.why(value), state(value))
 
 
 def state(value: object) -> State:

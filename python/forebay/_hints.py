@@ -301,4 +301,4 @@ def _in_words(held: Held) -> str:
             "is not open in this process: it was opened in another one, as `__init__` is not run again in a worker, or "
             f"it was closed; {_handles.NUMBER}"
         )
-    return f"is kept open from sample to sample: {held.why}"
+    return f"is open and shared: every sample uses it, and so does every worker thread or forked worker; {held.why}"

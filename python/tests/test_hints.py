@@ -211,6 +211,12 @@ def test_a_handle_that_is_closed_is_named_by_its_path(data: Path) -> None:
     assert f'dataset.held["parts"][0] (BufferedReader on {data}) is closed' in failure.hint
 
 
+def test_a_handle_whose_position_threads_move_is_called_shared(data: Path) -> None:
+    with open(data, "rb") as file:
+        failure, _ = failure_of(Reading(file, lambda file: pickle.loads(file.read(2) and b"")), **THREADS)
+    assert f"dataset.held (BufferedReader on {data}) is open and shared" in failure.hint
+
+
 def closed_archive(path: Path) -> Any:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a", "a")
@@ -306,13 +312,22 @@ def test_the_search_is_short_and_takes_what_it_meets() -> None:
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(name)
 
+    class Liar:
+        @property
+        def __class__(self) -> Any:
+            raise RuntimeError("no class")
+
+    class Unlisted(dict[Any, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("no items")
+
     class Slotted:
         __slots__ = ("empty", "lock")
 
         def __init__(self) -> None:
             self.lock = threading.Lock()
 
-    round_trip: list[Any] = [Hostile(), Slotted(), range(10**9), {1: {2: [object()] * 10**5}}]
+    round_trip: list[Any] = [Hostile(), Liar(), Unlisted(), Slotted(), range(10**9), {1: {2: [object()] * 10**5}}]
     round_trip.append(round_trip)
     failure, _ = failure_of(Reading(round_trip, lambda _: pickle.load(io.BytesIO())))
     assert "the data ended early" in failure.hint
