@@ -4,12 +4,58 @@
 //! dataset); a step takes the next `batch_size × world_size` positions of it and splits them among the ranks
 //! in rank order. Threads do not appear here, so they can never matter.
 
+use std::num::NonZeroU64;
+
 use crate::hash::{hash_words, scale};
-use crate::{Epoch, Rank, SampleId, Shuffle, Step, WorldSize};
+use crate::shard_local::ShardLocal;
+use crate::{Blocks, Epoch, Rank, SampleId, Shuffle, Step, WorldSize};
+
+/// How the samples of an epoch are ordered. Part of the state: an epoch cannot be resumed in another kind of order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OrderKind {
+    /// The dataset's own order, in every epoch.
+    Sequential,
+    /// One permutation of all samples per epoch.
+    Global,
+    /// A permutation of blocks, then one of all samples inside each window of blocks: a reader needs no more than
+    /// `window` blocks at a time.
+    ///
+    /// Windows are as few as possible and hold equal numbers of blocks, give or take one. A window of 1 keeps the
+    /// samples of a block together; with a window of all blocks it is a whole shuffle.
+    ShardLocal {
+        /// How the dataset's samples lie in blocks.
+        blocks: Blocks,
+        /// The most blocks that are mixed with each other.
+        window: NonZeroU64,
+    },
+}
+
+impl From<bool> for OrderKind {
+    /// What `shuffle` means: global, or sequential.
+    fn from(shuffle: bool) -> Self {
+        if shuffle { Self::Global } else { Self::Sequential }
+    }
+}
 
 /// What determines the order of every epoch.
+///
+/// `shuffle` is a `bool`, or an [`OrderKind`] where a dataset may ask for shard-local order:
+///
+/// ```
+/// use std::num::NonZeroU64;
+/// use forebay_core::{Blocks, Epoch, OrderKind, Plan, WorldSize};
+///
+/// let blocks = Blocks::new([4, 4, 2])?;
+/// let len = blocks.sample_count();
+/// let shuffle = OrderKind::ShardLocal { blocks, window: NonZeroU64::MIN };
+/// let plan = Plan { len, batch_size: 2, world_size: WorldSize(1), shuffle, drop_last: false, seed: 0 };
+/// let order = plan.order(Epoch(0));
+/// let first = order.at(0); // any position, without those before it
+/// assert!(first.0 < 10);
+/// # Ok::<(), forebay_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct Plan<S = bool> {
     /// Samples in the dataset.
     pub len: u64,
     /// Samples per rank and step.
@@ -17,7 +63,7 @@ pub struct Plan {
     /// Ranks that share the epoch.
     pub world_size: WorldSize,
     /// Permute each epoch, or take the dataset's own order.
-    pub shuffle: bool,
+    pub shuffle: S,
     /// Leave out the positions that do not fill a whole step, instead of a smaller last step.
     pub drop_last: bool,
     /// The key of the permutation and of all augmentation.
@@ -57,7 +103,7 @@ pub struct Batch {
     pub end_position: u64,
 }
 
-impl Plan {
+impl<S: Clone + Into<OrderKind>> Plan<S> {
     fn global_batch(&self) -> u64 {
         self.batch_size.saturating_mul(u64::from(self.world_size.0))
     }
@@ -88,6 +134,8 @@ impl Plan {
     }
 
     /// One rank's batch of one step, or `None` past the end of the epoch or before `origin`.
+    ///
+    /// Computes the epoch's order first; [`Plan::batch_of`] is for many batches of one epoch.
     pub fn batch(&self, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<Batch> {
         let order = self.order(epoch);
         self.batch_of(&order, epoch, origin, step, rank)
@@ -118,9 +166,25 @@ impl Plan {
         order.at(if position < self.len { position } else { (position - self.len) % self.len })
     }
 
-    /// The global order of an epoch.
+    /// How epochs are ordered.
+    pub fn kind(&self) -> OrderKind {
+        self.shuffle.clone().into()
+    }
+
+    /// The global order of an epoch. Shard-local order permutes its blocks here, once for all positions.
+    ///
+    /// # Panics
+    /// If the blocks of a shard-local order do not hold `len` samples.
     pub fn order(&self, epoch: Epoch) -> Order {
-        Order(self.shuffle.then(|| Shuffle::new(self.len, self.seed, epoch)))
+        Order(match self.kind() {
+            OrderKind::Sequential => Inner::Sequential,
+            OrderKind::Global => Inner::Global(Shuffle::new(self.len, self.seed, epoch)),
+            OrderKind::ShardLocal { blocks, window } => {
+                let held = blocks.sample_count();
+                assert!(held == self.len, "the blocks hold {held} samples, the plan has {}", self.len);
+                Inner::ShardLocal(ShardLocal::new(&blocks, window, self.seed, epoch))
+            }
+        })
     }
 
     /// The `attempt`-th substitute for the sample planned at `position`: deterministic, and never `original`
@@ -138,12 +202,23 @@ impl Plan {
 
 /// The global order of one epoch: position → sample.
 #[derive(Clone, Debug)]
-pub struct Order(Option<Shuffle>);
+pub struct Order(Inner);
+
+#[derive(Clone, Debug)]
+enum Inner {
+    Sequential,
+    Global(Shuffle),
+    ShardLocal(ShardLocal),
+}
 
 impl Order {
     /// The sample at a position below the dataset's length.
     pub fn at(&self, position: u64) -> SampleId {
-        SampleId(self.0.as_ref().map_or(position, |shuffle| shuffle.at(position)))
+        SampleId(match &self.0 {
+            Inner::Sequential => position,
+            Inner::Global(shuffle) => shuffle.at(position),
+            Inner::ShardLocal(order) => order.at(position),
+        })
     }
 }
 
@@ -156,8 +231,16 @@ mod tests {
         Plan { len, batch_size, world_size: WorldSize(world), shuffle: true, drop_last, seed: 11 }
     }
 
+    /// The same in blocks of 7 samples, the last one shorter, and windows of 3 blocks.
+    fn shard_local(plan: &Plan) -> Plan<OrderKind> {
+        let &Plan { len, batch_size, world_size, drop_last, seed, .. } = plan;
+        let blocks = Blocks::new((0..len.div_ceil(7)).map(|block| (len - block * 7).min(7))).unwrap();
+        let shuffle = OrderKind::ShardLocal { blocks, window: NonZeroU64::new(3).unwrap() };
+        Plan { len, batch_size, world_size, shuffle, drop_last, seed }
+    }
+
     /// The global sequence of real (not padded) samples from `origin` on, read off all ranks.
-    fn remaining(plan: &Plan, epoch: Epoch, origin: Origin) -> Vec<SampleId> {
+    fn remaining<S: Clone + Into<OrderKind>>(plan: &Plan<S>, epoch: Epoch, origin: Origin) -> Vec<SampleId> {
         let mut out = Vec::new();
         for step in 0..plan.steps_from(origin) {
             for rank in 0..plan.world_size.0 {
@@ -194,6 +277,9 @@ mod tests {
             let mut samples = remaining(&plan(len, batch, world, false), Epoch(3), Origin::default());
             samples.sort_unstable();
             prop_assert_eq!(samples, (0..len).map(SampleId).collect::<Vec<_>>());
+            let mut samples = remaining(&shard_local(&plan(len, batch, world, false)), Epoch(3), Origin::default());
+            samples.sort_unstable();
+            prop_assert_eq!(samples, (0..len).map(SampleId).collect::<Vec<_>>());
         }
 
         #[test]
@@ -208,7 +294,13 @@ mod tests {
                 _ => first.batch(Epoch(1), Origin::default(), Step(stop - 1), Rank(0)).unwrap().end_position,
             };
             let second = plan(len, other_batch, other, false);
-            let rest = remaining(&second, Epoch(1), Origin { step: Step(stop), position });
+            let origin = Origin { step: Step(stop), position };
+            let rest = remaining(&second, Epoch(1), origin);
+            prop_assert_eq!(&rest[..], &all[position as usize..]);
+
+            // Steps, positions and ranks do not depend on the kind of order; only the samples do.
+            let all = remaining(&shard_local(&first), Epoch(1), Origin::default());
+            let rest = remaining(&shard_local(&second), Epoch(1), origin);
             prop_assert_eq!(&rest[..], &all[position as usize..]);
         }
 
@@ -217,6 +309,9 @@ mod tests {
             let original = SampleId(original % len);
             let substitute = plan(len, 1, 1, false).substitute(Epoch(0), position, original, attempt);
             prop_assert!(substitute != original && substitute.0 < len);
+            // Substitutes come from the whole dataset in every kind of order.
+            let plan = shard_local(&plan(len, 1, 1, false));
+            prop_assert_eq!(substitute, plan.substitute(Epoch(0), position, original, attempt));
         }
     }
 
@@ -244,5 +339,30 @@ mod tests {
     fn drop_last_leaves_out_what_does_not_fill_a_step() {
         assert_eq!(plan(10, 2, 4, true).steps(), 1);
         assert_eq!(plan(7, 2, 4, true).steps(), 0);
+    }
+
+    #[test]
+    fn a_bool_is_global_or_sequential() {
+        let global = plan(50, 4, 1, false);
+        let explicit =
+            |shuffle| Plan { len: 50, batch_size: 4, world_size: WorldSize(1), shuffle, drop_last: false, seed: 11 };
+        let samples = |order: Order| (0..50).map(|position| order.at(position).0).collect::<Vec<_>>();
+        assert_eq!(samples(global.order(Epoch(2))), samples(explicit(OrderKind::Global).order(Epoch(2))));
+        let sequential = Plan { shuffle: false, ..global };
+        assert_eq!(samples(sequential.order(Epoch(2))), (0..50).collect::<Vec<_>>());
+        assert_eq!(samples(explicit(OrderKind::Sequential).order(Epoch(2))), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn padding_repeats_the_start_of_a_shard_local_order() {
+        let plan = shard_local(&plan(10, 2, 4, false));
+        let last = plan.batch(Epoch(0), Origin::default(), Step(1), Rank(3)).unwrap().places;
+        assert_eq!(last, [Place { position: 11, sample: plan.order(Epoch(0)).at(1), padded: true }]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the blocks hold 10 samples, the plan has 11")]
+    fn refuses_blocks_of_another_dataset() {
+        Plan { len: 11, ..shard_local(&plan(10, 2, 4, false)) }.order(Epoch(0));
     }
 }

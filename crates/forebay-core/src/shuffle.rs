@@ -25,12 +25,19 @@ pub struct Shuffle {
 impl Shuffle {
     /// The permutation of `0..len` for this seed and epoch.
     pub fn new(len: u64, seed: u64, epoch: Epoch) -> Self {
-        let bits = (u64::BITS - len.saturating_sub(1).leading_zeros()).max(MIN_BITS);
         let mut keys = [0; ROUNDS];
         for (round, key) in keys.iter_mut().enumerate() {
             *key = hash_words(&[seed, epoch.0, round as u64]);
         }
-        Self { len, half_bits: bits.div_ceil(2), keys }
+        Self { len, half_bits: half_bits(len), keys }
+    }
+
+    /// One of many permutations under the same keys, of another length: cheaper than [`Shuffle::new`], which hashes
+    /// every key.
+    #[inline]
+    pub(crate) fn tweaked(&self, len: u64, tweak: u64) -> Self {
+        let tweak = hash_words(&[tweak]);
+        Self { len, half_bits: half_bits(len), keys: self.keys.map(|key| key ^ tweak) }
     }
 
     /// The element at `position`. A bijection on `0..len`.
@@ -58,6 +65,12 @@ impl Shuffle {
         }
         (left << self.half_bits) | right
     }
+}
+
+/// Half the bits of the network's domain.
+#[inline]
+fn half_bits(len: u64) -> u32 {
+    (u64::BITS - len.saturating_sub(1).leading_zeros()).max(MIN_BITS).div_ceil(2)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Books, Epoch, Error, Kind, Origin, Plan, Result, Step};
+use crate::{Books, Epoch, Error, Kind, OrderKind, Origin, Plan, Result, Step};
 
 /// What a state is bound to. Two datasets with equal identity have the same samples in the same order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +14,31 @@ pub struct DatasetIdentity {
     pub classes: u64,
     /// Hash of every sample's relative path and label, in order.
     pub fingerprint: String,
+}
+
+/// What a shard-local order depends on beside the seed. Another window or other blocks give another order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardLocalIdentity {
+    /// The most blocks that are mixed with each other.
+    pub window: u64,
+    /// Blocks of the dataset.
+    pub blocks: u64,
+    /// Hash of the lengths of all blocks, in order.
+    pub fingerprint: String,
+}
+
+impl ShardLocalIdentity {
+    fn of(kind: &OrderKind) -> Option<Self> {
+        let OrderKind::ShardLocal { blocks, window } = kind else { return None };
+        let fingerprint = format!("{:016x}", blocks.fingerprint());
+        Some(Self { window: window.get(), blocks: blocks.block_count(), fingerprint })
+    }
+
+    fn describe(kind: Option<&Self>) -> String {
+        let Some(Self { window, blocks, fingerprint }) = kind else { return "none".into() };
+        format!("windows of {window} of {blocks} blocks (fingerprint of their lengths {fingerprint:?})")
+    }
 }
 
 /// Where the consumer is: what was handed to the user counts, not what was prefetched.
@@ -32,6 +57,10 @@ pub struct State {
     pub seed: u64,
     /// Whether epochs are permuted.
     pub shuffle: bool,
+    /// How, if by blocks and not by one permutation of all samples. Absent otherwise, as in states written before
+    /// there was such an order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard_local: Option<ShardLocalIdentity>,
     /// Whether an incomplete last step is left out.
     pub drop_last: bool,
     /// Per rank, when it was taken (informative: another one may load it).
@@ -55,13 +84,21 @@ impl State {
     pub const ORDER: u32 = 1;
 
     /// The state of a loader with this plan.
-    pub fn new(plan: &Plan, dataset: DatasetIdentity, epoch: Epoch, at: Origin, books: Books) -> Self {
+    pub fn new<S: Clone + Into<OrderKind>>(
+        plan: &Plan<S>,
+        dataset: DatasetIdentity,
+        epoch: Epoch,
+        at: Origin,
+        books: Books,
+    ) -> Self {
+        let kind = plan.kind();
         Self {
             version: Self::VERSION,
             order: Self::ORDER,
             dataset,
             seed: plan.seed,
-            shuffle: plan.shuffle,
+            shuffle: kind != OrderKind::Sequential,
+            shard_local: ShardLocalIdentity::of(&kind),
             drop_last: plan.drop_last,
             batch_size: plan.batch_size,
             world_size: plan.world_size.0,
@@ -99,7 +136,8 @@ impl State {
     }
 
     /// Refuses a state of another dataset or order, with everything that differs.
-    pub fn check(&self, plan: &Plan, dataset: &DatasetIdentity) -> Result<Origin> {
+    pub fn check<S: Clone + Into<OrderKind>>(&self, plan: &Plan<S>, dataset: &DatasetIdentity) -> Result<Origin> {
+        let kind = plan.kind();
         let mut differences = Vec::new();
         let mut compare = |name: &str, loader: &dyn std::fmt::Display, state: &dyn std::fmt::Display| {
             let (loader, state) = (loader.to_string(), state.to_string());
@@ -112,7 +150,10 @@ impl State {
         compare("classes", &dataset.classes, &self.dataset.classes);
         compare("fingerprint of paths and labels", &dataset.fingerprint, &self.dataset.fingerprint);
         compare("seed", &plan.seed, &self.seed);
-        compare("shuffle", &plan.shuffle, &self.shuffle);
+        compare("shuffle", &(kind != OrderKind::Sequential), &self.shuffle);
+        let describe = ShardLocalIdentity::describe;
+        let shard_local = ShardLocalIdentity::of(&kind);
+        compare("shard-local order", &describe(shard_local.as_ref()), &describe(self.shard_local.as_ref()));
         compare("drop_last", &plan.drop_last, &self.drop_last);
         let Books { planned, delivered, replaced, skipped, .. } = self.books;
         let handled = delivered.checked_add(replaced).and_then(|sum| sum.checked_add(skipped));
@@ -140,7 +181,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WorldSize;
+    use crate::{Blocks, WorldSize};
 
     fn fixture() -> (Plan, DatasetIdentity, State) {
         let plan = Plan { len: 10, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 3 };
@@ -178,5 +219,66 @@ mod tests {
         for text in ["", "null", "{}", "[1]", r#"{"version":99}"#, r#"{"version":1,"epoch":"x"}"#] {
             assert_eq!(State::from_json(text).unwrap_err().kind(), Kind::StateMismatch, "{text}");
         }
+    }
+
+    /// As the fixture's plan, in an order of this kind.
+    fn with_order(shuffle: OrderKind) -> Plan<OrderKind> {
+        Plan { len: 10, batch_size: 2, world_size: WorldSize(1), shuffle, drop_last: false, seed: 3 }
+    }
+
+    fn shard_local(lengths: &[u64], window: u64) -> OrderKind {
+        let blocks = Blocks::new(lengths.iter().copied()).unwrap();
+        OrderKind::ShardLocal { blocks, window: window.try_into().unwrap() }
+    }
+
+    #[test]
+    fn an_epoch_is_resumed_in_the_kind_of_order_it_began_in() {
+        let (_, dataset, _) = fixture();
+        let kinds = [
+            OrderKind::Sequential,
+            OrderKind::Global,
+            shard_local(&[5, 5], 1),
+            shard_local(&[5, 5], 2),
+            shard_local(&[4, 6], 1),
+            shard_local(&[5, 5, 0], 1),
+        ];
+        for (taken, kind) in kinds.iter().enumerate() {
+            let at = Origin { step: Step(2), position: 4 };
+            let state = State::new(&with_order(kind.clone()), dataset.clone(), Epoch(1), at, Books::default());
+            let state = State::from_json(&state.to_json().unwrap()).unwrap();
+            for (loaded, kind) in kinds.iter().enumerate() {
+                let result = state.check(&with_order(kind.clone()), &dataset);
+                assert_eq!(result.is_ok(), taken == loaded, "{taken} as {loaded}: {result:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kinds_of_order_are_named_in_the_refusal() {
+        let (global, dataset, state) = fixture();
+        let blocks = with_order(shard_local(&[4, 6], 2));
+        let message = state.check(&blocks, &dataset).unwrap_err().to_string();
+        let expected = "shard-local order: this loader has windows of 2 of 2 blocks (fingerprint of their lengths";
+        assert!(message.contains(expected) && message.ends_with("the state none"), "{message}");
+        let state = State::new(&blocks, dataset.clone(), Epoch(0), Origin::default(), Books::default());
+        let message = state.check(&global, &dataset).unwrap_err().to_string();
+        assert!(message.contains("shard-local order: this loader has none, the state windows of 2"), "{message}");
+    }
+
+    #[test]
+    fn states_of_other_orders_are_written_as_before() {
+        let (_, _, state) = fixture();
+        let text = state.to_json().unwrap();
+        let expected = concat!(
+            r#"{"version":1,"order":1,"dataset":{"samples":10,"classes":2,"fingerprint":"ab"},"seed":3,"shuffle":true,"#,
+            r#""drop_last":false,"batch_size":2,"world_size":1,"epoch":1,"step":2,"position":4,"books":"#,
+        );
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn the_fingerprint_of_blocks_never_changes() {
+        let shard_local = ShardLocalIdentity::of(&shard_local(&[4, 0, 6], 2)).unwrap();
+        assert_eq!(shard_local, ShardLocalIdentity { window: 2, blocks: 3, fingerprint: "3f6321ccb19a4abf".into() });
     }
 }
