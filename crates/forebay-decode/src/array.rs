@@ -89,7 +89,7 @@ impl Array {
     }
 
     /// The same array, of bytes that lie column by column (Fortran order).
-    pub(crate) fn from_columns(self) -> Result<Self> {
+    pub(crate) fn columns_to_rows(self) -> Result<Self> {
         if self.shape.len() < 2 || self.bytes.is_empty() {
             return Ok(self);
         }
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn columns_become_rows() {
         let columns = Array::of_bytes(&[1, 4, 2, 5, 3, 6], vec![2, 3], Element::U8, Endian::Little).unwrap();
-        assert_eq!(columns.from_columns().unwrap().bytes, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(columns.columns_to_rows().unwrap().bytes, [1, 2, 3, 4, 5, 6]);
         // Element (i, j, k) of 2 × 3 × 2 is i + 2j + 6k, column by column.
         let bytes: Vec<u8> = (0..12).collect();
         let columns = Array::of_bytes(&bytes, vec![2, 3, 2], Element::I8, Endian::Little).unwrap();
-        assert_eq!(columns.from_columns().unwrap().bytes, [0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11]);
+        assert_eq!(columns.columns_to_rows().unwrap().bytes, [0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11]);
     }
 }

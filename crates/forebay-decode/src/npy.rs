@@ -47,7 +47,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Array> {
         .get(..expected)
         .ok_or_else(|| truncated(format!("expected {expected} bytes of elements, got {}", content.len())))?;
     let array = Array::of_bytes(content, header.shape, header.element, header.endian)?;
-    if header.is_in_columns { array.from_columns() } else { Ok(array) }
+    if header.is_in_columns { array.columns_to_rows() } else { Ok(array) }
 }
 
 fn header(bytes: &[u8]) -> Result<Header> {

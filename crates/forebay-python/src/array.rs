@@ -62,7 +62,7 @@ impl Array {
     }
 
     /// One sample, row by row.
-    pub(crate) fn array(mut array: forebay::Array) -> Self {
+    pub(crate) fn rows(mut array: forebay::Array) -> Self {
         let (start, size_bytes) = (array.bytes.as_mut_ptr(), array.bytes.len());
         let (owner, dtype) = (Owner::Bytes(array.bytes), array.element.name());
         Self { start, size_bytes, owner, shape: array.shape, dtype, kind: "tensor", is_interleaved: false }

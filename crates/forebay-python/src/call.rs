@@ -160,7 +160,7 @@ pub(crate) fn to_array(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny
     Ok(match value {
         Value::Image(image) => Bound::new(py, Array::image(image))?.into_any(),
         Value::Tensor(tensor) => Bound::new(py, Array::tensor(tensor))?.into_any(),
-        Value::Array(array) => Bound::new(py, Array::array(array))?.into_any(),
+        Value::Array(array) => Bound::new(py, Array::rows(array))?.into_any(),
         Value::Text(text) => PyString::new(py, &text).into_any(),
         Value::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
         Value::Opaque(object) => opaque(object)?.into_bound(py),
