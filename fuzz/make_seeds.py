@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -127,9 +128,30 @@ def cache_entry() -> None:
         write("cache_entry", name, content + key + footer)
 
 
+def npy() -> None:
+    """Arrays by NumPy: in both orders of bytes and of elements, without elements, of kinds that are not read."""
+    rows = np.arange(6, dtype="<i2").reshape(2, 3)
+    arrays = {
+        "rows": rows,
+        "columns": np.asfortranarray(rows.astype(">f4")),
+        "single": np.array(3.5),
+        "empty": np.zeros((0, 7), "?"),
+        "records": np.zeros(2, [("a", "<f4"), ("b", "<i8")]),
+        "complex": np.zeros(2, "<c8"),
+    }
+    for name, array in arrays.items():
+        file = io.BytesIO()
+        np.save(file, array, allow_pickle=False)
+        write("npy", name, file.getvalue())
+    file = io.BytesIO()
+    np.lib.format.write_array(file, rows, version=(3, 0))
+    write("npy", "version-3", file.getvalue())
+
+
 if __name__ == "__main__":
     parquet()
     texts()
     state()
     ledger()
     cache_entry()
+    npy()

@@ -13,7 +13,7 @@ seconds=${FUZZ_SECONDS:-600} jobs=${FUZZ_JOBS:-$(nproc)}
 work=$(realpath -m "${FUZZ_WORK:-target/fuzz/work}")
 golden=crates/forebay-decode/tests/golden/decode
 declare -A endings=([jpeg]=jpg [huffman]=jpg [png]=png [webp]=webp [gif]=gif [bmp]=bmp [tiff]=tif [pnm]=p?m)
-all=(jpeg huffman png webp gif bmp tiff pnm parquet csv jsonl state ledger cache_entry)
+all=(jpeg huffman png webp gif bmp tiff pnm parquet npy csv jsonl state ledger cache_entry)
 [ $# -gt 0 ] && all=("$@")
 
 run() {

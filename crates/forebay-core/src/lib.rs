@@ -6,6 +6,7 @@
 mod books;
 mod clock;
 mod config;
+mod element;
 mod error;
 mod hash;
 mod ids;
@@ -22,6 +23,7 @@ mod version;
 pub use books::Books;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{Config, Problems};
+pub use element::Element;
 pub use error::{Error, Kind, REGISTRY, Registered, Result, Stage};
 pub use hash::{hash_words, mix};
 pub use ids::{Epoch, Rank, SampleId, Step, WorldSize};

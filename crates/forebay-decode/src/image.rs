@@ -2,7 +2,9 @@
 
 use std::any::Any;
 
-use forebay_core::{Error, Result};
+use forebay_core::{Element, Error, Result};
+
+use crate::Array;
 
 /// An 8-bit picture: interleaved (`HWC`), rows packed, 1 or 3 channels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,14 +42,19 @@ impl Dtype {
         }
     }
 
+    /// The same among the elements of all arrays.
+    pub const fn element(self) -> Element {
+        match self {
+            Self::U8 => Element::U8,
+            Self::F32 => Element::F32,
+            Self::F16 => Element::F16,
+            Self::BF16 => Element::BF16,
+        }
+    }
+
     /// What torch calls it.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "uint8",
-            Self::F32 => "float32",
-            Self::F16 => "float16",
-            Self::BF16 => "bfloat16",
-        }
+        self.element().name()
     }
 }
 
@@ -163,6 +170,12 @@ pub enum Value {
     Image(Image),
     /// After it.
     Tensor(Tensor),
+    /// An array of any shape.
+    Array(Array),
+    /// Text.
+    Text(String),
+    /// Bytes as they are.
+    Bytes(Vec<u8>),
     /// Whatever a transform of the user's own made; only the binding knows.
     Opaque(Box<dyn Any + Send>),
 }
@@ -173,6 +186,9 @@ impl Value {
         match self {
             Self::Image(image) => image.pixels.len(),
             Self::Tensor(tensor) => tensor.layout().size_bytes(),
+            Self::Array(array) => array.bytes.len(),
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
             Self::Opaque(_) => 0,
         }
     }

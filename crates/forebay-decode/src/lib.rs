@@ -3,6 +3,7 @@
 //! Knows nothing of files, threads or batches. [`Pipeline`] is the whole of it for a caller: bytes and a random
 //! stream go in, one sample comes out in its place of the batch.
 
+mod array;
 mod bmp;
 mod decoder;
 mod decoders;
@@ -11,6 +12,7 @@ mod image;
 mod jpeg;
 mod memory;
 mod narrow;
+mod npy;
 mod ops;
 mod pipeline;
 mod pixels;
@@ -28,10 +30,11 @@ pub mod fuzzing {
     pub use crate::jpeg::huffman_differential;
 }
 
+pub use array::{Array, Dense, Endian};
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
 pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
 pub use jpeg::Landmarks;
 pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 pub use pipeline::{Pipeline, Scratch, Timing};
-pub use recipe::{Input, Recipe};
+pub use recipe::{BytesRecipe, Input, InvalidText, NpyRecipe, RawRecipe, Recipe, TextRecipe};

@@ -12,7 +12,7 @@ use forebay_core::{Error, Problems, Result, Rng, Stage};
 
 use crate::ops::{Buffers, Form};
 use crate::planes::Planes;
-use crate::{Decoders, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Size, Tensor, Value};
+use crate::{Decoders, Dense, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Size, Tensor, Value};
 
 mod head;
 mod place;
@@ -45,6 +45,8 @@ pub struct Pipeline {
     detail: Detail,
     head: Head,
     tail: Option<Tail>,
+    /// The layout of samples in a batch, as a column has it.
+    dense: Option<Dense>,
 }
 
 /// What one thread keeps between samples: decoders, buffers, resize tables.
@@ -110,8 +112,10 @@ impl Pipeline {
             form = op.check(position, form, &mut problems);
         }
         problems.into_result()?;
+        let (head, tail) = (Head::new(&ops), Tail::new(&ops, &forms));
         let (output, detail) = (Output::default(), Detail::default());
-        Ok(Self { head: Head::new(&ops), tail: Tail::new(&ops, &forms), ops, made: form, output, detail })
+        let pipeline = Self { head, tail, ops, made: form, output, detail, dense: None };
+        Ok(Self { dense: pipeline.layout().map(Dense::from), ..pipeline })
     }
 
     /// The same ops on pictures of which as much detail is decoded. [`Detail::Fast`] changes pixels of resized JPEGs, and
@@ -152,6 +156,7 @@ impl Pipeline {
         }
         pipeline.tail = pipeline.tail.map(|tail| tail.with_output(output));
         pipeline.output = output;
+        pipeline.dense = pipeline.layout().map(Dense::from);
         pipeline.detail = self.detail;
         Ok(pipeline)
     }
@@ -173,6 +178,11 @@ impl Pipeline {
     pub fn layout(&self) -> Option<Layout> {
         // A type that does not go was refused by `with_output`.
         self.made_layout().and_then(|made| self.output.layout(made).ok())
+    }
+
+    /// The same as a column has it.
+    pub(crate) fn dense(&self) -> Option<&Dense> {
+        self.dense.as_ref()
     }
 
     /// Whether only a part of each picture may be decoded.

@@ -1,10 +1,18 @@
 //! What is made of a sample: a place in a batch filled, or a value.
+//!
+//! Pictures go through a [`Pipeline`]; files of other kinds have a recipe in `recipe/`.
 
 use std::path::PathBuf;
 
-use forebay_core::{Result, Rng};
+use forebay_core::{Error, Result, Rng};
 
-use crate::{Layout, Pipeline, Scratch, Tensor, Timing, Value};
+use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
+
+mod arrays;
+mod text;
+
+pub use arrays::{NpyRecipe, RawRecipe};
+pub use text::{BytesRecipe, InvalidText, TextRecipe};
 
 /// What a recipe is given of a sample.
 #[derive(Clone, Copy)]
@@ -38,7 +46,7 @@ pub trait Recipe: Send + Sync {
         true
     }
     /// Shape, type and order of every sample in a batch, where they are always the same: then samples are made in place.
-    fn layout(&self) -> Option<Layout>;
+    fn layout(&self) -> Option<&Dense>;
     /// Bytes of memory that one sample takes at its peak, beside its own and its place in the batch: charged before it runs.
     fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64>;
     /// Whether it uses what was learnt of a sample in an epoch before ([`Scratch::lend`]).
@@ -55,16 +63,22 @@ pub trait Recipe: Send + Sync {
         slot: Option<&mut [u8]>,
     ) -> Result<(Option<Value>, Timing)>;
     /// Whether bytes that failed would fail with any random choice, too: a verdict about the file.
-    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool;
+    fn fails_always(&self, _bytes: &[u8], _scratch: &mut Scratch) -> bool {
+        true
+    }
     /// What a tensor that was made as a value is in a batch.
-    fn batch_layout(&self, made: Layout) -> Result<Layout>;
+    fn batch_layout(&self, made: Layout) -> Result<Layout> {
+        Ok(made)
+    }
     /// Writes a tensor that was made as a value into its place of a batch.
-    fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()>;
+    fn place(&self, tensor: &Tensor, _slot: &mut [u8]) -> Result<()> {
+        Err(Error::internal(format!("a recipe that makes no tensors has no place for one of {:?}", tensor.layout())))
+    }
 }
 
 impl Recipe for Pipeline {
-    fn layout(&self) -> Option<Layout> {
-        Self::layout(self)
+    fn layout(&self) -> Option<&Dense> {
+        self.dense()
     }
 
     fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {

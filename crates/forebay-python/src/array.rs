@@ -41,8 +41,8 @@ unsafe impl Sync for Array {}
 
 impl Array {
     /// A dense batch.
-    pub(crate) fn batch(buffer: Buffer, count: usize, layout: forebay::Layout) -> Self {
-        let shape = vec![count, layout.channels as usize, layout.height as usize, layout.width as usize];
+    pub(crate) fn batch(buffer: Buffer, count: usize, layout: &forebay::Dense) -> Self {
+        let shape = std::iter::once(count).chain(layout.shape.iter().copied()).collect();
         let (start, size_bytes) = (buffer.as_ptr(), layout.size_bytes() * count);
         let owner = match buffer.into_lender().map(|lender| lender.downcast::<Py<PyAny>>()) {
             Ok(Ok(lender)) => Owner::Lent(*lender),
@@ -50,7 +50,7 @@ impl Array {
             Err(buffer) => Owner::Pooled(buffer),
         };
         let is_interleaved = layout.order == Order::Interleaved;
-        Self { start, size_bytes, owner, shape, dtype: layout.dtype.name(), kind: "tensor", is_interleaved }
+        Self { start, size_bytes, owner, shape, dtype: layout.element.name(), kind: "tensor", is_interleaved }
     }
 
     /// A picture, rows of pixels.
@@ -59,6 +59,13 @@ impl Array {
         let (start, size_bytes) = (image.pixels.as_mut_ptr(), image.pixels.len());
         let owner = Owner::Bytes(image.pixels);
         Self { start, size_bytes, owner, shape, dtype: "uint8", kind: "image", is_interleaved: false }
+    }
+
+    /// One sample, row by row.
+    pub(crate) fn rows(mut array: forebay::Array) -> Self {
+        let (start, size_bytes) = (array.bytes.as_mut_ptr(), array.bytes.len());
+        let (owner, dtype) = (Owner::Bytes(array.bytes), array.element.name());
+        Self { start, size_bytes, owner, shape: array.shape, dtype, kind: "tensor", is_interleaved: false }
     }
 
     /// One sample, planes of elements.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay::{Custom, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::array::Array;
@@ -160,6 +160,9 @@ pub(crate) fn to_array(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny
     Ok(match value {
         Value::Image(image) => Bound::new(py, Array::image(image))?.into_any(),
         Value::Tensor(tensor) => Bound::new(py, Array::tensor(tensor))?.into_any(),
+        Value::Array(array) => Bound::new(py, Array::rows(array))?.into_any(),
+        Value::Text(text) => PyString::new(py, &text).into_any(),
+        Value::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
         Value::Opaque(object) => opaque(object)?.into_bound(py),
     })
 }

@@ -43,7 +43,7 @@ impl Batch {
     fn new(py: Python<'_>, batch: forebay::Batch) -> PyResult<Self> {
         let (images, values) = match batch.payload {
             Payload::Dense { buffer, layout } => {
-                (Some(Py::new(py, Array::batch(buffer, batch.labels.len(), layout))?), None)
+                (Some(Py::new(py, Array::batch(buffer, batch.labels.len(), &layout))?), None)
             }
             Payload::Values(values) => {
                 let list = PyList::empty(py);

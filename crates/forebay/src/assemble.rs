@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 
 use forebay_core::{Epoch, Error, Kind, Result, SampleId, Stage, Step};
-use forebay_decode::{Layout, Recipe, Value};
+use forebay_decode::{Array, Dense, Order, Recipe, Value};
 
 use crate::deliver::Progress;
 use crate::sync::{Mutex, MutexGuard, RwLock};
@@ -263,7 +263,7 @@ pub enum Payload {
         /// Their memory.
         buffer: Buffer,
         /// Each one's shape.
-        layout: Layout,
+        layout: Dense,
     },
     /// Whatever the transforms made, in order.
     Values(Vec<Value>),
@@ -306,6 +306,9 @@ impl Batch {
 
 /// Puts tensors of one shape side by side, in the batch's type and order; values that are not stay as they are.
 pub(crate) fn stack(values: Vec<Value>, recipe: &dyn Recipe, pool: &Arc<BufferPool>) -> Result<Payload> {
+    if let Some(Value::Array(_)) = values.first() {
+        return stack_arrays(values, pool);
+    }
     let layout_of = |value: &Value| match value {
         Value::Tensor(tensor) => Some(tensor.layout()),
         _ => None,
@@ -315,11 +318,28 @@ pub(crate) fn stack(values: Vec<Value>, recipe: &dyn Recipe, pool: &Arc<BufferPo
         return Ok(Payload::Values(values));
     }
     let assembling = |error: Error| error.at_stage(Stage::Assemble);
-    let layout = recipe.batch_layout(made).map_err(assembling)?;
+    let layout = Dense::from(recipe.batch_layout(made).map_err(assembling)?);
     let mut buffer = pool.take(layout.size_bytes() * values.len())?;
     for (value, slot) in values.iter().zip(buffer.bytes().chunks_exact_mut(layout.size_bytes().max(1))) {
         let Value::Tensor(tensor) = value else { continue };
         recipe.place(tensor, slot).map_err(assembling)?;
+    }
+    Ok(Payload::Dense { buffer, layout })
+}
+
+/// Puts arrays of one shape and type side by side; others stay as they are.
+fn stack_arrays(values: Vec<Value>, pool: &Arc<BufferPool>) -> Result<Payload> {
+    let arrays = || values.iter().filter_map(|value| if let Value::Array(array) = value { Some(array) } else { None });
+    let kind = |array: &Array| (array.shape.clone(), array.element);
+    let Some((shape, element)) = arrays().next().map(kind) else { return Ok(Payload::Values(values)) };
+    let is_one_kind = arrays().all(|array| array.shape == shape && array.element == element);
+    if !is_one_kind || arrays().count() != values.len() {
+        return Ok(Payload::Values(values));
+    }
+    let layout = Dense { shape, element, order: Order::default() };
+    let mut buffer = pool.take(layout.size_bytes() * values.len())?;
+    for (array, slot) in arrays().zip(buffer.bytes().chunks_exact_mut(layout.size_bytes().max(1))) {
+        slot[..array.bytes.len()].copy_from_slice(&array.bytes);
     }
     Ok(Payload::Dense { buffer, layout })
 }
@@ -333,7 +353,7 @@ pub(crate) fn copy_apart(
     recipe: &dyn Recipe,
     pool: &Arc<BufferPool>,
 ) -> Result<Buffer> {
-    let size = recipe.layout().map_or(0, |layout| layout.size_bytes());
+    let size = recipe.layout().map_or(0, Dense::size_bytes);
     let size_bytes = size * kept.len();
     let mut copy = pool.take_lent(size_bytes).map_or_else(|| pool.take(size_bytes), Ok)?;
     let bytes = copy.bytes();
@@ -342,6 +362,9 @@ pub(crate) fn copy_apart(
         match values.iter().find(|(at, _)| *at == slot) {
             Some((_, Value::Tensor(tensor))) => {
                 recipe.place(tensor, target).map_err(|error| error.at_stage(Stage::Assemble))?;
+            }
+            Some((_, Value::Array(array))) if array.bytes.len() == target.len() => {
+                target.copy_from_slice(&array.bytes);
             }
             Some((_, other)) => return Err(Error::internal(format!("a batch of tensors got {other:?}"))),
             // SAFETY: a slot that counts, and has no value of its own, was filled in time by the one thread that had it;
@@ -518,7 +541,7 @@ mod tests {
         let values = || vec![tensor([1.0, -2.0]), tensor([0.5, 65504.0])];
         let stacked = stack(values(), &pipeline(Dtype::F16), &pool).unwrap();
         let Payload::Dense { mut buffer, layout } = stacked else { panic!("a dense batch is expected") };
-        assert_eq!((layout.dtype, layout.order), (Dtype::F16, Order::Interleaved));
+        assert_eq!((layout.element, layout.order), (Dtype::F16.element(), Order::Interleaved));
         let expected: Vec<u8> = [0x3C00u16, 0xC000, 0x3800, 0x7BFF].into_iter().flat_map(u16::to_ne_bytes).collect();
         assert_eq!(buffer.bytes(), expected);
         let error = stack(values(), &pipeline(Dtype::U8), &pool).unwrap_err();

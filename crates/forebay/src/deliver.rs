@@ -177,7 +177,7 @@ impl Run {
                 if settled.books.skipped > 0 {
                     compact(&mut buffer, layout.size_bytes(), &settled.kept);
                 }
-                Payload::Dense { buffer, layout }
+                Payload::Dense { buffer, layout: layout.clone() }
             }
             _ => {
                 let values = settled.values.into_iter().map(|(_, value)| value).collect();

@@ -71,12 +71,13 @@ pub use source::{Dataset, Open, Opened, Selection, Source, Storage, kind_of, ope
 pub use stats::{StageStats, Stats, Verdict};
 
 pub use forebay_core::{
-    Books, Config, DatasetIdentity, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, OnError, Outcome,
-    REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
+    Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, OnError,
+    Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Custom, Detail, Dtype, Erase, Image, Input, Interpolation, Landmarks, Layout, Op, Order, Output, Padding,
-    PaddingMode, Pipeline, Recipe, ResizeTo, Scratch, Size, Tensor, TensorData, Value,
+    Array, BytesRecipe, Custom, Dense, Detail, Dtype, Endian, Erase, Image, Input, Interpolation, InvalidText,
+    Landmarks, Layout, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo,
+    Scratch, Size, Tensor, TensorData, TextRecipe, Value,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Manifest, Note, Picture, ScanOptions,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{
     Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Result, Retry, Rng, SampleId, Stage, hash_words,
 };
-use forebay_decode::{Input, Layout, Pipeline, Recipe, Scratch, Tensor, Timing, Value};
+use forebay_decode::{Dense, Input, Layout, Pipeline, Recipe, Scratch, Tensor, Timing, Value};
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
     CacheStats, Isolated, Local, Mount, MountKind, Readers, Remote, Stat, StorageOptions, Store, Traffic, is_url,
@@ -174,8 +174,8 @@ impl Recipe for Opened {
         false
     }
 
-    fn layout(&self) -> Option<Layout> {
-        self.transforms.layout()
+    fn layout(&self) -> Option<&Dense> {
+        Recipe::layout(&*self.transforms)
     }
 
     fn memory_bytes(&self, _bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {

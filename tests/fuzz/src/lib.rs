@@ -4,6 +4,7 @@
 //! checks beyond that stands beside it. `fuzz/` runs the targets under libFuzzer, `replay` runs committed inputs and
 //! mutations of them without it, and the smoke test runs `replay` for all targets.
 
+mod array;
 mod mutate;
 mod picture;
 mod text;
@@ -49,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     picture("tiff", |bytes| picture::run(Format::Tiff, bytes), &["tif", "tiff"]),
     picture("pnm", |bytes| picture::run(Format::Pnm, bytes), &["pbm", "pgm", "ppm", "pnm"]),
     Target { name: "parquet", run: text::parquet, golden: &[], may_panic: true },
+    target("npy", array::npy),
     target("csv", text::csv),
     target("jsonl", text::jsonl),
     target("state", text::state),

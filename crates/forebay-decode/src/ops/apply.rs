@@ -40,7 +40,7 @@ fn size_of(value: &Value) -> Option<(u32, u32)> {
     match value {
         Value::Image(image) => Some((image.width, image.height)),
         Value::Tensor(tensor) => Some((tensor.width, tensor.height)),
-        Value::Opaque(_) => None,
+        Value::Array(_) | Value::Text(_) | Value::Bytes(_) | Value::Opaque(_) => None,
     }
 }
 
@@ -58,7 +58,7 @@ fn is_whole(value: &Value) -> bool {
             };
             (tensor.layout().elements(), got, true)
         }
-        Value::Opaque(_) => return true,
+        Value::Array(_) | Value::Text(_) | Value::Bytes(_) | Value::Opaque(_) => return true,
     };
     channels && expected == got && got > 0
 }

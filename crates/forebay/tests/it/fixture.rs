@@ -81,8 +81,8 @@ pub(crate) fn loader(count: usize, damaged: bool, config: Config) -> Loader {
 pub(crate) fn hashes(batch: Batch) -> Vec<u64> {
     let samples: Vec<Vec<u8>> = match batch.payload {
         Payload::Dense { mut buffer, layout } => {
-            let size = layout.size_bytes();
-            buffer.bytes().chunks_exact(size).take(batch.labels.len()).map(<[u8]>::to_vec).collect()
+            let (size, bytes) = (layout.size_bytes(), buffer.bytes());
+            (0..batch.labels.len()).map(|place| bytes[place * size..][..size].to_vec()).collect()
         }
         Payload::Values(values) => values.into_iter().map(|value| value_bytes(&value)).collect(),
     };
@@ -102,6 +102,9 @@ fn value_bytes(value: &Value) -> Vec<u8> {
             TensorData::F32(data) => data.iter().flat_map(|value| value.to_ne_bytes()).collect(),
         },
         Value::Image(image) => image.pixels.clone(),
+        Value::Array(array) => array.bytes.clone(),
+        Value::Text(text) => text.clone().into_bytes(),
+        Value::Bytes(bytes) => bytes.clone(),
         Value::Opaque(_) => unreachable!("no opaque values in these tests"),
     }
 }

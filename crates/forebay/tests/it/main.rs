@@ -9,5 +9,6 @@ mod lifecycle;
 mod memory;
 mod order;
 mod provenance;
+mod recipes;
 mod recovery;
 mod resume;

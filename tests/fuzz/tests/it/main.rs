@@ -64,4 +64,4 @@ macro_rules! smoke_tests {
     };
 }
 
-smoke_tests! { jpeg huffman png webp gif bmp tiff pnm parquet csv jsonl state ledger cache_entry }
+smoke_tests! { jpeg huffman png webp gif bmp tiff pnm parquet npy csv jsonl state ledger cache_entry }

@@ -1,0 +1,227 @@
+//! Every recipe under the same promises: a row of `ROWS` is all that a new one needs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{
+    Batch, BytesRecipe, Config, Element, Endian, InvalidText, Kind, Loader, NpyRecipe, OnError, Payload, Rank,
+    RawRecipe, Recipe, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
+};
+use forebay_store::testing::{Memory, Scripted};
+
+use crate::fixture::{bitmap, crop, hashes};
+
+const ROOT: &str = "/samples";
+const SAMPLES: usize = 42;
+
+/// One kind of sample.
+struct Row {
+    name: &'static str,
+    recipe: fn() -> Arc<dyn Recipe>,
+    content: fn(u64) -> Vec<u8>,
+    /// Makes content that cannot be read; `None` where there is no such thing.
+    damage: Option<fn(Vec<u8>) -> Vec<u8>>,
+}
+
+fn cut(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() / 2);
+    bytes
+}
+
+fn npy(index: u64, rows: u64) -> Vec<u8> {
+    let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({rows}, 2), }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend((0..rows * 2).flat_map(|at| (index * 1000 + at).to_le_bytes()));
+    bytes
+}
+
+const ROWS: &[Row] = &[
+    Row { name: "pictures", recipe: || Arc::new(crop()), content: |index| bitmap(9, 7, index), damage: Some(cut) },
+    Row {
+        name: "text",
+        recipe: || Arc::new(TextRecipe { invalid: InvalidText::Strict }),
+        content: |index| format!("Zeile {index}: größer\n").repeat(index as usize % 5).into_bytes(),
+        damage: Some(|mut bytes| {
+            bytes.push(0xFC);
+            bytes
+        }),
+    },
+    Row {
+        name: "bytes",
+        recipe: || Arc::new(BytesRecipe),
+        content: |index| index.to_le_bytes()[..index as usize % 9].to_vec(),
+        damage: None,
+    },
+    Row {
+        name: "raw",
+        recipe: || Arc::new(RawRecipe::new(vec![3, 2], Element::F32, Endian::Big).unwrap()),
+        content: |index| (0..6).flat_map(|at| (index as f32 + at as f32 / 8.0).to_be_bytes()).collect(),
+        damage: Some(cut),
+    },
+    Row {
+        name: "arrays of one shape",
+        recipe: || Arc::new(NpyRecipe),
+        content: |index| npy(index, 3),
+        damage: Some(cut),
+    },
+    Row {
+        name: "arrays of many shapes",
+        recipe: || Arc::new(NpyRecipe),
+        content: |index| npy(index, index % 4),
+        damage: Some(cut),
+    },
+];
+
+fn path_of(index: usize) -> PathBuf {
+    Path::new(ROOT).join(if index.is_multiple_of(2) { "a" } else { "b" }).join(format!("{index:03}.data"))
+}
+
+fn is_damaged(row: &Row, index: usize) -> bool {
+    row.damage.is_some() && index % 14 == 3
+}
+
+/// A loader over samples of a row, 7 % of them damaged.
+fn loader(row: &Row, config: Config) -> Loader {
+    let mut memory = Memory::default();
+    for index in 0..SAMPLES {
+        let content = (row.content)(index as u64);
+        let damage = row.damage.filter(|_| is_damaged(row, index));
+        memory.insert(path_of(index), damage.map_or_else(|| content.clone(), |damage| damage(content.clone())));
+    }
+    let store: Arc<dyn Store> = Arc::new(Scripted::new(memory));
+    let options = ScanOptions { extensions: vec![".data".to_owned()], ..ScanOptions::default() };
+    let index = scan_folder(&store, Path::new(ROOT), &options, None).unwrap();
+    Loader::new(Source { dataset: Arc::new(index), store, recipe: (row.recipe)() }, config).unwrap()
+}
+
+fn config(cpu_threads: usize, world: u32, rank: u32) -> Config {
+    Config {
+        batch_size: 4,
+        shuffle: true,
+        seed: 3,
+        cpu_threads,
+        world_size: WorldSize(world),
+        rank: Rank(rank),
+        on_error: OnError::Replace,
+        ..Config::default()
+    }
+}
+
+/// What all ranks of a world give from a state on: padding left out.
+fn remaining(row: &Row, cpu_threads: usize, world: u32, state: Option<&State>) -> Vec<u64> {
+    let loaders: Vec<_> = (0..world).map(|rank| loader(row, config(cpu_threads, world, rank))).collect();
+    let mut runs: Vec<_> = loaders
+        .iter()
+        .map(|loader| {
+            state.iter().for_each(|state| loader.load_state(state).unwrap());
+            loader.epoch().unwrap()
+        })
+        .collect();
+    let mut all = Vec::new();
+    while let Some(batches) = runs.iter_mut().map(|run| run.next()).collect::<Option<Vec<_>>>() {
+        all.extend(batches.into_iter().flat_map(|batch| hashes(batch.unwrap())));
+    }
+    all.truncate(SAMPLES - state.map_or(0, |state| state.position as usize));
+    all
+}
+
+#[test]
+fn every_recipe_resumes_exactly_on_any_threads_and_world() {
+    for row in ROWS {
+        let whole = remaining(row, 2, 1, None);
+        assert_eq!(whole.len(), SAMPLES, "{}", row.name);
+        for world in 1..=4 {
+            assert_eq!(remaining(row, 1, world, None), whole, "{}, world {world}", row.name);
+        }
+        let loader = loader(row, config(5, 1, 0));
+        let mut states = vec![loader.state()];
+        for batch in loader.epoch().unwrap() {
+            batch.unwrap();
+            states.push(State::from_json(&loader.state().to_json().unwrap()).unwrap());
+        }
+        for state in &states {
+            for (threads, world) in [(1, 1), (2, 2), (5, 3), (2, 4)] {
+                let rest = remaining(row, threads, world, Some(state));
+                assert_eq!(rest, whole[state.position as usize..], "{}, from {}", row.name, state.position);
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_is_met_as_the_policy_says_and_the_books_balance() {
+    for row in ROWS {
+        let damaged = (0..SAMPLES).filter(|index| is_damaged(row, *index)).count() as u64;
+        for on_error in [OnError::Replace, OnError::Skip, OnError::Raise] {
+            let loader = loader(row, Config { on_error, ..config(2, 1, 0) });
+            let ended: Result<Vec<Batch>, _> = loader.epoch().unwrap().collect();
+            if on_error == OnError::Raise && damaged > 0 {
+                let error = ended.expect_err(row.name);
+                assert_eq!(error.kind(), Kind::Corrupt, "{}: {error}", row.name);
+                assert!(is_damaged(row, number(error.index().unwrap() as usize) as usize), "{}: {error}", row.name);
+                continue;
+            }
+            let count: usize = ended.unwrap().iter().map(Batch::len).sum();
+            let skipped = if on_error == OnError::Skip { damaged } else { 0 };
+            assert_eq!(count as u64, SAMPLES as u64 - skipped, "{}", row.name);
+            let codes: Vec<_> = loader.report().failures.iter().map(|failure| failure.code.clone()).collect();
+            assert_eq!(codes, vec!["corrupt"; damaged as usize], "{}", row.name);
+        }
+    }
+}
+
+/// Batches in the order of the files.
+fn batches(name: &str) -> Vec<Batch> {
+    let row = ROWS.iter().find(|row| row.name == name).unwrap();
+    let all = Row { damage: None, ..*row };
+    loader(&all, Config { shuffle: false, ..config(2, 1, 0) }).epoch().unwrap().map(Result::unwrap).collect()
+}
+
+/// The class `a` has the even numbers, and comes first.
+fn number(place: usize) -> u64 {
+    if place < SAMPLES / 2 { place as u64 * 2 } else { (place - SAMPLES / 2) as u64 * 2 + 1 }
+}
+
+#[test]
+fn values_are_what_the_files_hold() {
+    let values = |name: &'static str| {
+        batches(name).into_iter().flat_map(move |batch| match batch.payload {
+            Payload::Values(values) => values,
+            Payload::Dense { .. } => panic!("{name}: expected values of their own"),
+        })
+    };
+    for (place, value) in values("text").enumerate() {
+        let expected = (ROWS[1].content)(number(place));
+        assert!(matches!(value, Value::Text(text) if text.as_bytes() == expected));
+    }
+    for (place, value) in values("bytes").enumerate() {
+        let expected = (ROWS[2].content)(number(place));
+        assert!(matches!(value, Value::Bytes(bytes) if bytes == expected));
+    }
+    for (place, value) in values("arrays of many shapes").enumerate() {
+        assert!(matches!(value, Value::Array(array) if array.shape == [number(place) as usize % 4, 2]));
+    }
+}
+
+#[test]
+fn arrays_of_one_shape_become_one() {
+    for (name, shape, element) in [("raw", [3, 2], Element::F32), ("arrays of one shape", [3, 2], Element::I64)] {
+        let mut place = 0;
+        for batch in batches(name) {
+            let count = batch.len();
+            let Payload::Dense { mut buffer, layout } = batch.payload else { panic!("{name}: expected one array") };
+            assert_eq!((layout.shape.as_slice(), layout.element), (shape.as_slice(), element));
+            for sample in buffer.bytes().chunks_exact(layout.size_bytes()).take(count) {
+                let first = match element {
+                    Element::F32 => f64::from(f32::from_ne_bytes(sample[..4].try_into().unwrap())),
+                    _ => i64::from_ne_bytes(sample[..8].try_into().unwrap()) as f64 / 1000.0,
+                };
+                assert_eq!(first, number(place) as f64, "{name}");
+                place += 1;
+            }
+        }
+        assert_eq!(place, SAMPLES);
+    }
+}
