@@ -57,7 +57,7 @@ fn length(len: u64, count: u64, block: u64) -> u64 {
     len / count + u64::from(block < len % count)
 }
 
-/// Lengths from none to twice the mean.
+/// Lengths from 1 to twice the mean.
 fn uneven(len: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |block| {
         // Neighbours give each other what they have more or less than the mean.
