@@ -173,10 +173,10 @@ def test_what_is_in_hand_can_be_asked_for() -> None:
     passed = iter(loader)
     next(passed)
     until = time.monotonic() + 10
-    while not (held := [item for item in loader.in_flight() if item["index"] == 1]) and time.monotonic() < until:
+    while not (held := [item for item in loader.in_flight() if "released.wait" in (item["stack"] or "")]):
+        assert time.monotonic() < until, loader.in_flight()
         time.sleep(0.01)
-    assert held[0]["shard"] == 1
-    assert "released.wait" in held[0]["stack"]
+    assert [(item["index"], item["shard"]) for item in held] == [(1, 1)]
     released.set()
     assert len(list(passed)) == 7
 
