@@ -33,9 +33,9 @@ impl Op {
                 (rgb_bytes(to), to)
             }
             Self::RandomRotation { expand: true, .. } => {
-                // Turned by 45 degrees, in a frame of its own.
-                let side = width.saturating_add(height);
-                let to = Size { height: side, width: side / 2 + 1 };
+                // Turned by 45 degrees, in a frame of its own, each side of which is rounded up at both ends.
+                let side = (f64::from(width) + f64::from(height)) * std::f64::consts::FRAC_1_SQRT_2;
+                let to = Size::from(side.ceil() as u32 + 2);
                 if to.area() > MAX_PIXELS {
                     return None;
                 }
@@ -53,5 +53,74 @@ impl Op {
             | Self::RandomErasing { .. } => (0, size),
             Self::Custom(_) => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{Interpolation, Padding, PaddingMode, ResizeTo};
+    use crate::{Image, Pipeline, Scratch, Value};
+    use forebay_core::{Epoch, Rng, SampleId};
+
+    #[test]
+    fn no_result_is_larger_than_was_charged() {
+        let interpolation = Interpolation::Bilinear;
+        let turn = |expand| Op::RandomRotation {
+            degrees: (-180.0, 180.0),
+            interpolation,
+            expand,
+            center: None,
+            fill: vec![0.0],
+        };
+        let ops = [
+            Op::Pad {
+                padding: Padding { left: 3, top: 0, right: 9, bottom: 2 },
+                fill: vec![0.0],
+                padding_mode: PaddingMode::Constant,
+            },
+            turn(true),
+            turn(false),
+            Op::GaussianBlur { kernel_size: (3, 3), sigma: (0.5, 1.0) },
+            Op::Grayscale { num_output_channels: 3 },
+            Op::RandomGrayscale { p: 1.0 },
+            Op::Resize { size: ResizeTo::Edge(50), interpolation, max_size: None, antialias: true },
+            Op::RandomResizedCrop {
+                size: 24.into(),
+                scale: (0.5, 1.0),
+                ratio: (0.75, 1.5),
+                interpolation,
+                antialias: true,
+            },
+            Op::CenterCrop { size: 30.into() },
+        ];
+        let size = Size { height: 40, width: 31 };
+        for op in ops {
+            let (bytes, most) = op.memory(size).expect("a size that is known");
+            let pipeline = Pipeline::new(vec![op]).unwrap();
+            for sample in 0..64 {
+                let image = Image { width: 31, height: 40, channels: 3, pixels: vec![7; 31 * 40 * 3] };
+                let rng = Rng::for_sample(1, Epoch(0), SampleId(sample));
+                let made = pipeline.transform(Value::Image(image), &rng, &mut Scratch::default()).unwrap();
+                let Value::Image(made) = made else { panic!("{pipeline} made no picture") };
+                let area = u64::from(made.width) * u64::from(made.height);
+                assert!(area <= most.area(), "{pipeline}: {}×{} of {most}", made.width, made.height);
+                // An op without memory of its own works in place.
+                assert!(bytes == 0 || bytes >= made.pixels.len() as u64, "{pipeline}: {bytes} charged");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_refused_later_is_not_charged() {
+        let vast = Size { height: 20_000, width: 20_000 };
+        let turn = Op::RandomRotation {
+            degrees: (0.0, 1.0),
+            interpolation: Interpolation::Nearest,
+            expand: true,
+            center: None,
+            fill: vec![0.0],
+        };
+        assert_eq!(turn.memory(vast), None);
     }
 }

@@ -344,7 +344,7 @@ fn prints_as_it_is_written_in_python() {
     assert_eq!(
         imagenet().to_string(),
         "decode → RandomResizedCrop(size=(224, 224), scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), \
-         interpolation=bilinear) → RandomHorizontalFlip(p=0.5) → ToTensor() → \
+         interpolation=bilinear, antialias=true) → RandomHorizontalFlip(p=0.5) → ToTensor() → \
          Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])"
     );
 }
