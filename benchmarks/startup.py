@@ -122,6 +122,14 @@ def page(rounds: int, found: dict[str, list[dict[str, Any]]], torch_seconds: flo
                 f"{spread([run['first_2'] for run in cold + ready])} | "
                 f"{memory / 1e6:.0f} | {'' if loader == 'torch' else f'{memory / beside:.2f}'} |"
             )
+    lines += [
+        "",
+        "The aims are a first batch within 1.2 s, within 0.5 s where the loader was made a second before, and 1.15 "
+        "times torch's memory. The training process is never forked, so workers come from another interpreter, which "
+        "has to import torch once: a first batch cannot be earlier than that, unless the import has begun before, and "
+        "the memory of that interpreter is on top of torch's ([decision "
+        "0040](../../docs/decisions/0040-template.md)).",
+    ]
     return "\n".join([*lines, ""])
 
 
