@@ -71,6 +71,8 @@ ASAN ?= --package forebay --package forebay-decode --lib --test it
 test-asan: native ## the tests of the unsafe code, Rust and C, under AddressSanitizer (ten minutes; not in CI)
 	@host=$$(rustc -vV | sed -n 's/^host: //p')
 	export "CFLAGS_$${host//-/_}=-fsanitize=address -fno-omit-frame-pointer"
+	# Some tests ask for more memory than there is.
+	export ASAN_OPTIONS=allocator_may_return_null=1
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --locked --target "$$host" --target-dir target/asan $(ASAN)
 
 # The interpreter is the user's: test-freethreaded PYTHON=python3.14t TESTS=python/tests/test_dropin.py
