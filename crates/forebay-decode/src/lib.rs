@@ -37,4 +37,4 @@ pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData,
 pub use jpeg::Landmarks;
 pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 pub use pipeline::{Pipeline, Scratch, Timing};
-pub use recipe::{BytesRecipe, Input, InvalidText, NpyRecipe, RawRecipe, Recipe, TextRecipe};
+pub use recipe::{BytesRecipe, InvalidText, Made, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe};

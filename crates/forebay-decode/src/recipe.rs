@@ -14,28 +14,28 @@ mod text;
 pub use arrays::{NpyRecipe, RawRecipe};
 pub use text::{BytesRecipe, InvalidText, TextRecipe};
 
-/// What a recipe is given of a sample.
-#[derive(Clone, Copy)]
-pub struct Input<'a> {
-    /// What was read of it; `None` where nothing is read before the recipe runs.
-    pub bytes: Option<&'a [u8]>,
+/// One sample, as a recipe is given it.
+pub struct Sample<'a> {
+    /// What was read of it; empty where nothing is read before the recipe runs.
+    pub bytes: &'a [u8],
     /// Where it is.
     pub path: &'a dyn Fn() -> PathBuf,
+    /// Its random numbers.
+    pub rng: &'a Rng,
+    /// The thread's own memory.
+    pub scratch: &'a mut Scratch,
+    /// Its place in the batch, of the size that [`Recipe::layout`] says; without one it becomes a value.
+    pub slot: Option<&'a mut [u8]>,
 }
 
-impl<'a> Input<'a> {
-    /// The bytes, for a recipe that asked for them.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes.unwrap_or_default()
-    }
-}
-
-impl std::fmt::Debug for Input<'_> {
+impl std::fmt::Debug for Sample<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let size_bytes = self.bytes.map(<[u8]>::len);
-        f.debug_struct("Input").field("size_bytes", &size_bytes).finish_non_exhaustive()
+        f.debug_struct("Sample").field("size_bytes", &self.bytes.len()).finish_non_exhaustive()
     }
 }
+
+/// What a recipe made: a value, unless the sample went to its place in the batch; and how long it took.
+pub type Made = (Option<Value>, Timing);
 
 /// The way from a sample's bytes to its place in a batch.
 ///
@@ -53,15 +53,8 @@ pub trait Recipe: Send + Sync {
     fn uses_landmarks(&self) -> bool {
         false
     }
-    /// Makes one sample: into `slot` where there is one, which has the size that [`layout`](Self::layout) says, else as a
-    /// value.
-    fn make(
-        &self,
-        input: Input<'_>,
-        rng: &Rng,
-        scratch: &mut Scratch,
-        slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)>;
+    /// Makes one sample: in its place in the batch where it has one, else as a value.
+    fn make(&self, sample: Sample<'_>) -> Result<Made>;
     /// Whether bytes that failed would fail with any random choice, too: a verdict about the file.
     fn fails_always(&self, _bytes: &[u8], _scratch: &mut Scratch) -> bool {
         true
@@ -89,16 +82,11 @@ impl Recipe for Pipeline {
         self.decodes_part()
     }
 
-    fn make(
-        &self,
-        input: Input<'_>,
-        rng: &Rng,
-        scratch: &mut Scratch,
-        slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)> {
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        let Sample { bytes, rng, scratch, slot, .. } = sample;
         match slot {
-            Some(slot) => self.run_into(input.bytes(), rng, scratch, slot).map(|timing| (None, timing)),
-            None => self.run(input.bytes(), rng, scratch).map(|(value, timing)| (Some(value), timing)),
+            Some(slot) => self.run_into(bytes, rng, scratch, slot).map(|timing| (None, timing)),
+            None => self.run(bytes, rng, scratch).map(|(value, timing)| (Some(value), timing)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay_core::{Result, Rng, Stage};
-use forebay_decode::{Input, Scratch, Timing, Value};
+use forebay_decode::{Made, Sample, Scratch};
 
 use crate::recover::{after_trouble, panicked};
 use crate::schedule::{Shared, Work};
@@ -45,7 +45,7 @@ pub(crate) fn run(shared: &Shared, cpu: usize) {
 }
 
 /// One sample: into its slot, or as a value when samples have no fixed shape.
-fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<(Option<Value>, Timing)> {
+fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<Made> {
     let recipe = &*shared.source.recipe;
     let job = &work.job;
     let mut rng = Rng::for_sample(shared.plan.seed, job.epoch, job.sample);
@@ -71,7 +71,8 @@ fn make(shared: &Shared, work: &Work, scratch: &mut Scratch) -> Result<(Option<V
         scratch.lend(shared.familiar.take(job.sample));
     }
     let path = || shared.source.dataset.path(job.sample);
-    let made = recipe.make(Input { bytes, path: &path }, &rng, scratch, slot);
+    let sample = Sample { bytes: bytes.unwrap_or_default(), path: &path, rng: &rng, scratch, slot };
+    let made = recipe.make(sample);
     if let Some(known) = scratch.take_back() {
         shared.familiar.keep(job.sample, known);
     }

@@ -75,8 +75,8 @@ pub use forebay_core::{
     Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
 };
 pub use forebay_decode::{
-    Array, BytesRecipe, Custom, Dense, Detail, Dtype, Endian, Erase, Image, Input, Interpolation, InvalidText,
-    Landmarks, Layout, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo,
+    Array, BytesRecipe, Custom, Dense, Detail, Dtype, Endian, Erase, Image, Interpolation, InvalidText, Landmarks,
+    Layout, Made, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample,
     Scratch, Size, Tensor, TensorData, TextRecipe, Value,
 };
 pub use forebay_format::{

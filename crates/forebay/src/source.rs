@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{
     Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Result, Retry, Rng, SampleId, Stage, hash_words,
 };
-use forebay_decode::{Dense, Input, Layout, Pipeline, Recipe, Scratch, Tensor, Timing, Value};
+use forebay_decode::{Dense, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor, Timing, Value};
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
     CacheStats, Isolated, Local, Mount, MountKind, Readers, Remote, Stat, StorageOptions, Store, Traffic, is_url,
@@ -182,15 +182,10 @@ impl Recipe for Opened {
         Ok(0) // not known before it is opened
     }
 
-    fn make(
-        &self,
-        input: Input<'_>,
-        rng: &Rng,
-        scratch: &mut Scratch,
-        slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)> {
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        let Sample { path, rng, scratch, slot, .. } = sample;
         let started = Instant::now();
-        let value = self.open.open(&(input.path)())?;
+        let value = self.open.open(&path())?;
         let decode = started.elapsed();
         let value = self.transforms.transform(value, rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
         let timing = Timing { decode, transform: started.elapsed().saturating_sub(decode) };
@@ -272,8 +267,9 @@ impl Source {
         };
         let mut load = || {
             let object = if self.recipe.reads_bytes() { Some(read_right()?) } else { None };
-            let input = Input { bytes: object.as_ref().map(|object| &*object.bytes), path: &|| path.clone() };
-            let (value, _) = self.recipe.make(input, &rng, &mut scratch, None)?;
+            let bytes = object.as_ref().map_or(&[][..], |object| &object.bytes);
+            let (path, rng, scratch) = (&|| path.clone(), &rng, &mut scratch);
+            let (value, _) = self.recipe.make(Sample { bytes, path, rng, scratch, slot: None })?;
             value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))
         };
         load().map_err(|error: Error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))

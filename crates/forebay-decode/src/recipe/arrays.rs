@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use forebay_core::{Element, Error, Result, Rng};
+use forebay_core::{Element, Error, Result};
 
-use crate::{Array, Dense, Endian, Input, Order, Recipe, Scratch, Timing, Value, npy};
+use crate::{Array, Dense, Endian, Made, Order, Recipe, Sample, Scratch, Timing, Value, npy};
 
 /// Every sample is the array of its `.npy` file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,15 +20,9 @@ impl Recipe for NpyRecipe {
         Ok((bytes.len() as u64).saturating_mul(2))
     }
 
-    fn make(
-        &self,
-        input: Input<'_>,
-        _rng: &Rng,
-        _scratch: &mut Scratch,
-        _slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)> {
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let array = npy::read(input.bytes())?;
+        let array = npy::read(sample.bytes)?;
         Ok((Some(Value::Array(array)), Timing { decode: started.elapsed(), ..Timing::default() }))
     }
 }
@@ -61,16 +55,10 @@ impl Recipe for RawRecipe {
         Ok(bytes.len() as u64)
     }
 
-    fn make(
-        &self,
-        input: Input<'_>,
-        _rng: &Rng,
-        _scratch: &mut Scratch,
-        slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)> {
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let (bytes, Dense { shape, element, .. }) = (input.bytes(), &self.dense);
-        let value = match slot {
+        let (bytes, Dense { shape, element, .. }) = (sample.bytes, &self.dense);
+        let value = match sample.slot {
             Some(slot) if slot.len() == bytes.len() => {
                 slot.copy_from_slice(bytes);
                 self.endian.make_native(*element, slot);
@@ -86,12 +74,11 @@ impl Recipe for RawRecipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_core::{Epoch, Kind, SampleId};
+    use forebay_core::{Epoch, Kind, Rng, SampleId};
 
     fn make(recipe: &dyn Recipe, bytes: &[u8], slot: Option<&mut [u8]>) -> Result<Option<Value>> {
-        let input = Input { bytes: Some(bytes), path: &|| "unused".into() };
-        let rng = Rng::for_sample(0, Epoch(0), SampleId(0));
-        recipe.make(input, &rng, &mut Scratch::default(), slot).map(|(value, _)| value)
+        let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
+        recipe.make(Sample { bytes, path: &|| "unused".into(), rng, scratch, slot }).map(|(value, _)| value)
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use forebay_core::{Error, Kind, Result, Rng};
+use forebay_core::{Error, Kind, Result};
 
 use crate::memory::reserve;
-use crate::{Dense, Input, Recipe, Scratch, Timing, Value};
+use crate::{Dense, Made, Recipe, Sample, Scratch, Timing, Value};
 
 /// Every sample is the bytes of its file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,15 +20,9 @@ impl Recipe for BytesRecipe {
         Ok(bytes.len() as u64)
     }
 
-    fn make(
-        &self,
-        input: Input<'_>,
-        _rng: &Rng,
-        _scratch: &mut Scratch,
-        _slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)> {
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let bytes = copy_of(input.bytes())?;
+        let bytes = copy_of(sample.bytes)?;
         Ok((Some(Value::Bytes(bytes)), Timing { decode: started.elapsed(), ..Timing::default() }))
     }
 }
@@ -89,15 +83,9 @@ impl Recipe for TextRecipe {
         Ok((bytes.len() as u64).saturating_mul(times))
     }
 
-    fn make(
-        &self,
-        input: Input<'_>,
-        _rng: &Rng,
-        _scratch: &mut Scratch,
-        _slot: Option<&mut [u8]>,
-    ) -> Result<(Option<Value>, Timing)> {
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let text = self.decoded(input.bytes())?;
+        let text = self.decoded(sample.bytes)?;
         Ok((Some(Value::Text(text)), Timing { decode: started.elapsed(), ..Timing::default() }))
     }
 }
