@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup native python servers develop demo test test-rust test-schedules test-python test-asan test-freethreaded \
     test-neon \
-    test-nfs torture-cache soak fuzz fuzz-smoke coverage lint deny bench bench-datasets bench-formats bench-manifest bench-peers \
+    test-nfs torture-cache soak fuzz fuzz-smoke coverage lint deny bench bench-datasets bench-files bench-formats bench-manifest bench-peers \
     bench-profile bench-remote bench-startup \
     bench-scan docs clean
 
@@ -55,7 +55,7 @@ test-rust: native python servers ## the Rust tests only
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
 
 test-schedules: native ## the work queue of the loader under 100,000 seeded orders of its threads
-	@cargo test --quiet --locked $(CHECKED) --package forebay --features shuttle --lib schedule::interleavings
+	@cargo test --quiet --locked $(CHECKED) --package forebay --features shuttle --lib engine::work_queue::interleavings
 
 MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --locked
 develop: native python
@@ -75,7 +75,7 @@ test-asan: native ## the tests of the unsafe code, Rust and C, under AddressSani
 	export ASAN_OPTIONS=allocator_may_return_null=1
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --locked --target "$$host" --target-dir target/asan $(ASAN)
 
-# The interpreter is the user's: test-freethreaded PYTHON=python3.14t TESTS=python/tests/test_dropin.py
+# The interpreter is the user's: test-freethreaded PYTHON=python3.14t TESTS=python/tests/python_dataset/test_dropin.py
 test-freethreaded: native ## the Python tests on a Python without a GIL, which PYTHON= names (not in CI)
 	@scripts/freethreaded.sh "$(PYTHON)" $(TESTS)
 
@@ -170,6 +170,9 @@ bench-formats: develop ## PNG and WebP against Pillow and torchvision, into benc
 bench-profile: native python ## where processor time goes (by perf, if installed), allocations, into benchmarks/results/
 	@cargo build --locked --quiet --release --package forebay --example load
 	$(BIN)/python benchmarks/profiling.py
+
+bench-files: develop ## text files, arrays and a cache in memory against torch's DataLoader, into benchmarks/results/
+	@$(BIN)/python benchmarks/files.py
 
 bench-scan: develop ## seconds to scan a million files (SCAN="--files 100000": fewer), into benchmarks/results/
 	@cargo build --locked --quiet --release --package forebay --example walk

@@ -45,16 +45,21 @@ def crops(t: Any) -> Any:
 
 
 def forebay_loader(
-    folder: str, threads: int, augment: Callable[[Any], Any] = training, ahead: int | None = None, **options: Any
+    folder: str,
+    threads: int,
+    augment: Callable[[Any], Any] = training,
+    ahead: int | None = None,
+    dataset: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Iterable[Any]:
-    """forebay, as a user writes it."""
+    """forebay, as a user writes it: of the folder, or of what `dataset` says instead."""
     import forebay as fb
     from forebay import transforms
 
-    dataset = fb.ImageFolder(folder, transform=augment(transforms))
+    images = fb.ImageFolder(**(dataset or {"root": folder}), transform=augment(transforms))
     options = {"num_workers": threads, "on_error": "replace"} | options
     options["prefetch_factor"] = per_worker(ahead, options["num_workers"])
-    return fb.DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, **options)
+    return fb.DataLoader(images, batch_size=BATCH_SIZE, shuffle=True, **options)
 
 
 def without_landmarks_loader(folder: str, threads: int, **options: Any) -> Iterable[Any]:
@@ -219,8 +224,13 @@ def timed(loader: Any, batches: Iterable[Any]) -> dict[str, Any]:
 
 def take_turns(loader: Any) -> None:
     """Delivers as many epochs as each line of standard input says. The clock starts when what was made ahead since the
-    last turn is used up; a turn ends when nothing is made ahead any more, which would slow down the next one."""
-    collections.deque(loader, maxlen=0)
+    last turn is used up; a turn ends when nothing is made ahead any more, which would slow down the next one. Each
+    answer has the hash of epoch 0, which was before all turns."""
+    content = Content(time.perf_counter())
+    for images, _ in loader:
+        content.add(images)
+    del images  # a batch's memory, which the loader could not use again
+    delivered = content.told()["hash"]
     print("ready", flush=True)
     for line in sys.stdin:
         batches = (images for _ in range(int(line)) for images, _ in loader)
@@ -231,7 +241,7 @@ def take_turns(loader: Any) -> None:
             used = -time.process_time()
             time.sleep(SETTLE_SECONDS)
             used += time.process_time()
-        print(json.dumps(result), flush=True)
+        print(json.dumps(result | {"hash": delivered}), flush=True)
 
 
 def main() -> None:

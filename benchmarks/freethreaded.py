@@ -71,7 +71,7 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         for _, indices in loader:
             samples += len(indices)
     seconds, processor = time.perf_counter() - started, processes.processor_seconds() - processor
-    crew = loader.stats()["crew"]["kind"] if kind != "torch" else "processes"
+    made_by = loader.stats()["workers"]["kind"] if kind != "torch" else "processes"
     is_free = not getattr(sys, "_is_gil_enabled", lambda: True)()
     return {
         "rate": samples / seconds,
@@ -79,7 +79,7 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "processor": processor / samples,
         "delivered": delivered,
         "hash": digest.hexdigest(),
-        "crew": crew,
+        "made_by": made_by,
         "is_free": is_free,
     }
 
@@ -97,7 +97,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     delivered = {(run["delivered"], run["hash"]) for runs in rounds.values() for run in runs}
     if len(delivered) != 1:
         raise SystemExit(f"expected the same from every loader in every round, got {sorted(delivered)}")
-    if any(run["crew"] != "threads" for run in rounds["forebay-2"]):
+    if any(run["made_by"] != "threads" for run in rounds["forebay-2"]):
         raise SystemExit("expected threads where there is no GIL: is this Python free-threaded?")
     return rounds
 
@@ -123,7 +123,8 @@ def page(arguments: argparse.Namespace, rounds: dict[str, list[dict[str, Any]]])
         rates = [run["rate"] for run in runs]
         alone = median(run["rate"] for run in rounds[name.partition("-")[0] + "-1"])
         lines.append(
-            f"| {label} | {workers} | {runs[0]['crew']} | {median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) | "
+            f"| {label} | {workers} | {runs[0]['made_by']} | "
+            f"{median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f}) | "
             f"{'' if workers == 1 else f'{median(rates) / alone:.2f}x'} | "
             f"{median(run['at_once'] for run in runs):.2f} | {median(run['processor'] for run in runs) * 1e6:.0f} us | "
             f"{runs[0]['delivered']}, `{runs[0]['hash']}` |"

@@ -55,7 +55,7 @@ export PYTHONPATH=$PWD/python
 absent=()
 while read -r file; do
     absent+=("--ignore=$file")
-done < <(for package in "${missing[@]}"; do grep -lE "^(import|from) ${package%%-*}\b" python/tests/test_*.py || true; done | sort -u)
+done < <(for package in "${missing[@]}"; do grep -rlE --include="test_*.py" "^(import|from) ${package%%-*}\b" python/tests || true; done | sort -u)
 [ ${#absent[@]} -eq 0 ] || say "left out for want of packages: ${absent[*]#--ignore=}"
 [ $# -gt 0 ] || set -- python/tests
 exec "$venv/bin/python" -m pytest "${absent[@]}" "$@"

@@ -2,22 +2,26 @@
 
 from forebay import errors, transforms
 from forebay._doctor import doctor
-from forebay._failures import Failure
 from forebay._forebay import __version__
-from forebay._signal import dump_on_signal
-from forebay._workers import spare as _spare
-from forebay.datasets import DatasetFolder, ImageFolder
+from forebay._native.dump_signal import dump_on_signal
+from forebay._python.workers.process import spare_fork_servers as _spare
+from forebay._record.failures import Failure
+from forebay.datasets import BinaryFiles, DatasetFolder, ImageFiles, ImageFolder, NpyFiles, TextFiles
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
 from forebay.manifest import Manifest
 
 __all__ = [
+    "BinaryFiles",
     "DataLoader",
     "DatasetFolder",
     "Failure",
     "ForebayError",
+    "ImageFiles",
     "ImageFolder",
     "Manifest",
+    "NpyFiles",
+    "TextFiles",
     "__version__",
     "doctor",
     "dump_on_signal",

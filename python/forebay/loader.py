@@ -1,4 +1,4 @@
-"""The loader: torch's arguments and meaning. Behind it the native engine, or a crew of workers for Python datasets."""
+"""The loader: torch's arguments and meaning. Behind it the native engine, or workers for Python datasets."""
 
 import atexit
 import os
@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
-from forebay import _contract, _settings, _signal
-from forebay._failures import Failures, Report
 from forebay._forebay import end_calls
-from forebay._iteration import IMPATIENT
-from forebay._native import NativeLoader, is_native
-from forebay._policy import Policy
-from forebay._python import PythonLoader
-from forebay._settings import Settings
+from forebay._native import dump_signal
+from forebay._native.iteration import IMPATIENT
+from forebay._native.loader import NativeLoader, is_native
+from forebay._options import contract as _contract
+from forebay._options import settings
+from forebay._options.policy import Policy
+from forebay._options.settings import Settings
+from forebay._python.loader import PythonLoader
+from forebay._record.failures import Failures, Report
 from forebay.errors import ConfigError
 
 # Not a WeakSet: one cannot be looked through while other threads make loaders.
@@ -30,16 +32,16 @@ class DataLoader:
 
     Every argument of `torch.utils.data.DataLoader` is taken. What it means depends on the dataset:
 
-    - forebay's own (`ImageFolder`, `DatasetFolder`) are read natively, by threads. `num_workers` counts them: `None`
-      means one for each CPU, 0 means one. What only worker processes have (`worker_init_fn`,
-      `multiprocessing_context`) has no effect, and batches always come in order.
+    - forebay's own (`ImageFolder`, `ImageFiles`, `TextFiles`, `BinaryFiles`, `NpyFiles`, …) are read natively, by
+      threads. `num_workers` counts them: `None` means one for each CPU, 0 means one. What only worker processes have
+      (`worker_init_fn`, `multiprocessing_context`) has no effect, and batches always come in order.
     - any other is a Python dataset, and everything is as in torch: the same batches from the same seeds, made in
       `num_workers` workers under supervision, or in your loop with 0, which is the default.
 
     Beyond torch's arguments:
 
     - `on_error`: `"raise"` (default), `"replace"` by a deterministic substitute, or `"skip"` (one rank only)
-    - `max_failures`: a count, or a fraction judged after 100 samples, that ends the run
+    - `max_failures`: a count, or a fraction judged after 100 samples, of failures in an epoch that ends the run
     - `ledger`: a JSONL file that failures are appended to; native: files known to be bad are not read again until they
       change
     - `deadline_seconds`, `retries`: how long and how often a failing sample is tried. Native: by default 60 and 3 on
@@ -78,6 +80,9 @@ class DataLoader:
       floats
     - `decode`: `"fast"` decodes of a JPEG that is resized only as much detail as the result can show: other pixels, by
       about a level, in less time. `"faithful"` (default) gives Pillow's
+    - `ragged`: what arrays of different shapes become in a batch: `"list"`, `"pad"` (one tensor as large as the
+      largest, with `pad_value`, 0, where an array has no element) or `"nested"` (torch's nested tensor). Without it
+      they have to have one shape. Batches have the form that is asked for even where shapes happen to be the same
     - `io_threads`
 
     >>> import forebay as fb
@@ -125,6 +130,8 @@ class DataLoader:
     dtype: Any
     memory_format: Any
     decode: str
+    ragged: str | None
+    pad_value: float
     snapshot_every_n_steps: int | None
     _loader: NativeLoader | PythonLoader
     # The arguments as they were given, and as they were shown.
@@ -173,13 +180,15 @@ class DataLoader:
         dtype: Any = None,
         memory_format: Any = None,
         decode: Literal["faithful", "fast"] = "faithful",
+        ragged: Literal["list", "pad", "nested"] | None = None,
+        pad_value: float = 0,
         max_worker_memory: int | str | None = None,
         snapshot_every_n_steps: int | None = 1,
     ) -> None:
         everything = dict(locals())
         del everything["self"]
         given = Settings(**everything)
-        _signal.from_environment()
+        dump_signal.from_environment()
         if is_native(dataset):
             native = NativeLoader(given)
             self._show(given, native.shown)
@@ -259,7 +268,7 @@ class DataLoader:
         return self._loader._engine  # type: ignore[union-attr]
 
     def __iter__(self) -> Iterator[Any]:
-        """Enters the next epoch, or goes on where a loaded state was taken."""
+        """Begins the next epoch, or resumes from a loaded state."""
         return self._loader.begin(self)
 
     def _get_iterator(self) -> Iterator[Any]:
@@ -276,7 +285,7 @@ class DataLoader:
         if isinstance(self._loader, NativeLoader):
             self._loader.set_epoch(epoch)
         else:
-            self._loader.set_epoch(self, _settings.whole("epoch", epoch))
+            self._loader.set_epoch(self, settings.whole("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched.
@@ -286,7 +295,7 @@ class DataLoader:
         return self._loader.state_dict() if isinstance(self._loader, NativeLoader) else self._loader.state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, skip_steps: range | None = None) -> None:
-        """Goes on where a state was taken, on any number of ranks, threads and workers; refuses one of another dataset.
+        """Resumes from a state, on any number of ranks, threads and workers; refuses one of another dataset.
 
         `skip_steps` leaves steps of that epoch out, without reading them: those that made the loss explode, say.
         A fresh pass over a sampler begins behind as many indices as were handed out, one over a batch_sampler behind
@@ -317,8 +326,10 @@ class DataLoader:
         return self._loader.stats()
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """What is in hand, longest first. Native: path, index, stage, thread, attempt, elapsed seconds, mount. Python
-        datasets: shard, pid, number of the batch, index, since_seconds, stage.
+        """Samples in progress, longest first.
+
+        Native: path, index, stage, thread, attempt, elapsed seconds, mount. Python datasets: shard, pid, number of the
+        batch, index, since_seconds, stage.
         """
         return self._loader.in_flight()
 
@@ -336,8 +347,8 @@ class DataLoader:
             return self._loader.explain(step, epoch, world_size=world_size, rank=rank)
         if world_size is not None or rank is not None:
             raise ConfigError("explain: expected neither rank nor world_size for a Python dataset")
-        told = None if epoch is None else _settings.whole("epoch", epoch)
-        return self._loader.explain(self, _settings.whole("step", step), told)
+        told = None if epoch is None else settings.whole("epoch", epoch)
+        return self._loader.explain(self, settings.whole("step", step), told)
 
     def close(self) -> None:
         """Stops every worker and waits for them. Reports and state stay readable; iterating again is refused."""

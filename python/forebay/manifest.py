@@ -1,10 +1,12 @@
-"""Manifests: the samples of a folder in one file, so that nobody has to list the folder (docs/manifest.md)."""
+"""Manifests: the samples of a folder in one file, so that the folder need not be listed (docs/manifest.md)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forebay import _forebay, _notice, _storage
+from forebay import _forebay
+from forebay._options import storage
+from forebay._record import notices
 from forebay.errors import ConfigError, StateMismatchError
 
 
@@ -17,6 +19,9 @@ class Manifest:
     recorded one, only sizes are compared when samples are read, and not times or etags, because those of a copy are
     others. Opening it touches the manifest and nothing else.
 
+    `labels` names the column that samples are labelled with, or several, or none (`()`); `"class"`, which is the
+    default, means the columns `class` and `label`. Others than that are for `ImageFiles`, `TextFiles` and the like.
+
     Pickled, it takes its path along, not its samples. Storage options are pickled too, keys and all.
     """
 
@@ -25,21 +30,24 @@ class Manifest:
         path: str | os.PathLike[str],
         root: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        *,
+        labels: str | Sequence[str] = "class",
     ) -> None:
+        self._labels = labels if isinstance(labels, str) else tuple(labels)
         text = os.fspath(path)
         # Options may be those of either URL.
-        self._storage_options = _storage.flat(storage_options or {}) or None
-        if _storage.is_url(text):
-            self.path, self._storage_options = _storage.root(text, self._storage_options)
+        self._storage_options = storage.flat(storage_options or {}) or None
+        if storage.is_url(text):
+            self.path, self._storage_options = storage.root(text, self._storage_options)
         else:
             self.path = os.path.abspath(os.path.expanduser(text))
         self._given_root: str | None = None
         if root is not None:
-            is_url = _storage.is_url(os.fspath(root))
-            self._given_root, options = _storage.root(root, self._storage_options if is_url else None)
+            is_url = storage.is_url(os.fspath(root))
+            self._given_root, options = storage.root(root, self._storage_options if is_url else None)
             self._storage_options = options or self._storage_options
         self._open()
-        if self._storage_options and not (_storage.is_url(self.path) or _storage.is_url(self.root)):
+        if self._storage_options and not (storage.is_url(self.path) or storage.is_url(self.root)):
             raise ConfigError(f"storage_options: expected none for a directory, got {sorted(self._storage_options)}")
         self._fingerprint = self.fingerprint
 
@@ -48,9 +56,11 @@ class Manifest:
 
     def _opened(self, with_checksums: bool = False) -> _forebay.Index:
         try:
-            return _forebay.open_manifest(self.path, self._given_root, self._storage_options, with_checksums)
+            columns = [self._labels] if isinstance(self._labels, str) else list(self._labels)
+            chosen = None if self._labels == "class" else columns
+            return _forebay.open_manifest(self.path, self._given_root, self._storage_options, with_checksums, chosen)
         finally:
-            _notice.servers()
+            notices.servers()
 
     def _with_checksums(self) -> _forebay.Index:
         """Its samples with what their bytes have to be, for `verify="checksum"`."""
@@ -68,7 +78,7 @@ class Manifest:
     def _at(self, root: str | os.PathLike[str] | None, options: Mapping[str, Any] | None) -> "Manifest":
         """The same file for another root, or with other options."""
         given = self._given_root if root is None else root
-        return Manifest(self.path, given, self._storage_options if options is None else options)
+        return Manifest(self.path, given, self._storage_options if options is None else options, labels=self._labels)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_index"}
@@ -132,5 +142,5 @@ class Manifest:
         return len(self._index)
 
     def __repr__(self) -> str:
-        classes = len(self._index.classes)
-        return f"Manifest({self.path!r}: {len(self)} samples of {classes} classes in {self.root!r})"
+        classes = f" of {len(self._index.classes)} classes" if self._index.classes else ""
+        return f"Manifest({self.path!r}: {len(self)} samples{classes} in {self.root!r})"

@@ -15,10 +15,10 @@ Compose(
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forebay import _arguments as check
-from forebay._arguments import InterpolationMode
-from forebay._pipeline import Spec, Transform, sequence
-from forebay._values import name_of
+from forebay._arrays.python_values import name_of
+from forebay._native.pipeline import Spec, Transform, branches, sequence
+from forebay._options import transform_arguments as check
+from forebay._options.transform_arguments import InterpolationMode
 
 __all__ = [
     "CenterCrop",
@@ -31,10 +31,13 @@ __all__ = [
     "Normalize",
     "PILToTensor",
     "Pad",
+    "RandomApply",
+    "RandomChoice",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomOrder",
     "RandomResizedCrop",
     "RandomRotation",
     "RandomVerticalFlip",
@@ -49,21 +52,73 @@ Size = int | Sequence[int]
 Fill = float | Sequence[float] | None
 
 
-class Compose(Transform):
+class _Nested(Transform):
+    """Transforms made of transforms and of callables. Which of them run changes nothing of what others draw."""
+
+    transforms: list[Callable[[Any], Any]]
+
+    def _take(self, transforms: Any) -> None:
+        given = list(transforms) if isinstance(transforms, Sequence) or _is_module_list(transforms) else []
+        if not given or isinstance(transforms, str):
+            raise check.problem(type(self).__name__, "transforms", "a list of at least one transform", transforms)
+        self.transforms = given
+        sequence(given, 2)  # says now what is not a transform
+
+    def __repr__(self) -> str:
+        settings = [f"{name}={value}" for name, value in vars(self).items() if name != "transforms"]
+        shown = [*settings, *(line for transform in self.transforms for line in repr(transform).splitlines())]
+        return "\n".join([f"{type(self).__name__}(", *(f"    {line}" for line in shown), ")"])
+
+
+def _is_module_list(transforms: object) -> bool:
+    kind = type(transforms)
+    return f"{kind.__module__}.{kind.__qualname__}" == "torch.nn.modules.container.ModuleList"
+
+
+class Compose(_Nested):
     """Several transforms, one after the other. Any callable may be among them; it then runs under the GIL."""
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
-        if not isinstance(transforms, Sequence) or not transforms:
-            raise check.problem("Compose", "transforms", "a list of at least one transform", transforms)
-        self.transforms = list(transforms)
-        sequence(self.transforms)  # says now what is not a transform
+        self._take(transforms)
 
-    def _specs(self) -> list[Spec]:
-        return sequence(self.transforms)
+    def _specs(self, depth: int = 1) -> list[Spec]:
+        return sequence(self.transforms, depth + 1)
 
-    def __repr__(self) -> str:
-        lines = [f"    {line}" for transform in self.transforms for line in repr(transform).splitlines()]
-        return "\n".join(["Compose(", *lines, ")"])
+
+class RandomApply(_Nested):
+    """Does all of the transforms, one after the other, with probability `p`; otherwise none of them."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]], p: float = 0.5) -> None:
+        self._take(transforms)
+        self.p = check.probability("RandomApply", p)
+
+    def _specs(self, depth: int = 1) -> list[Spec]:
+        return [("RandomApply", {"transforms": sequence(self.transforms, depth + 1), "p": self.p})]
+
+
+class RandomChoice(_Nested):
+    """Does one of the transforms, chosen with the probabilities `p`, or each as often as the others."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]], p: Sequence[float] | None = None) -> None:
+        self._take(transforms)
+        count = len(self.transforms)
+        weights = [1.0] * count if p is None else check.sequence(p, (count,), check.is_number)
+        if weights is None or min(weights) < 0 or sum(weights) <= 0:
+            raise check.problem("RandomChoice", "p", f"{count} numbers, 0 or more, with a sum above 0", p)
+        self.p = [float(weight) / sum(weights) for weight in weights]
+
+    def _specs(self, depth: int = 1) -> list[Spec]:
+        return [("RandomChoice", {"transforms": branches(self.transforms, depth + 1), "p": self.p})]
+
+
+class RandomOrder(_Nested):
+    """Does all of the transforms, in random order."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        self._take(transforms)
+
+    def _specs(self, depth: int = 1) -> list[Spec]:
+        return [("RandomOrder", {"transforms": branches(self.transforms, depth + 1)})]
 
 
 class Resize(Transform):
@@ -267,7 +322,7 @@ class ToImage(Transform):
 class PILToTensor(Transform):
     """A picture becomes a uint8 tensor: the same as `ToImage`."""
 
-    def _specs(self) -> list[Spec]:
+    def _specs(self, depth: int = 1) -> list[Spec]:
         return [("ToImage", {})]
 
 
@@ -306,7 +361,7 @@ class Lambda(Transform):
         self.lambd = lambd
         self.types = types or (object,)
 
-    def _specs(self) -> list[Spec]:
+    def _specs(self, depth: int = 1) -> list[Spec]:
         return [("Custom", {"name": f"Lambda({name_of(self.lambd)})", "call": self})]
 
     def __call__(self, picture: Any) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import forebay
 
 PACKAGE = str(Path(forebay.__file__).parents[1])
+# Where the modules are that tests and their programs share.
+TESTS = str(Path(__file__).parent)
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -23,6 +25,14 @@ def command(program: str, *arguments: object) -> list[str]:
     # Python 3.12 and later warn of every fork beside threads; that is what some of the programs are about.
     quiet = "ignore:This process:DeprecationWarning"
     return [sys.executable, "-W", quiet, "-c", textwrap.dedent(program), *map(str, arguments)]
+
+
+def call(*arguments: str, command: tuple[str, ...] = (sys.executable, "-m", "forebay")) -> tuple[int, str, str]:
+    """Runs forebay's command; gives its exit status, output and errors."""
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=40, env=environment(), check=False
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:

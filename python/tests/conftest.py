@@ -10,16 +10,16 @@ import pytest
 import faultfs
 import folders
 import objectstore
-from forebay import _notice
 from forebay import transforms as T
-from forebay._workers import nursery
+from forebay._python.workers.process import fork_server
+from forebay._record import notices
 from missing import missing
 
 
 @pytest.fixture(autouse=True, scope="session")
-def light_nurseries() -> None:
+def light_fork_servers() -> None:
     """This process has imported everything that any test needs; workers of one test would wait for all of it."""
-    nursery.PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
+    fork_server.PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
 
 
 @pytest.fixture
@@ -85,4 +85,4 @@ def digests() -> Callable[[Iterable[Any]], list[str]]:
 @pytest.fixture(autouse=True)
 def _forget_notices() -> None:
     """Each test is told of costs anew."""
-    _notice._said.clear()
+    notices._said.clear()

@@ -10,6 +10,8 @@ import numpy
 import torch
 from torch.utils import data
 
+from forebay import errors
+
 Pair = namedtuple("Pair", ["image", "label"])
 
 
@@ -230,3 +232,24 @@ class Drawing(data.Sampler[int]):
 
     def __len__(self) -> int:
         return self.length
+
+
+class Pictures(data.Dataset[Any]):
+    """JPEGs of a folder, read in Python: one without its end is damaged. Notes each sample that is asked for."""
+
+    def __init__(self, paths: list[str], asked: str | None = None) -> None:
+        self.paths, self.asked = paths, asked
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.asked is not None:
+            with open(self.asked, "a") as file:
+                file.write(f"{index}\n")
+        path = self.paths[index]
+        with open(path, "rb") as file:
+            content = file.read()
+        if not content.endswith(b"\xff\xd9"):
+            raise errors.CorruptError(f'"{path}" is truncated', path=path, index=index, stage="decode")
+        return torch.zeros(3), int(index)

@@ -25,13 +25,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "python" / "tests"))
 
 from accounts import Accounts, Ledger, Life
-from faults import Faults, readers_of, write_source
 from rank import STOPPED
 from summary import summary
 
 import faultfs
 import folders
 import forebay as fb
+from faults import Faults, readers_of, write_source
 from forebay import transforms as T
 
 COUNT, BATCH = 240, 4

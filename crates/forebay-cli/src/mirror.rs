@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::{Doing, Error, Filter, Kind, Mirror, Mirrored, Progress as Copying};
+use forebay::{Error, Kind};
+use forebay_mirror::{Doing, Filter, Mirror, Mirrored, Progress as Copying};
 use serde_json::json;
 
 use crate::console::{Console, Status, size};

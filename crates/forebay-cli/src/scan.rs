@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay::{
     Error, Facts, FolderIndex, KeepScan, Kind, Manifest, ManifestOutput, Result, SampleId, ScanOptions, ScanProgress,
-    Scanned, StorageOptions, Store, is_url, recorded_root, scan_manifest,
+    Scanned, StorageOptions, Store, is_url, protocol_of, recorded_root, scan_manifest,
 };
 use serde_json::{Value, json};
 
@@ -118,8 +118,7 @@ fn output_options(arguments: &Arguments) -> Result<StorageOptions> {
             false => Err(Error::config("--output-option: expected none for a file").at_path(output)),
         };
     }
-    let scheme = |place: &Path| place.to_string_lossy().split_once("://").map(|(scheme, _)| scheme.to_owned());
-    let is_shared = is_url(output) && (is_output_alone(arguments) || scheme(root) == scheme(output));
+    let is_shared = is_url(output) && (is_output_alone(arguments) || protocol_of(root) == protocol_of(output));
     Ok(if is_shared { of_folder } else { StorageOptions::default() })
 }
 

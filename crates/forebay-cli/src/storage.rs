@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, open_remote, read_setting, store_for};
+use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, open_store, read_setting};
 
 /// Arguments of every command that takes a URL.
 #[derive(Debug, Default, clap::Args)]
@@ -82,17 +82,13 @@ impl StorageArguments {
         const MAX_READERS: usize = 8;
         let options = self.options()?;
         let root = file_path(root).unwrap_or_else(|| root.to_owned());
-        if is_url(&root) {
-            return open_remote(&root, &options);
-        }
-        if !self.storage_options.is_empty() {
+        if !self.storage_options.is_empty() && !is_url(&root) {
             return Err(Error::config(format!(
                 "--storage-option: expected none for a directory, got some for {root:?}"
             ))
             .with_hint("a directory has no options: leave them out, or give the URL of a store"));
         }
-        let store = store_for(&root, &Config { io_threads: MAX_READERS, ..Config::default() })?;
-        Ok((store, root))
+        open_store(&root, &options, &Config { io_threads: MAX_READERS, ..Config::default() })
     }
 }
 
@@ -146,7 +142,7 @@ mod tests {
         assert_eq!(root, Path::new("/tmp/a b"));
         let (store, root) = arguments(&["anon=true"]).open(Path::new("s3://bucket/x?region=eu")).unwrap();
         assert_eq!(root, Path::new("s3://bucket/x"));
-        assert!(store.traffic().is_some());
+        assert!(store.capabilities().is_remote);
         assert!(arguments(&["anon=true"]).open(Path::new("/tmp")).is_err());
     }
 }

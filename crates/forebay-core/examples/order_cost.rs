@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::num::NonZeroU64;
 use std::time::Instant;
 
-use forebay_core::{Blocks, Epoch, Order, OrderKind, Plan, Result, WorldSize, hash_words};
+use forebay_core::{Blocks, Epoch, EpochOrder, OrderKind, Plan, Result, WorldSize, hash_words};
 
 /// Positions per measurement.
 const POSITIONS: u64 = 10_000;
@@ -72,7 +72,7 @@ fn uneven(len: u64, count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Nanoseconds per position.
-fn positions(order: &Order, position: impl Fn(u64) -> u64) -> f64 {
+fn positions(order: &EpochOrder, position: impl Fn(u64) -> u64) -> f64 {
     let start = Instant::now();
     for step in 0..POSITIONS {
         black_box(order.at(position(step)));

@@ -150,6 +150,48 @@ impl Kind {
         matches!(self, Self::Corrupt | Self::Undecodable) && stage == Some(Stage::Decode)
     }
 
+    /// What a failed system call with this number means, and whether a later attempt may succeed (promise 5). `None` for
+    /// numbers that say nothing about storage: what they mean depends on the call.
+    ///
+    /// The one list of transient numbers, for the engine and for datasets in Python.
+    pub const fn of_errno(errno: i32) -> Option<(Self, bool)> {
+        Some(match errno {
+            libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG => (Self::NotFound, false),
+            libc::EACCES | libc::EPERM => (Self::Denied, false),
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS => (Self::Exhausted, true),
+            libc::ENOSPC | libc::EDQUOT | libc::EFBIG => (Self::Exhausted, false),
+            libc::ETIMEDOUT => (Self::Timeout, true),
+            libc::EISDIR => (Self::Undecodable, false),
+            libc::EIO
+            | libc::ESTALE
+            | libc::EAGAIN
+            | libc::EINTR
+            | libc::EBUSY
+            | libc::ENOLCK
+            | libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::ECONNREFUSED
+            | libc::EPIPE
+            | libc::ENOTCONN
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::ENETUNREACH
+            | libc::ENETRESET
+            | libc::EREMOTEIO
+            | libc::EPROTO => (Self::Unavailable, true),
+            libc::EROFS
+            | libc::EUCLEAN
+            | libc::EBADMSG
+            | libc::ENOMEDIUM
+            | libc::ESHUTDOWN
+            | libc::ENONET
+            | libc::ECOMM
+            | libc::ETXTBSY => (Self::Unavailable, false),
+            _ => return None,
+        })
+    }
+
     /// The kind with this slug.
     pub fn from_slug(slug: &str) -> Option<Self> {
         REGISTRY.iter().find(|row| row.slug == slug).map(|row| row.kind)
@@ -185,6 +227,13 @@ impl Stage {
             Self::Assemble => "assemble",
             Self::Deliver => "deliver",
         }
+    }
+
+    /// The stage with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Scan, Self::Fetch, Self::Decode, Self::Transform, Self::Assemble, Self::Deliver]
+            .into_iter()
+            .find(|stage| stage.name() == name)
     }
 }
 
@@ -420,41 +469,15 @@ impl Error {
     }
 }
 
-/// Promise 5: which system errors may pass by themselves.
+/// By its number, or where that says nothing by what the standard library makes of it.
 fn classify(errno: Option<i32>, kind: std::io::ErrorKind) -> (Kind, bool) {
-    match errno {
-        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => (Kind::NotFound, false),
-        Some(libc::EACCES | libc::EPERM) => (Kind::Denied, false),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => (Kind::Exhausted, true),
-        Some(libc::ENOSPC | libc::EDQUOT) => (Kind::Exhausted, false),
-        Some(libc::ETIMEDOUT) => (Kind::Timeout, true),
-        Some(libc::EISDIR) => (Kind::Undecodable, false),
-        Some(
-            libc::EIO
-            | libc::ESTALE
-            | libc::EAGAIN
-            | libc::EINTR
-            | libc::EBUSY
-            | libc::ECONNRESET
-            | libc::ECONNABORTED
-            | libc::ECONNREFUSED
-            | libc::EPIPE
-            | libc::ENOTCONN
-            | libc::EHOSTDOWN
-            | libc::EHOSTUNREACH
-            | libc::ENETDOWN
-            | libc::ENETUNREACH
-            | libc::EREMOTEIO
-            | libc::EPROTO,
-        ) => (Kind::Unavailable, true),
-        _ => match kind {
-            std::io::ErrorKind::NotFound => (Kind::NotFound, false),
-            std::io::ErrorKind::PermissionDenied => (Kind::Denied, false),
-            std::io::ErrorKind::TimedOut => (Kind::Timeout, true),
-            std::io::ErrorKind::UnexpectedEof => (Kind::Unavailable, true),
-            _ => (Kind::Unavailable, false),
-        },
-    }
+    errno.and_then(Kind::of_errno).unwrap_or(match kind {
+        std::io::ErrorKind::NotFound => (Kind::NotFound, false),
+        std::io::ErrorKind::PermissionDenied => (Kind::Denied, false),
+        std::io::ErrorKind::TimedOut => (Kind::Timeout, true),
+        std::io::ErrorKind::UnexpectedEof => (Kind::Unavailable, true),
+        _ => (Kind::Unavailable, false),
+    })
 }
 
 impl fmt::Display for Error {
@@ -521,6 +544,14 @@ mod tests {
         for errno in [libc::ENOENT, libc::EACCES, libc::EISDIR, libc::ELOOP, libc::EINVAL] {
             assert!(!io(errno).is_transient(), "errno {errno}");
         }
+        // Every number: what the table says is what an error of the engine's is.
+        for errno in 1..200 {
+            let error = io(errno);
+            if let Some(expected) = Kind::of_errno(errno) {
+                assert_eq!((error.kind(), error.is_transient()), expected, "errno {errno}");
+            }
+        }
+        assert_eq!(Kind::of_errno(libc::EINVAL), None);
     }
 
     #[test]

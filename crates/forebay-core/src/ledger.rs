@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Kind, Result, Stage};
+use crate::locator::name_of;
+use crate::{Error, Kind, Locator, Result, Stage};
 
 /// What became of the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,13 @@ impl Outcome {
         }
     }
 
+    /// The outcome with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Replaced, Self::Skipped, Self::Recovered, Self::Raised, Self::Stalled]
+            .into_iter()
+            .find(|outcome| outcome.name() == name)
+    }
+
     /// It says what became of a sample. A stall does not: it is over when the sample comes.
     pub const fn is_of_a_sample(self) -> bool {
         !matches!(self, Self::Stalled)
@@ -53,6 +61,12 @@ pub struct Failure {
     /// The path in hexadecimal, only when it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_bytes: Option<String>,
+    /// The part of the file that the sample is, where that has a name: a member of an archive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
+    /// Where that part begins in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// The sample's index in the dataset.
     pub index: u64,
     /// The kind of error: a slug of the registry.
@@ -97,10 +111,7 @@ pub struct Failure {
 impl Failure {
     /// What an error says, to be completed with its address.
     pub fn of(error: &Error, path: &Path, outcome: Outcome) -> Self {
-        let (path, path_bytes) = encode_path(path);
         Self {
-            path,
-            path_bytes,
             index: error.index().unwrap_or_default(),
             code: error.kind().slug().to_owned(),
             stage: error.stage(),
@@ -110,6 +121,27 @@ impl Failure {
             message: error.to_string(),
             hint: error.hint().to_owned(),
             detail: error.detail().map(str::to_owned),
+            ..Self::at(path, outcome)
+        }
+    }
+
+    /// Of this path, to be completed with what happened and its address.
+    pub fn at(path: &Path, outcome: Outcome) -> Self {
+        let (path, path_bytes) = encode_path(path);
+        Self {
+            path,
+            path_bytes,
+            member: None,
+            offset: None,
+            index: 0,
+            code: String::new(),
+            stage: None,
+            errno: None,
+            attempts: 0,
+            elapsed_seconds: 0.0,
+            message: String::new(),
+            hint: String::new(),
+            detail: None,
             epoch: 0,
             step: 0,
             position: 0,
@@ -120,6 +152,18 @@ impl Failure {
             mtime_ns: None,
             unix_seconds: 0.0,
         }
+    }
+
+    /// The same of a sample whose bytes are there.
+    pub fn located(self, locator: &Locator) -> Self {
+        let (path, path_bytes) = encode_path(&locator.path);
+        let offset = locator.range.as_ref().map(|range| range.start);
+        Self { path, path_bytes, member: locator.member.clone(), offset, ..self }
+    }
+
+    /// What the failed part is kept by ([`Locator::name`]): one bad member condemns itself, and not its archive.
+    pub fn name(&self) -> PathBuf {
+        name_of(&self.path(), self.member.as_deref(), self.offset)
     }
 
     /// The path as the file system has it.
@@ -135,6 +179,12 @@ impl Failure {
     pub fn is_permanent(&self) -> bool {
         let is_about_bytes = Kind::from_slug(&self.code).is_some_and(|kind| kind.is_about_bytes(self.stage));
         is_about_bytes && matches!(self.outcome, Outcome::Replaced | Outcome::Skipped)
+    }
+
+    /// Its message is a sentence about the path, as the engine writes it. A dataset in Python writes about a sample, which
+    /// other code than the engine's decodes.
+    pub fn is_about_its_path(&self) -> bool {
+        self.message.starts_with(&format!("{:?} ", self.name()))
     }
 
     /// One line of the ledger, with its newline.
@@ -171,7 +221,9 @@ mod tests {
             assert_eq!(line.matches('\n').count(), 1);
             let back: Failure = serde_json::from_str(&line).unwrap();
             assert_eq!(back.path(), path);
-            assert!(back.is_permanent());
+            assert!(back.is_permanent() && back.is_about_its_path());
+            let of_python = Failure { message: "sample 7 failed in the dataset: OSError".to_owned(), ..back };
+            assert!(!of_python.is_about_its_path());
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod books;
 mod clock;
+mod column;
 mod config;
 mod element;
 mod error;
@@ -12,6 +13,7 @@ mod hash;
 mod ids;
 mod ledger;
 mod listing;
+mod locator;
 mod plan;
 mod policy;
 mod rng;
@@ -22,6 +24,7 @@ mod version;
 
 pub use books::Books;
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use column::{ScalarColumn, Scalars};
 pub use config::{Config, Problems};
 pub use element::Element;
 pub use error::{Error, Kind, REGISTRY, Registered, Result, Stage};
@@ -29,8 +32,9 @@ pub use hash::{hash_words, mix};
 pub use ids::{Epoch, Rank, SampleId, Step, WorldSize};
 pub use ledger::{Failure, Outcome};
 pub use listing::{Entry, Listing};
-pub use plan::{Batch, Order, OrderKind, Origin, Place, Plan};
-pub use policy::{FailureLimit, Hedge, Isolate, OnError, Retry};
+pub use locator::Locator;
+pub use plan::{EpochOrder, OrderKind, Origin, Place, Plan, PlannedBatch, substitute};
+pub use policy::{Chances, FailureLimit, Hedge, Isolate, MAX_SUBSTITUTES, OnError, Retry};
 pub use rng::Rng;
 pub use shard_local::Blocks;
 pub use shuffle::Shuffle;

@@ -92,7 +92,7 @@ pub struct Place {
 
 /// One rank's share of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct PlannedBatch {
     /// The epoch it belongs to.
     pub epoch: Epoch,
     /// Its step within the epoch.
@@ -133,22 +133,36 @@ impl<S: Clone + Into<OrderKind>> Plan<S> {
         rest.div_ceil(u64::from(self.world_size.0))
     }
 
+    /// The first position of a step, or `None` past the end of the epoch or before `origin`.
+    fn start_of(&self, origin: Origin, step: Step) -> Option<u64> {
+        let made = step.0.checked_sub(origin.step.0)?;
+        (made < self.steps_from(origin)).then(|| origin.position + made * self.global_batch())
+    }
+
+    /// How many samples [`Plan::batch`] has, without computing them.
+    pub fn batch_len(&self, origin: Origin, step: Step) -> Option<u64> {
+        self.start_of(origin, step).map(|start| self.share_of(start))
+    }
+
     /// One rank's batch of one step, or `None` past the end of the epoch or before `origin`.
     ///
     /// Computes the epoch's order first; [`Plan::batch_of`] is for many batches of one epoch.
-    pub fn batch(&self, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<Batch> {
+    pub fn batch(&self, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<PlannedBatch> {
         let order = self.order(epoch);
         self.batch_of(&order, epoch, origin, step, rank)
     }
 
     /// As [`Plan::batch`], with the epoch's order computed once by the caller.
-    pub fn batch_of(&self, order: &Order, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<Batch> {
-        let made = step.0.checked_sub(origin.step.0)?;
-        if made >= self.steps_from(origin) {
-            return None;
-        }
-        let start = origin.position + made * self.global_batch();
-        let share = self.share_of(start);
+    pub fn batch_of(
+        &self,
+        order: &EpochOrder,
+        epoch: Epoch,
+        origin: Origin,
+        step: Step,
+        rank: Rank,
+    ) -> Option<PlannedBatch> {
+        let share = self.batch_len(origin, step)?;
+        let start = self.start_of(origin, step)?;
         let first = start + share * u64::from(rank.0);
         let places = (first..first + share)
             .map(|position| {
@@ -157,11 +171,11 @@ impl<S: Clone + Into<OrderKind>> Plan<S> {
             })
             .collect();
         let end_position = (start + self.global_batch()).min(self.len);
-        Some(Batch { epoch, step, places, end_position })
+        Some(PlannedBatch { epoch, step, places, end_position })
     }
 
     /// The sample planned at a position of the global order, which padding continues beyond the dataset's length.
-    pub fn sample_at(&self, order: &Order, position: u64) -> SampleId {
+    pub fn sample_at(&self, order: &EpochOrder, position: u64) -> SampleId {
         // `% len`: a dataset smaller than the world wraps more than once.
         order.at(if position < self.len { position } else { (position - self.len) % self.len })
     }
@@ -175,8 +189,8 @@ impl<S: Clone + Into<OrderKind>> Plan<S> {
     ///
     /// # Panics
     /// If the blocks of a shard-local order do not hold `len` samples.
-    pub fn order(&self, epoch: Epoch) -> Order {
-        Order(match self.kind() {
+    pub fn order(&self, epoch: Epoch) -> EpochOrder {
+        EpochOrder(match self.kind() {
             OrderKind::Sequential => Inner::Sequential,
             OrderKind::Global => Inner::Global(Shuffle::new(self.len, self.seed, epoch)),
             OrderKind::ShardLocal { blocks, window } => {
@@ -190,19 +204,24 @@ impl<S: Clone + Into<OrderKind>> Plan<S> {
     /// The `attempt`-th substitute for the sample planned at `position`: deterministic, and never `original`
     /// itself when there is another sample.
     pub fn substitute(&self, epoch: Epoch, position: u64, original: SampleId, attempt: u32) -> SampleId {
-        const PURPOSE: u64 = 0x7375_6273_7469_7475; // "substitu"
-        if self.len < 2 {
-            return original;
-        }
-        let hash = hash_words(&[PURPOSE, self.seed, epoch.0, position, u64::from(attempt)]);
-        let drawn = scale(hash, self.len - 1);
-        SampleId(if drawn >= original.0 { drawn + 1 } else { drawn })
+        substitute(self.len, self.seed, epoch, position, original, attempt)
     }
+}
+
+/// As [`Plan::substitute`], for an order that is not a plan's: of a dataset of `len` samples.
+pub fn substitute(len: u64, seed: u64, epoch: Epoch, position: u64, original: SampleId, attempt: u32) -> SampleId {
+    const PURPOSE: u64 = 0x7375_6273_7469_7475; // "substitu"
+    if len < 2 {
+        return original;
+    }
+    let hash = hash_words(&[PURPOSE, seed, epoch.0, position, u64::from(attempt)]);
+    let drawn = scale(hash, len - 1);
+    SampleId(if drawn >= original.0 { drawn + 1 } else { drawn })
 }
 
 /// The global order of one epoch: position → sample.
 #[derive(Clone, Debug)]
-pub struct Order(Inner);
+pub struct EpochOrder(Inner);
 
 #[derive(Clone, Debug)]
 enum Inner {
@@ -211,7 +230,7 @@ enum Inner {
     ShardLocal(ShardLocal),
 }
 
-impl Order {
+impl EpochOrder {
     /// The sample at a position below the dataset's length.
     pub fn at(&self, position: u64) -> SampleId {
         SampleId(match &self.0 {
@@ -346,7 +365,7 @@ mod tests {
         let global = plan(50, 4, 1, false);
         let explicit =
             |shuffle| Plan { len: 50, batch_size: 4, world_size: WorldSize(1), shuffle, drop_last: false, seed: 11 };
-        let samples = |order: Order| (0..50).map(|position| order.at(position).0).collect::<Vec<_>>();
+        let samples = |order: EpochOrder| (0..50).map(|position| order.at(position).0).collect::<Vec<_>>();
         assert_eq!(samples(global.order(Epoch(2))), samples(explicit(OrderKind::Global).order(Epoch(2))));
         let sequential = Plan { shuffle: false, ..global };
         assert_eq!(samples(sequential.order(Epoch(2))), (0..50).collect::<Vec<_>>());

@@ -97,6 +97,9 @@ impl std::str::FromStr for Hedge {
     }
 }
 
+/// Substitutes tried for one position before the run stops: with half of the samples bad, 2⁻⁶⁴ is never.
+pub const MAX_SUBSTITUTES: u32 = 64;
+
 /// How many samples of an epoch may fail before the run stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FailureLimit {
@@ -133,6 +136,15 @@ impl FailureLimit {
     }
 }
 
+/// Which of its second chances a sample has had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chances {
+    /// A decode error has had its fresh read.
+    pub reread: bool,
+    /// A file that was written to while it was read has had its second read.
+    pub changed: bool,
+}
+
 /// How transient errors are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
@@ -161,7 +173,37 @@ impl Retry {
     /// What storage may ask for at most: one that says an hour is asked again sooner. Not measured.
     pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-    /// The pause before the next attempt, or `None` when it is time to give up.
+    /// What a sample's place in the run contributes to its jitter.
+    pub const fn jitter_key(batch: u64, slot: u32) -> u64 {
+        batch.wrapping_mul(0x1_0000_0001).wrapping_add(slot as u64)
+    }
+
+    /// The pause before a sample is tried again after an error, transient or not, or `None` when it is given up.
+    pub fn judge(
+        &self,
+        error: &Error,
+        attempts: u32,
+        chances: &mut Chances,
+        elapsed: Duration,
+        jitter_key: u64,
+    ) -> Option<Duration> {
+        if error.is_transient() {
+            return self.pause(error, attempts, elapsed, jitter_key);
+        }
+        // Promise 5: a decode error is guilty of nothing until one fresh read agrees.
+        if error.kind().is_about_bytes(error.stage()) && !chances.reread {
+            chances.reread = true;
+            return Some(Duration::ZERO);
+        }
+        // Whoever writes to it gets a moment to finish.
+        if error.kind() == Kind::Changed && !chances.changed {
+            chances.changed = true;
+            return Some(self.first_pause);
+        }
+        None
+    }
+
+    /// The pause before the next attempt after a transient error, or `None` when it is time to give up.
     ///
     /// The upper half of each pause, or all of it, is jitter, so that a thousand samples that failed together do not return
     /// together.

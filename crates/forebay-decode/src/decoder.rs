@@ -59,7 +59,8 @@ pub struct Header {
 /// - `decode` fills `out` with 3-channel RGB equal to Pillow's `Image.open(…).convert("RGB")` (JPEG: ±2 levels,
 ///   lossless formats: exactly) and returns the region it decoded: `wanted` or any region that contains it.
 /// - Truncated or damaged data is [`Kind::Corrupt`] with the library's words as detail, never a grey picture.
-///   What lies wholly outside `wanted` need not be looked at, except that a missing end is always noticed.
+///   What lies wholly outside `wanted` need not be looked at, except that a missing end of the picture's own data is
+///   always noticed. What follows that data (GIF's later frames and trailer, PNG's later chunks) may be missing.
 /// - Nothing panics, whatever the bytes; nothing is printed.
 pub trait Decoder: Send {
     /// Reads the header.

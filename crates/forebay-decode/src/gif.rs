@@ -1,7 +1,7 @@
 //! GIF: the first frame, on its canvas, as Pillow shows it without its transparency.
 //!
-//! The blocks are read here, down to the trailer, so that a file cut after its first frame is noticed too; the LZW
-//! inside is weezl's.
+//! The blocks are read here, down to the end of the first frame: what is missing or damaged after it changes no pixel. The
+//! LZW inside is weezl's.
 
 use forebay_core::Result;
 use weezl::{BitOrder, LzwStatus, decode::Decoder as Lzw};
@@ -56,7 +56,7 @@ impl<'a> Bytes<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Gives the parts of a chain of sub-blocks to `each`.
+    /// Gives the parts of a chain of sub-blocks to `each`, and of a cut chain those that are whole.
     fn sub_blocks(&mut self, mut each: impl FnMut(&[u8])) -> Result<()> {
         loop {
             match self.byte()? {
@@ -114,26 +114,6 @@ impl<'a> Bytes<'a> {
             code_size: self.byte()?,
         })
     }
-
-    /// Passes over all later blocks to the trailer.
-    fn end(&mut self) -> Result<()> {
-        loop {
-            match self.byte()? {
-                b'!' => {
-                    self.byte()?;
-                    self.sub_blocks(|_| {})?;
-                }
-                b',' => {
-                    let [.., flags] = self.array::<9>()?;
-                    self.palette(flags)?;
-                    self.byte()?;
-                    self.sub_blocks(|_| {})?;
-                }
-                b';' => return Ok(()),
-                _ => {}
-            }
-        }
-    }
 }
 
 impl Decoder for Gif {
@@ -154,10 +134,10 @@ impl Decoder for Gif {
         check_size(Format::Gif, start.width as u32, start.height as u32)?;
         self.data.clear();
         reserve(&mut self.data, bytes.0.len(), "its codes")?;
-        bytes.sub_blocks(|block| self.data.extend_from_slice(block))?;
-        bytes.end()?;
+        let chain = bytes.sub_blocks(|block| self.data.extend_from_slice(block));
         resize(&mut self.indices, start.width * start.height, 0, "its indices")?;
-        inflate(&self.data, start.code_size, &mut self.indices)?;
+        // A chain that is cut after its last pixel has lost nothing of the picture: Pillow reads it too.
+        inflate(&self.data, start.code_size, &mut self.indices).map_err(|error| chain.err().unwrap_or(error))?;
 
         prepare(out, header.width, header.height)?;
         let stride = header.width as usize;

@@ -176,6 +176,10 @@ pub enum Value {
     Text(String),
     /// Bytes as they are.
     Bytes(Vec<u8>),
+    /// What a JSON document holds.
+    Json(serde_json::Value),
+    /// One value for each column, of a recipe that makes several.
+    Row(Vec<Value>),
     /// Whatever a transform of the user's own made; only the binding knows.
     Opaque(Box<dyn Any + Send>),
 }
@@ -189,6 +193,8 @@ impl Value {
             Self::Array(array) => array.bytes.len(),
             Self::Text(text) => text.len(),
             Self::Bytes(bytes) => bytes.len(),
+            Self::Json(value) => crate::recipe::json_bytes(value),
+            Self::Row(values) => values.iter().map(Self::size_bytes).sum(),
             Self::Opaque(_) => 0,
         }
     }

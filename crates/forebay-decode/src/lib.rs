@@ -1,7 +1,8 @@
-//! Bytes → pixels and tensors: image decoders, and transforms with torchvision's names and results.
+//! Bytes → columns: a [`Recipe`] for each kind of sample, image decoders, and transforms with torchvision's names and
+//! results.
 //!
-//! Knows nothing of files, threads or batches. [`Pipeline`] is the whole of it for a caller: bytes and a random
-//! stream go in, one sample comes out in its place of the batch.
+//! Knows nothing of files, threads or batches: bytes and a random stream go in, one sample comes out, in its place in the
+//! batch or as a value.
 
 mod array;
 mod bmp;
@@ -35,6 +36,9 @@ pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
 pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
 pub use jpeg::Landmarks;
-pub use ops::{Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
+pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
-pub use recipe::{BytesRecipe, InvalidText, Made, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe};
+pub use recipe::{
+    BytesRecipe, ColumnKind, ColumnSpec, Encoding, InvalidText, JsonRecipe, LimitedRecipe, Made, MappedRecipe,
+    NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe,
+};

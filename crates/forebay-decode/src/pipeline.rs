@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Problems, Result, Rng, Stage};
 
-use crate::ops::{Buffers, Form};
+use crate::ops::{Buffers, Form, Sizes, nest};
 use crate::planes::Planes;
 use crate::{Decoders, Dense, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Size, Tensor, Value};
 
@@ -102,14 +102,16 @@ pub struct Timing {
 }
 
 impl Pipeline {
-    /// Checks the ops: all that is wrong is said at once.
+    /// Checks the ops: all that is wrong is said at once. What a [`Op::Compose`] among them holds stands for itself.
     pub fn new(ops: Vec<Op>) -> Result<Self> {
+        nest::check_limits(&ops)?;
+        let ops = nest::flatten(ops);
         let mut problems = Problems::default();
         let mut form = Form::DECODED;
         let mut forms = Vec::with_capacity(ops.len());
         for (position, op) in ops.iter().enumerate() {
             forms.push(form);
-            form = op.check(position, form, &mut problems);
+            form = op.check(&(position + 1).to_string(), form, &mut problems);
         }
         problems.into_result()?;
         let (head, tail) = (Head::new(&ops), Tail::new(&ops, &forms));
@@ -203,21 +205,21 @@ impl Pipeline {
         let fused = self.tail.as_ref().filter(|tail| self.layout().is_some() && tail.end() == self.ops.len());
         let last = fused.map_or(self.ops.len(), Tail::start);
         let whole = Size { height: header.height, width: header.width };
-        let (mut size, mut largest) = (whole, 0);
+        let (mut sizes, mut largest) = (Sizes::from(whole), 0);
         for op in &self.ops[..last] {
-            let Some((bytes, made)) = op.memory(size) else {
+            let Some((bytes, made)) = op.charge(sizes) else {
                 // Whatever it is made into, it is as large as the picture more often than not.
-                size = if size.area() > whole.area() { size } else { whole };
+                sizes = sizes.and(whole.into());
                 break;
             };
             largest = largest.max(bytes);
-            size = made;
+            sizes = made;
         }
         // Planes are resized as planes, with tables for luma and for chroma, and then made pixels.
         let times = if self.detail == Detail::Fast { 2 } else { 1 };
         let result = match self.layout() {
             Some(_) => 0,
-            None => size.area() * 3 * size_of::<f32>() as u64,
+            None => sizes.largest().area() * 3 * size_of::<f32>() as u64,
         };
         Ok(header.memory_bytes + largest * times + result)
     }

@@ -1,4 +1,5 @@
-//! PNG, by the `png` crate, with all checksums verified and the end chunk required.
+//! PNG, by the `png` crate, with all checksums of the picture verified. What follows its data is not read: without the end
+//! chunk no pixel is missing.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -38,39 +39,59 @@ fn open(bytes: &[u8]) -> png::Decoder<Cursor<&[u8]>> {
     decoder
 }
 
-/// Where the chunks of an animation lie, whatever is in them.
-fn animation(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
+/// The end chunk.
+const END: &[u8; 12] = b"\0\0\0\0IEND\xAE\x42\x60\x82";
+
+/// The chunks of which at least the length and the kind are there, down to the end chunk: their kinds, and where they lie.
+fn chunks(bytes: &[u8]) -> impl Iterator<Item = (&[u8], Range<usize>)> {
     const SIGNATURE_BYTES: usize = 8;
     let mut at = SIGNATURE_BYTES;
-    let chunks = std::iter::from_fn(move || {
+    std::iter::from_fn(move || {
         let [length @ .., _, _, _, _] = bytes.get(at..)?.first_chunk::<8>()?;
         let kind = &bytes[at + 4..at + 8];
         let start = at;
-        at = at.saturating_add(u32::from_be_bytes(*length) as usize).saturating_add(12);
-        (kind != b"IEND").then_some((kind, start..at))
-    });
-    chunks.filter(|(kind, _)| matches!(*kind, b"acTL" | b"fcTL" | b"fdAT")).map(|(_, place)| place)
+        let end = at.saturating_add(u32::from_be_bytes(*length) as usize).saturating_add(12);
+        at = if kind == b"IEND" { bytes.len() } else { end };
+        Some((kind, start..end))
+    })
+}
+
+fn is_animation(kind: &[u8]) -> bool {
+    matches!(kind, b"acTL" | b"fcTL" | b"fdAT")
+}
+
+/// Where the picture's data ends if no other chunk begins after it, but for those of an animation.
+fn open_end(bytes: &[u8]) -> Option<usize> {
+    let (kind, place) = chunks(bytes).filter(|(kind, _)| !is_animation(kind)).last()?;
+    (kind == b"IDAT" && place.end <= bytes.len()).then_some(place.end)
+}
+
+/// Whether [`still`] makes a copy.
+fn is_copied(bytes: &[u8]) -> bool {
+    chunks(bytes).any(|(kind, _)| is_animation(kind)) || open_end(bytes).is_some()
 }
 
 /// The file without its animation, of which Pillow shows nothing either but the picture that stands for it: whatever is
-/// wrong with the other frames, that one is good. Only a file that has an animation is copied.
+/// wrong with the other frames, that one is good. Where nothing follows the picture's data, an end chunk is added, because
+/// the crate sees by the next chunk that the data has ended. Other files are not copied.
 fn still(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
-    let mut kept = Vec::new();
-    let mut end = 0;
-    for place in animation(bytes) {
-        if place.end > bytes.len() {
-            return Err(truncated(Format::Png, "ends in a frame of its animation"));
-        }
-        if end == 0 {
-            reserve(&mut kept, bytes.len(), "the picture without its animation")?;
-        }
-        kept.extend_from_slice(&bytes[end..place.start]);
-        end = place.end;
-    }
-    if end == 0 {
+    if !is_copied(bytes) {
         return Ok(Cow::Borrowed(bytes));
     }
-    kept.extend_from_slice(&bytes[end..]);
+    let mut kept = Vec::new();
+    reserve(&mut kept, bytes.len() + END.len(), "the picture without its animation")?;
+    let mut from = 0;
+    for (_, place) in chunks(bytes).filter(|(kind, _)| is_animation(kind)) {
+        kept.extend_from_slice(&bytes[from..place.start]);
+        from = place.end.min(bytes.len());
+    }
+    match open_end(bytes) {
+        None => kept.extend_from_slice(&bytes[from..]),
+        Some(end) => {
+            kept.extend_from_slice(bytes.get(from..end).unwrap_or_default());
+            kept.extend_from_slice(END);
+        }
+    }
     Ok(Cow::Owned(kept))
 }
 
@@ -89,7 +110,7 @@ impl Decoder for Png {
             _ => raw_row_bytes(info) * u64::from(info.height),
         };
         let rgb = u64::from(info.width) * u64::from(info.height) * 3;
-        let copied = if animation(bytes).next().is_some() { bytes.len() as u64 } else { 0 };
+        let copied = if is_copied(bytes) { (bytes.len() + END.len()) as u64 } else { 0 };
         let memory_bytes = rgb + raw + ROWS_HELD * raw_row_bytes(info) + copied + WORKING_BYTES;
         // Interlaced pictures have other rows, and no fewer bytes.
         let coded_bytes = raw_row_bytes(info) * u64::from(info.height) / MAX_EXPANSION;
@@ -98,6 +119,12 @@ impl Decoder for Png {
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
         header.region(wanted)?;
+        // Where an end was added, data that is missing was cut off.
+        let is_cut = open_end(bytes).is_some();
+        let error = |found| match found {
+            DecodingError::Format(_) if is_cut => truncated(Format::Png, found.to_string()),
+            _ => error(found),
+        };
         let bytes = still(bytes)?;
         let mut decoder = open(&bytes);
         // The default of 64 MiB is less than a few rows of a very wide picture; what it takes is charged already.
@@ -129,8 +156,6 @@ impl Decoder for Png {
             let rows = self.raw.chunks(frame.line_size).zip(out.pixels.chunks_mut(header.width as usize * 3));
             rows.for_each(|(raw, rgb)| convert(raw, colour, depth, &palette, rgb));
         }
-        // Reads on to the end chunk: without it the file is cut, though no pixel may be missing.
-        reader.finish().map_err(error)?;
         Ok(header.whole())
     }
 }

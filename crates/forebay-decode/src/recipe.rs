@@ -1,7 +1,8 @@
-//! What is made of a sample: a place in a batch filled, or a value.
+//! Recipes: how the bytes of a sample become columns of a batch.
 //!
-//! Pictures go through a [`Pipeline`]; files of other kinds have a recipe in `recipe/`.
+//! Pictures go through a [`Pipeline`]; every other kind of sample has a file of its own in `recipe/`.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use forebay_core::{Error, Result, Rng};
@@ -9,10 +10,55 @@ use forebay_core::{Error, Result, Rng};
 use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
 
 mod arrays;
+mod json;
+mod limited;
+mod mapped;
 mod text;
 
 pub use arrays::{NpyRecipe, RawRecipe};
-pub use text::{BytesRecipe, InvalidText, TextRecipe};
+pub use json::JsonRecipe;
+pub(crate) use json::size_bytes as json_bytes;
+pub use limited::LimitedRecipe;
+pub use mapped::MappedRecipe;
+pub use text::{BytesRecipe, Encoding, InvalidText, TextRecipe};
+
+/// One column of a batch, as a recipe announces it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnSpec {
+    /// What it is called in a batch.
+    pub name: Cow<'static, str>,
+    /// What it holds.
+    pub kind: ColumnKind,
+}
+
+impl ColumnSpec {
+    /// A column.
+    pub const fn new(name: &'static str, kind: ColumnKind) -> Self {
+        Self { name: Cow::Borrowed(name), kind }
+    }
+}
+
+/// What a column holds for each sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ColumnKind {
+    /// An array, of the same shape and type for all.
+    Dense(Dense),
+    /// An array, of a shape that is known when it is made.
+    Arrays,
+    /// A text.
+    Text,
+    /// Bytes.
+    Bytes,
+    /// Anything: what a user's own code makes, or a JSON value.
+    Objects,
+}
+
+impl ColumnKind {
+    /// Arrays of this shape; of any, where it is not known.
+    fn arrays(layout: Option<&Dense>) -> Self {
+        layout.map_or(Self::Arrays, |layout| Self::Dense(layout.clone()))
+    }
+}
 
 /// One sample, as a recipe is given it.
 pub struct Sample<'a> {
@@ -41,6 +87,12 @@ pub type Made = (Option<Value>, Timing);
 ///
 /// Shared by threads, each of which brings its own [`Scratch`]. The result depends on the input and the [`Rng`] alone.
 pub trait Recipe: Send + Sync {
+    /// The columns it makes. With more than one, each sample is made as a [`Value::Row`] of as many values.
+    fn schema(&self) -> Vec<ColumnSpec>;
+    /// The largest object it takes: a larger one fails before memory is taken for it.
+    fn max_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Whether a sample's bytes are read before it runs. A recipe that opens files by itself says no.
     fn reads_bytes(&self) -> bool {
         true
@@ -70,6 +122,11 @@ pub trait Recipe: Send + Sync {
 }
 
 impl Recipe for Pipeline {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        let kind = self.dense().map_or(ColumnKind::Objects, |layout| ColumnKind::Dense(layout.clone()));
+        vec![ColumnSpec::new("image", kind)]
+    }
+
     fn layout(&self) -> Option<&Dense> {
         self.dense()
     }

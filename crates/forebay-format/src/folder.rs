@@ -10,9 +10,9 @@ use std::path::Path;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
+use crate::filter::has_ending;
 use crate::index::FolderIndex;
 use crate::scan::Scan;
-use crate::sift::has_ending;
 
 /// The endings that count as images: torchvision's, and GIF.
 pub const IMAGE_EXTENSIONS: &[&str] =
@@ -30,12 +30,20 @@ pub struct ScanOptions {
     pub allow_empty: bool,
     /// The classes and their labels, instead of the directories below the root.
     pub classes: Option<Vec<(String, u32)>>,
+    /// Files at any depth below the root are samples, and have no classes.
+    pub is_flat: bool,
 }
 
 impl ScanOptions {
     /// Images, with every directory a class.
     pub fn images() -> Self {
         Self { extensions: IMAGE_EXTENSIONS.iter().map(|&text| text.to_owned()).collect(), ..Self::default() }
+    }
+
+    /// The classes, where the folder is not asked for them.
+    pub fn known_classes(&self) -> Option<Vec<(String, u32)>> {
+        // The root itself, as the one class there is until the end of the scan.
+        if self.is_flat { Some(vec![(String::new(), 0)]) } else { self.classes.clone() }
     }
 
     /// Whether a file's name has one of the endings, whatever its case.
@@ -52,15 +60,15 @@ pub fn scan(
     list: &dyn Fn(&Path) -> Result<Listing>,
     accept: Option<&mut Accept<'_>>,
 ) -> Result<FolderIndex> {
-    let classes = match &options.classes {
-        Some(classes) => classes.clone(),
+    let classes = match options.known_classes() {
+        Some(classes) => classes,
         None => find_classes(root, list)?.into_iter().zip(0..).collect(),
     };
     let mut scan = Scan::new(root, &classes, options, accept);
-    let sieve = scan.sieve();
-    while let Some(errand) = scan.next_errand() {
-        let listed = list(errand.as_ref()).map(|listing| sieve.sift(&listing));
-        scan.give(errand, listed);
+    let filter = scan.filter();
+    while let Some(job) = scan.next_job() {
+        let listed = list(job.as_ref()).map(|listing| filter.apply(&listing));
+        scan.give(job, listed);
     }
     scan.finish()
 }
@@ -102,6 +110,12 @@ pub(crate) fn no_samples(root: &Path, empty: &[String], options: &ScanOptions) -
         true => String::new(),
         false => format!(" (expected files ending in {})", options.extensions.join(", ")),
     };
+    if options.is_flat {
+        return Error::new(Kind::NotFound, format!("has no samples below it{endings}"))
+            .at_path(root)
+            .at_stage(Stage::Scan)
+            .with_hint("is it the right folder? name other endings with `extensions`, or pass allow_empty=True");
+    }
     Error::new(Kind::NotFound, format!("has no samples for class {names}{more}{endings}"))
         .at_path(root)
         .at_stage(Stage::Scan)
@@ -167,6 +181,47 @@ mod tests {
             ("r/dog/z.PNG", 1),
         ];
         assert_eq!(paths(&index), expected.map(|(path, label)| (path.to_owned(), label)));
+    }
+
+    #[test]
+    fn files_at_any_depth_have_no_class_in_a_flat_folder() {
+        let options = ScanOptions { is_flat: true, ..ScanOptions::images() };
+        let index = scan(Path::new("r"), &options, &lister(TREE), None).unwrap();
+        assert!(!index.has_classes() && index.identity().classes == 0);
+        let names: Vec<_> = paths(&index).into_iter().map(|(path, _)| path).collect();
+        let expected = [
+            "r/top.jpg",
+            "r/cat/0.jpeg",
+            "r/cat/b/1.jpg",
+            "r/cat/b-c/2.jpg",
+            "r/cat/b/d/3.jpg",
+            "r/dog/a.jpg",
+            "r/dog/z.PNG",
+        ];
+        assert_eq!(names, expected);
+        let error = scan(Path::new("r"), &options, &lister(&["r/cat/notes.txt"]), None).unwrap_err();
+        assert!(error.to_string().contains("has no samples below it (expected files ending in .jpg"), "{error}");
+    }
+
+    #[test]
+    fn files_named_one_by_one_keep_their_names_and_order() {
+        for names in
+            [&["/d/b/2.txt", "/d/a/1.txt", "/d/b/1.txt", "/d/b/2.txt"][..], &["x/1", "2", "y/z/3"], &["a", "/b"]]
+        {
+            let index = FolderIndex::of_paths(names.iter().map(Path::new)).unwrap();
+            let found: Vec<_> = paths(&index).into_iter().map(|(path, _)| path).collect();
+            assert_eq!(found, names);
+            assert!(!index.has_classes());
+        }
+        let index = FolderIndex::of_paths(["/d/b/2.txt", "/d/a/1.txt"].iter().map(Path::new)).unwrap();
+        assert_eq!(index.root(), Path::new("/d"));
+        let moved = FolderIndex::of_paths(["/e/f/b/2.txt", "/e/f/a/1.txt"].iter().map(Path::new)).unwrap();
+        assert_eq!(index.identity(), moved.identity(), "a dataset may move");
+        let urls = FolderIndex::of_paths(["s3://bucket/a/1", "s3://bucket/2"].iter().map(Path::new)).unwrap();
+        assert_eq!((urls.root(), urls.path(SampleId(0))), (Path::new("s3://bucket"), "s3://bucket/a/1".into()));
+        for wrong in ["", "/", "..", "a/..", "a\0b"] {
+            assert!(FolderIndex::of_paths([Path::new(wrong)].into_iter()).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

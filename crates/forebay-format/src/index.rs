@@ -4,6 +4,7 @@
 //! A directory is stored once; a sample is a slice of one shared string of names. Its class is that of its
 //! directory, so nothing is stored for it at all.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -131,6 +132,11 @@ impl FolderIndex {
         self.notes.push(note);
     }
 
+    /// Leaves the classes out: its samples have none.
+    pub(crate) fn forget_classes(&mut self) {
+        (self.classes, self.class_indices) = (Vec::new(), Vec::new());
+    }
+
     pub(crate) fn finish(&mut self) {
         self.paths.shrink_to_fit();
         self.runs.shrink_to_fit();
@@ -248,6 +254,42 @@ impl FolderIndex {
         let hint = "its bytes have changed and its size has not, in two reads: restore it from its source, or run \
                     `forebay scan --deep` again if it was changed on purpose";
         Err(Error::new(Kind::Corrupt, message).with_hint(hint))
+    }
+
+    /// Whether samples have classes.
+    pub fn has_classes(&self) -> bool {
+        !self.classes.is_empty()
+    }
+
+    /// Files that are named one by one, in this order. They are kept below the directory that all of them are in.
+    pub fn of_paths<'a>(paths: impl Iterator<Item = &'a Path> + Clone) -> Result<Self> {
+        let wrong = |path: &Path| Error::config(format!("paths: expected paths of files, got {path:?}"));
+        let mut root: Option<&Path> = None;
+        for path in paths.clone() {
+            let parent = path.parent().filter(|_| path.file_name().is_some()).ok_or_else(|| wrong(path))?;
+            let above = |root: &'a Path| root.ancestors().find(|above| parent.starts_with(above));
+            root = Some(root.map_or(parent, |root| above(root).unwrap_or(Path::new(""))));
+        }
+        let mut index = Self { root: root.unwrap_or(Path::new("")).to_owned(), ..Self::default() };
+        let mut directories = HashMap::new();
+        for path in paths {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(wrong(path)) };
+            if path.as_os_str().as_bytes().contains(&0) {
+                return Err(Error::config(format!("paths: expected no NUL in a path, got {path:?}")));
+            }
+            let below = parent.strip_prefix(&index.root).map_err(|_| wrong(path))?;
+            let directory = match directories.get(below) {
+                Some(number) => *number,
+                None => {
+                    let number = index.push_path(below);
+                    directories.insert(below.to_owned(), number);
+                    number
+                }
+            };
+            index.push_sample(directory, 0, name.as_bytes(), &Version::default());
+        }
+        index.finish();
+        Ok(index)
     }
 
     /// Whether there is a checksum of any sample.

@@ -3,17 +3,18 @@
 //! Knows neither where bytes are (`forebay-store` lists directories and reads manifests for it) nor what they mean
 //! (`forebay-decode`).
 
+mod filter;
 mod folder;
 mod index;
 mod manifest;
 mod scan;
-mod sift;
 mod versions;
 
+pub use filter::{FilteredDirectory, SampleFilter};
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
 pub use manifest::{
-    Content, ContentHash, Difference, Facts, Keeps, Manifest, Picture, content_hash, read_manifest, write_manifest,
+    Content, ContentHash, Difference, Facts, Keeps, Labels, Manifest, Picture, content_hash, read_manifest,
+    write_manifest,
 };
-pub use scan::{Errand, Scan};
-pub use sift::{Sieve, Sifted};
+pub use scan::{ListJob, Scan};

@@ -8,11 +8,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{Error, Result, Version};
+use forebay_core::{Error, Kind, Result, Version};
 
+use crate::filter::{FilteredDirectory, SampleFilter};
 use crate::folder::{Accept, ScanOptions, no_samples};
 use crate::index::{FolderIndex, Note};
-use crate::sift::{Sieve, Sifted};
 
 /// A scan in progress.
 pub struct Scan<'a, 'b> {
@@ -24,7 +24,7 @@ pub struct Scan<'a, 'b> {
     classes: VecDeque<Class>,
     first: usize,
     empty: Vec<usize>,
-    queue: BinaryHeap<Reverse<Errand>>,
+    queue: BinaryHeap<Reverse<ListJob>>,
     failed: Option<(Place, Error)>,
     /// What listings told of each sample of the index; `None` if nobody asked.
     versions: Option<Vec<Version>>,
@@ -32,14 +32,14 @@ pub struct Scan<'a, 'b> {
 
 /// A directory to list.
 #[derive(Clone, Debug)]
-pub struct Errand {
+pub struct ListJob {
     place: Place,
     path: PathBuf,
     above: Option<Arc<Above>>,
 }
 
 /// The directory, below the root as the root was given.
-impl AsRef<Path> for Errand {
+impl AsRef<Path> for ListJob {
     fn as_ref(&self) -> &Path {
         &self.path
     }
@@ -53,21 +53,21 @@ struct Place {
     directory: OsString,
 }
 
-impl PartialEq for Errand {
+impl PartialEq for ListJob {
     fn eq(&self, other: &Self) -> bool {
         self.place == other.place
     }
 }
 
-impl Eq for Errand {}
+impl Eq for ListJob {}
 
-impl PartialOrd for Errand {
+impl PartialOrd for ListJob {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Errand {
+impl Ord for ListJob {
     fn cmp(&self, other: &Self) -> Ordering {
         self.place.cmp(&other.place)
     }
@@ -85,7 +85,7 @@ struct Above {
 struct Class {
     /// Directories that are to be listed and were not yet.
     missing: usize,
-    found: Vec<(OsString, Sifted)>,
+    found: Vec<(OsString, FilteredDirectory)>,
     notes: Vec<(OsString, Note)>,
 }
 
@@ -99,8 +99,8 @@ impl<'a, 'b> Scan<'a, 'b> {
         accept: Option<&'a mut Accept<'b>>,
     ) -> Self {
         let (names, indices) = classes.iter().cloned().unzip();
-        let errand = |(class, (name, _)): (usize, &(String, u32))| {
-            Reverse(Errand { place: Place { class, directory: name.into() }, path: root.join(name), above: None })
+        let job = |(class, (name, _)): (usize, &(String, u32))| {
+            Reverse(ListJob { place: Place { class, directory: name.into() }, path: below(root, name), above: None })
         };
         Self {
             options,
@@ -109,7 +109,7 @@ impl<'a, 'b> Scan<'a, 'b> {
             classes: classes.iter().map(|_| Class { missing: 1, ..Class::default() }).collect(),
             first: 0,
             empty: Vec::new(),
-            queue: classes.iter().enumerate().map(errand).collect(),
+            queue: classes.iter().enumerate().map(job).collect(),
             failed: None,
             versions: None,
         }
@@ -129,21 +129,26 @@ impl<'a, 'b> Scan<'a, 'b> {
     }
 
     /// What chooses samples among a directory's entries, for whoever lists it.
-    pub fn sieve(&self) -> Sieve {
+    pub fn filter(&self) -> SampleFilter {
         let endings = self.accept.is_none().then(|| self.options.extensions.clone());
-        Sieve::new(endings, self.versions.is_some())
+        SampleFilter::new(endings, self.versions.is_some())
     }
 
     /// The next directory to list. `None` when there is none now: what is given may bring others.
-    pub fn next_errand(&mut self) -> Option<Errand> {
-        self.queue.pop().map(|Reverse(errand)| errand)
+    pub fn next_job(&mut self) -> Option<ListJob> {
+        self.queue.pop().map(|Reverse(job)| job)
     }
 
     /// Takes what was found in a directory, or why nothing was.
-    pub fn give(&mut self, errand: Errand, listed: Result<Sifted>) {
+    pub fn give(&mut self, job: ListJob, listed: Result<FilteredDirectory>) {
         match listed {
-            Ok(sifted) => self.found(errand, sifted),
-            Err(error) => self.fail(errand.place, error),
+            Ok(filtered) => self.found(job, filtered),
+            // Of a flat folder nothing was listed before its root.
+            Err(error) if job.path == self.index.root() && error.kind() == Kind::NotFound => {
+                let hint = "is it the right folder? its files are the samples, at any depth below it";
+                self.fail(job.place, error.with_hint(hint));
+            }
+            Err(error) => self.fail(job.place, error),
         }
     }
 
@@ -153,14 +158,14 @@ impl<'a, 'b> Scan<'a, 'b> {
     }
 
     /// Whether the result depends on this directory.
-    pub fn needs(&self, errand: &Errand) -> bool {
-        self.comes_before_failure(&errand.place)
+    pub fn needs(&self, job: &ListJob) -> bool {
+        self.comes_before_failure(&job.place)
     }
 
     /// What comes before the first failure is still listed: it may have an earlier one.
     fn fail(&mut self, place: Place, error: Error) {
         if self.comes_before_failure(&place) {
-            self.queue.retain(|Reverse(errand)| errand.place < place);
+            self.queue.retain(|Reverse(job)| job.place < place);
             self.failed = Some((place, error));
         }
     }
@@ -169,31 +174,31 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.failed.as_ref().is_none_or(|(failed, _)| place < failed)
     }
 
-    fn found(&mut self, errand: Errand, mut sifted: Sifted) {
-        let Errand { place, path, above } = errand;
+    fn found(&mut self, job: ListJob, mut filtered: FilteredDirectory) {
+        let ListJob { place, path, above } = job;
         let class = &mut self.classes[place.class - self.first];
         class.missing -= 1;
-        let notes = sifted.refused.iter().map(|name| (place.directory.clone(), Note::refused(&path, name)));
+        let notes = filtered.refused.iter().map(|name| (place.directory.clone(), Note::refused(&path, name)));
         class.notes.extend(notes);
-        if leads_back(above.as_deref(), sifted.identity) {
+        if leads_back(above.as_deref(), filtered.identity) {
             let message = "is a link to a directory above it; not followed".to_owned();
             class.notes.push((place.directory, Note { path, message }));
         } else {
-            let names = std::mem::take(&mut sifted.directories);
+            let names = std::mem::take(&mut filtered.directories);
             if !names.is_empty() {
                 class.missing += names.len();
-                let above = Some(Arc::new(Above { identity: sifted.identity, above }));
+                let above = Some(Arc::new(Above { identity: filtered.identity, above }));
                 for name in names {
                     let directory = Path::new(&place.directory).join(&name).into_os_string();
                     let place = Place { class: place.class, directory };
                     if self.comes_before_failure(&place) {
                         let path = path.join(name);
-                        self.queue.push(Reverse(Errand { place, path, above: above.clone() }));
+                        self.queue.push(Reverse(ListJob { place, path, above: above.clone() }));
                     }
                 }
             }
-            if !sifted.ends.is_empty() {
-                self.classes[place.class - self.first].found.push((place.directory, sifted));
+            if !filtered.ends.is_empty() {
+                self.classes[place.class - self.first].found.push((place.directory, filtered));
             }
         }
         self.assemble();
@@ -218,15 +223,15 @@ impl<'a, 'b> Scan<'a, 'b> {
         class.notes.sort_unstable_by(|a, b| (&a.0, a.1.path.as_os_str()).cmp(&(&b.0, b.1.path.as_os_str())));
         class.notes.into_iter().for_each(|(_, note)| self.index.push_note(note));
         class.found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        for (directory, mut sifted) in class.found {
+        for (directory, mut filtered) in class.found {
             if let Some(accept) = &mut self.accept {
-                sifted = accepted(*accept, &self.index.root().join(&directory), &sifted)?;
+                filtered = accepted(*accept, &self.index.root().join(&directory), &filtered)?;
             }
-            if !sifted.ends.is_empty() {
-                self.index.push_directory(directory.as_ref(), class_index, &sifted.names, &sifted.ends);
+            if !filtered.ends.is_empty() {
+                self.index.push_directory(directory.as_ref(), class_index, &filtered.names, &filtered.ends);
             }
             if let Some(versions) = &mut self.versions {
-                versions.append(&mut sifted.versions);
+                versions.append(&mut filtered.versions);
                 versions.resize(self.index.len() as usize, Version::default());
             }
         }
@@ -254,12 +259,20 @@ impl<'a, 'b> Scan<'a, 'b> {
             return Err(no_samples(self.index.root(), &empty, self.options));
         }
         for class in empty {
-            let path = self.index.root().join(class);
+            let path = below(self.index.root(), &class);
             self.index.push_note(Note { path, message: "has no samples (allow_empty=True)".to_owned() });
+        }
+        if self.options.is_flat {
+            self.index.forget_classes();
         }
         self.index.finish();
         Ok((self.index, self.versions.unwrap_or_default()))
     }
+}
+
+/// The root itself, where it is its own class.
+fn below(root: &Path, class: &str) -> PathBuf {
+    if class.is_empty() { root.to_owned() } else { root.join(class) }
 }
 
 fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {
@@ -272,12 +285,12 @@ fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {
     false
 }
 
-fn accepted(accept: &mut Accept<'_>, directory: &Path, sifted: &Sifted) -> Result<Sifted> {
-    let mut accepted = Sifted::default();
-    for (position, name) in sifted.names().enumerate() {
+fn accepted(accept: &mut Accept<'_>, directory: &Path, filtered: &FilteredDirectory) -> Result<FilteredDirectory> {
+    let mut accepted = FilteredDirectory::default();
+    for (position, name) in filtered.names().enumerate() {
         if accept(&directory.join(name))? {
             accepted.push(name);
-            accepted.versions.extend(sifted.versions.get(position).cloned());
+            accepted.versions.extend(filtered.versions.get(position).cloned());
         }
     }
     Ok(accepted)

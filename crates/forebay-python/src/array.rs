@@ -8,6 +8,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::errors::convert;
+
 /// Who frees the memory when the last view is gone.
 enum Owner {
     Pooled(#[expect(dead_code, reason = "kept for its drop: the block returns to the pool")] Buffer),
@@ -15,6 +17,7 @@ enum Owner {
     Bytes(#[expect(dead_code, reason = "kept for its drop")] Vec<u8>),
     Floats(#[expect(dead_code, reason = "kept for its drop")] Vec<f32>),
     Integers(#[expect(dead_code, reason = "kept for its drop")] Vec<i64>),
+    Doubles(#[expect(dead_code, reason = "kept for its drop")] Vec<f64>),
 }
 
 /// An n-dimensional array of numbers, as bytes through the buffer protocol.
@@ -62,10 +65,8 @@ impl Array {
     }
 
     /// One sample, row by row.
-    pub(crate) fn rows(mut array: forebay::Array) -> Self {
-        let (start, size_bytes) = (array.bytes.as_mut_ptr(), array.bytes.len());
-        let (owner, dtype) = (Owner::Bytes(array.bytes), array.element.name());
-        Self { start, size_bytes, owner, shape: array.shape, dtype, kind: "tensor", is_interleaved: false }
+    pub(crate) fn rows(array: forebay::Array) -> Self {
+        Self::elements(array.bytes, array.shape, array.element.name())
     }
 
     /// One sample, planes of elements.
@@ -78,6 +79,20 @@ impl Array {
         };
         let (size_bytes, dtype) = (layout.size_bytes(), layout.dtype.name());
         Self { start, size_bytes, owner, shape, dtype, kind: "tensor", is_interleaved: false }
+    }
+
+    /// Numbers with a fraction.
+    pub(crate) fn doubles(mut values: Vec<f64>) -> Self {
+        let (start, count) = (values.as_mut_ptr().cast(), values.len());
+        let owner = Owner::Doubles(values);
+        let (size_bytes, shape) = (count * size_of::<f64>(), vec![count]);
+        Self { start, size_bytes, owner, shape, dtype: "float64", kind: "tensor", is_interleaved: false }
+    }
+
+    /// Elements of a named type, row by row.
+    pub(crate) fn elements(mut bytes: Vec<u8>, shape: Vec<usize>, dtype: &'static str) -> Self {
+        let (start, size_bytes) = (bytes.as_mut_ptr(), bytes.len());
+        Self { start, size_bytes, owner: Owner::Bytes(bytes), shape, dtype, kind: "tensor", is_interleaved: false }
     }
 
     /// Labels.
@@ -118,4 +133,24 @@ impl Array {
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), array.start.cast(), size, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
+}
+
+/// Arrays of different shapes in one, with `fill`, the bytes of one element, where an array has none.
+#[pyfunction]
+pub(crate) fn pad(py: Python<'_>, arrays: Vec<Bound<'_, Array>>, fill: Vec<u8>) -> PyResult<Array> {
+    let dtype = arrays.first().map_or("uint8", |array| array.get().dtype);
+    if let Some(other) = arrays.iter().find(|array| array.get().dtype != dtype) {
+        let other = other.get().dtype;
+        let message = format!("ragged: expected arrays of one type to pad, got some of {dtype} and some of {other}");
+        return convert(py, Err(forebay::Error::config(message)));
+    }
+    let parts = arrays.iter().map(|array| {
+        let array = array.get();
+        // SAFETY: the memory is initialised and belongs to `array`, which `arrays` keeps alive. It is written to only through
+        // the buffer protocol, and these arrays were not handed to the user yet.
+        (unsafe { std::slice::from_raw_parts(array.start, array.size_bytes) }, array.shape.as_slice())
+    });
+    let padded = forebay::pad(&parts.collect::<Vec<_>>(), &fill);
+    let (bytes, shape) = convert(py, padded)?;
+    Ok(Array::elements(bytes, shape, dtype))
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay::{Custom, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::array::Array;
@@ -145,7 +145,7 @@ impl Open for PyCall {
 }
 
 fn conversions(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import("forebay._values")
+    py.import("forebay._arrays.python_values")
 }
 
 fn opaque(object: Box<dyn std::any::Any + Send>) -> PyResult<Py<PyAny>> {
@@ -163,7 +163,38 @@ pub(crate) fn to_array(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny
         Value::Array(array) => Bound::new(py, Array::rows(array))?.into_any(),
         Value::Text(text) => PyString::new(py, &text).into_any(),
         Value::Bytes(bytes) => PyBytes::new(py, &bytes).into_any(),
+        Value::Json(value) => json(py, value)?,
+        Value::Row(values) => {
+            let values = values.into_iter().map(|value| to_array(py, value)).collect::<PyResult<Vec<_>>>()?;
+            PyTuple::new(py, values)?.into_any()
+        }
         Value::Opaque(object) => opaque(object)?.into_bound(py),
+    })
+}
+
+/// A JSON value as `json.loads` gives it. The parser has bounded its depth.
+fn json(py: Python<'_>, value: serde_json::Value) -> PyResult<Bound<'_, PyAny>> {
+    use serde_json::Value as Json;
+    Ok(match value {
+        Json::Null => py.None().into_bound(py),
+        Json::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => whole.into_pyobject(py)?.into_any(),
+            (None, Some(whole)) => whole.into_pyobject(py)?.into_any(),
+            (None, None) => number.as_f64().unwrap_or(f64::NAN).into_pyobject(py)?.into_any(),
+        },
+        Json::String(text) => PyString::new(py, &text).into_any(),
+        Json::Array(items) => {
+            let items = items.into_iter().map(|item| json(py, item)).collect::<PyResult<Vec<_>>>()?;
+            PyList::new(py, items)?.into_any()
+        }
+        Json::Object(fields) => {
+            let dict = PyDict::new(py);
+            for (name, value) in fields {
+                dict.set_item(name, json(py, value)?)?;
+            }
+            dict.into_any()
+        }
     })
 }
 
@@ -172,7 +203,7 @@ fn from_python(object: Bound<'_, PyAny>) -> PyResult<Value> {
     value_of(&conversions(object.py())?.call_method1("from_python", (object,))?)
 }
 
-/// The tuple of `forebay._values.from_python`.
+/// The tuple of `forebay._arrays.python_values.from_python`.
 pub(crate) fn value_of(parts: &Bound<'_, PyAny>) -> PyResult<Value> {
     let parts = parts.cast::<PyTuple>()?;
     let wrong = |what: &str| pyo3::exceptions::PyTypeError::new_err(format!("expected {what} in a converted value"));

@@ -5,43 +5,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay::{
-    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Opened, Rank, Recipe, Retry, Source,
-    StageStats, State, Step, Storage, Store, WorldSize, kind_of, machine, store_for,
+    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Source, StageStats, State,
+    Step, Storage, Store, WorldSize, kind_of, machine, store_for,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 
-use crate::call::PyCall;
 use crate::errors::{convert, to_python};
-use crate::index::Index;
-use crate::pipeline::Pipeline;
+use crate::index::{Index, values};
+use crate::journal::{Limit, book_rows, failure_rows};
+use crate::recipe::Recipe;
 use crate::run::Run;
 use crate::watched::watched;
 
 /// What is loaded, from Python's parts.
-pub(crate) fn source(
-    index: &Index,
-    store: Arc<dyn Store>,
-    pipeline: &Pipeline,
-    open: Option<Py<PyAny>>,
-) -> (Source, Option<Arc<PyCall>>) {
-    let call = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)));
-    let (dataset, pipeline) = (Arc::clone(&index.dataset), Arc::clone(&pipeline.native));
-    let recipe: Arc<dyn Recipe> = match &call {
-        Some(call) => Arc::new(Opened::new(Arc::clone(call) as _, pipeline)),
-        None => pipeline,
-    };
-    (Source { dataset, store, recipe }, call)
+pub(crate) fn source(index: &Index, store: Arc<dyn Store>, recipe: &Recipe) -> Source {
+    Source { dataset: Arc::clone(&index.dataset), store, recipe: Arc::clone(&recipe.native) }
 }
 
 /// A loader.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Engine {
     loader: Mutex<Option<Arc<Loader>>>,
-    /// Shared with the loader's own pipeline; the garbage collector reaches the user's callables through it.
-    pipeline: Py<Pipeline>,
-    open: Option<Arc<PyCall>>,
+    /// Shared with the loader's own; the garbage collector reaches the user's callables through it.
+    recipe: Py<Recipe>,
     /// What the dataset was scanned with, which has reader processes of its own.
     scanned_with: Arc<dyn Store>,
 }
@@ -65,14 +53,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
             pyo3::exceptions::PyTypeError::new_err(format!("{name}: {error}"))
         })
     }
-    let max_failures = match given.get_item("max_failures")? {
-        None => None,
-        Some(limit) if limit.is_none() => None,
-        Some(limit) => Some(match limit.extract::<u64>() {
-            Ok(count) => FailureLimit::Count(count),
-            Err(_) => FailureLimit::Fraction(get(given, "max_failures")?),
-        }),
-    };
+    let max_failures = get::<Option<Limit>>(given, "max_failures")?.map(FailureLimit::from);
     let cpu_threads = get(given, "cpu_threads")?;
     let defaults = Defaults::on(kind, cpu_threads);
     let io_threads: Option<usize> = get(given, "io_threads")?;
@@ -125,13 +106,7 @@ fn seconds(name: &str, value: f64) -> PyResult<Duration> {
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(
-        py: Python<'_>,
-        index: &Index,
-        pipeline: Py<Pipeline>,
-        open: Option<Py<PyAny>>,
-        options: &Bound<'_, PyDict>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, index: &Index, recipe: Py<Recipe>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let kind = py.detach(|| kind_of(&*index.store, index.root()));
         let config = self::options(options, kind)?;
         let store = match kind {
@@ -139,24 +114,22 @@ impl Engine {
             Some(MountKind::Remote) => Arc::clone(&index.store),
             _ => index.cached(convert(py, py.detach(|| store_for(index.root(), &config)))?),
         };
-        let (source, open) = source(index, store, pipeline.get(), open);
+        let source = source(index, store, recipe.get());
         // It opens the ledger, which may lie on a mount that hangs.
         let loader = match config.ledger {
             Some(_) => watched(py, "forebay-open", move || Loader::new(source, config))?,
             None => py.detach(|| Loader::new(source, config)),
         };
         let scanned_with = Arc::clone(&index.store);
-        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), pipeline, open, scanned_with })
+        Ok(Self { loader: Mutex::new(Some(Arc::new(convert(py, loader)?))), recipe, scanned_with })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.pipeline)?;
-        self.open.as_ref().map_or(Ok(()), |open| open.traverse(&visit))
+        visit.call(&self.recipe)
     }
 
-    fn __clear__(&self) {
-        self.open.iter().for_each(|open| open.clear());
-    }
+    /// The recipe clears what it shows.
+    fn __clear__(&self) {}
 
     #[getter]
     fn steps(&self) -> PyResult<u64> {
@@ -217,14 +190,7 @@ impl Engine {
     }
 
     fn failures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let failures = self.loader()?.failures();
-        let rows = PyList::empty(py);
-        for failure in failures {
-            let row = from_json(py, &failure)?;
-            row.set_item("path", failure.path().into_os_string())?;
-            rows.append(row)?;
-        }
-        Ok(rows)
+        failure_rows(py, self.loader()?.failures())
     }
 
     fn report(&self, py: Python<'_>) -> PyResult<String> {
@@ -233,13 +199,7 @@ impl Engine {
     }
 
     fn books<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let rows = PyList::empty(py);
-        for (epoch, books) in self.loader()?.books() {
-            let row = from_json(py, &books)?;
-            row.set_item("epoch", epoch.0)?;
-            rows.append(row)?;
-        }
-        Ok(rows)
+        book_rows(py, self.loader()?.books())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -273,8 +233,8 @@ impl Engine {
         let config = loader.config();
         row.set_item("retries", config.retry.retries)?;
         row.set_item("deadline_seconds", config.retry.deadline.as_secs_f64())?;
-        row.set_item("reads_at_a_time", stats.reads_at_a_time)?;
-        row.set_item("max_reads_at_a_time", config.max_io_threads.max(config.io_threads))?;
+        row.set_item("concurrent_reads", stats.concurrent_reads)?;
+        row.set_item("max_concurrent_reads", config.max_io_threads.max(config.io_threads))?;
         row.set_item("threads_lost", stats.lost)?;
         row.set_item("threads_written_off", stats.written_off)?;
         result.set_item("storage", row)?;
@@ -301,7 +261,11 @@ impl Engine {
             entry.set_item("planned", row.planned.0)?;
             entry.set_item("index", row.sample.0)?;
             entry.set_item("path", row.path.into_os_string())?;
-            entry.set_item("label", row.label)?;
+            let scalars = PyDict::new(py);
+            for column in row.scalars {
+                scalars.set_item(&*column.name, values(py, column.values)?.get_item(0)?)?;
+            }
+            entry.set_item("scalars", scalars)?;
             entry.set_item("padded", row.padded)?;
             list.append(entry)?;
         }
@@ -333,14 +297,6 @@ impl Drop for Engine {
         let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).take();
         crate::run::drop_detached(loader);
     }
-}
-
-/// A serialisable value as a Python dictionary.
-fn from_json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyDict>> {
-    let text = serde_json::to_string(value).map_err(|error| {
-        pyo3::exceptions::PyRuntimeError::new_err(format!("a record could not be written as JSON: {error}"))
-    })?;
-    Ok(py.import("json")?.call_method1("loads", (text,))?.cast_into()?)
 }
 
 fn storage_stats<'py>(py: Python<'py>, storage: &Storage) -> PyResult<Bound<'py, PyDict>> {

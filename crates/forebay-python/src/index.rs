@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, SampleId, ScanOptions, Selection, StorageOptions,
-    Store, is_url, open_remote, store_for,
+    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, Labelled, Labels, MemoryCache, MemoryCached,
+    SampleId, ScalarColumn, Scalars, ScanOptions, Selection, StorageOptions, Store, is_url, machine, open_store,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
 
 use crate::errors::{Raised, convert};
 use crate::watched::watched;
@@ -21,9 +22,12 @@ type Options = Option<BTreeMap<String, String>>;
 /// What a dataset keeps its files in.
 #[derive(Clone)]
 #[pyclass(frozen, module = "forebay._forebay", name = "Cache")]
-pub(crate) struct Keeping {
-    cache: Arc<Cache>,
-    revalidates: bool,
+pub(crate) struct Keeping(Kept);
+
+#[derive(Clone)]
+enum Kept {
+    Disk { cache: Arc<Cache>, revalidates: bool },
+    Memory(Arc<MemoryCache>),
 }
 
 #[pymethods]
@@ -34,11 +38,18 @@ impl Keeping {
         let options = CacheOptions { limit_bytes, ..CacheOptions::default() };
         // On a mount that hangs only a signal ends the wait.
         let opened = watched(py, "forebay-open", move || Cache::open(&directory, options))?;
-        Ok(Self { cache: convert(py, opened)?, revalidates })
+        Ok(Self(Kept::Disk { cache: convert(py, opened)?, revalidates }))
+    }
+
+    /// The memory of this process, and what may be kept in it: by default half of what is available.
+    #[staticmethod]
+    fn memory(limit_bytes: Option<u64>) -> Self {
+        let limit_bytes = limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2);
+        Self(Kept::Memory(Arc::new(MemoryCache::new(limit_bytes))))
     }
 }
 
-/// Samples with path and label.
+/// Samples: their paths, and what is known of them without reading them.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Index {
     folder: Arc<FolderIndex>,
@@ -53,16 +64,31 @@ pub(crate) struct Index {
 type Written = (Vec<String>, Option<String>, Option<OsString>);
 
 impl Index {
+    /// The directory that all samples are below.
     pub(crate) fn root(&self) -> &Path {
-        self.folder.root()
+        let root = self.folder.root();
+        if root.as_os_str().is_empty() { Path::new(".") } else { root }
+    }
+
+    fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
+        let folder = Arc::new(folder);
+        Self { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: None }
+    }
+
+    /// The same with other samples of the same folder.
+    fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
+        let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
+        let (folder, written) = (Arc::clone(&self.folder), self.written.clone());
+        Self { folder, dataset, store, keeping, written }
     }
 
     /// A store of its files, with its cache in front of it if it has one.
     pub(crate) fn cached(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         match &self.keeping {
-            Some(Keeping { cache, revalidates }) => {
+            Some(Keeping(Kept::Disk { cache, revalidates })) => {
                 Arc::new(Cached::new(store, Arc::clone(cache)).revalidating(*revalidates))
             }
+            Some(Keeping(Kept::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
             None => store,
         }
     }
@@ -125,16 +151,34 @@ impl Index {
         Ok(self.dataset.path(self.sample(index)?).into_os_string())
     }
 
-    fn label(&self, index: u64) -> PyResult<i64> {
-        Ok(self.dataset.label(self.sample(index)?))
+    /// What is known of a sample without reading it, by name.
+    fn scalars<'py>(&self, py: Python<'py>, index: u64) -> PyResult<Bound<'py, PyDict>> {
+        let row = PyDict::new(py);
+        for column in self.dataset.scalars(&[self.sample(index)?]) {
+            row.set_item(&*column.name, values(py, column.values)?.get_item(0)?)?;
+        }
+        Ok(row)
     }
 
     fn paths(&self) -> Vec<OsString> {
         (0..self.dataset.len()).map(|index| self.dataset.path(SampleId(index)).into_os_string()).collect()
     }
 
-    fn labels(&self) -> Vec<i64> {
-        (0..self.dataset.len()).map(|index| self.dataset.label(SampleId(index))).collect()
+    /// The same of all samples: a list for each name.
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all: Vec<_> = (0..self.dataset.len()).map(SampleId).collect();
+        let columns = PyDict::new(py);
+        for column in self.dataset.scalars(&all) {
+            columns.set_item(&*column.name, values(py, column.values)?)?;
+        }
+        Ok(columns)
+    }
+
+    /// The same samples with other columns in place of their classes; none: with nothing but their content.
+    fn labelled(&self, py: Python<'_>, columns: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Self> {
+        let columns = columns.into_iter().map(|(name, values)| Ok(ScalarColumn::new(&name, scalars(&name, &values)?)));
+        let labelled = Labelled::new(Arc::clone(&self.dataset), columns.collect::<PyResult<_>>()?);
+        Ok(self.with_dataset(Arc::new(convert(py, labelled)?)))
     }
 
     /// The same samples, kept in a cache once they were read.
@@ -147,9 +191,7 @@ impl Index {
 
     fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
         let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
-        let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
-        let (folder, written) = (Arc::clone(&self.folder), self.written.clone());
-        Ok(Self { folder, dataset: Arc::new(selection), store, keeping, written })
+        Ok(self.with_dataset(Arc::new(selection)))
     }
 }
 
@@ -158,13 +200,10 @@ const MAX_READERS: usize = 8;
 
 /// What lists a folder before there are settings, and its root.
 fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
-    if is_url(&root) {
-        let options = StorageOptions::new(options.unwrap_or_default());
-        let opened = py.detach(|| open_remote(&root, &options));
-        return convert(py, opened);
-    }
-    let store = py.detach(|| store_for(&root, &Config { io_threads: MAX_READERS, ..Config::default() }));
-    Ok((convert(py, store)?, root))
+    let options = StorageOptions::new(options.unwrap_or_default());
+    let config = Config { io_threads: MAX_READERS, ..Config::default() };
+    let opened = py.detach(|| open_store(&root, &options, &config));
+    convert(py, opened)
 }
 
 /// Where, and what.
@@ -198,7 +237,7 @@ pub(crate) fn scan(
     accept: Option<Py<PyAny>>,
     storage_options: Options,
 ) -> PyResult<Index> {
-    let options = ScanOptions { extensions, allow_empty, classes };
+    let options = ScanOptions { extensions, allow_empty, classes, is_flat: false };
     let mut call = accept.map(|accept| {
         move |path: &Path| {
             Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy()).map_err(|raised| {
@@ -211,11 +250,71 @@ pub(crate) fn scan(
         Some(call) => forebay::scan_folder(&store, &root, &options, Some(call)),
         None => forebay::scan_folder(&store, &root, &options, None),
     });
-    let folder = Arc::new(convert(py, scanned)?);
-    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: None })
+    Ok(Index::of(convert(py, scanned)?, store))
 }
 
-/// Opens a manifest. `root` overrides where its samples are; `with_checksums` is for those that have to be verified.
+/// All files below a root that have one of the endings, at any depth and without classes.
+#[pyfunction]
+pub(crate) fn scan_files(
+    py: Python<'_>,
+    root: PathBuf,
+    extensions: Vec<String>,
+    allow_empty: bool,
+    storage_options: Options,
+) -> PyResult<Index> {
+    let options = ScanOptions { extensions, allow_empty, classes: None, is_flat: true };
+    let (store, root) = scanning_store(py, root, storage_options)?;
+    let scanned = py.detach(|| forebay::scan_folder(&store, &root, &options, None));
+    Ok(Index::of(convert(py, scanned)?, store))
+}
+
+/// Files that are named one by one: paths of this machine, or URLs of one store.
+#[pyfunction]
+pub(crate) fn list_files(py: Python<'_>, paths: Vec<PathBuf>, storage_options: Options) -> PyResult<Index> {
+    let folder = convert(py, FolderIndex::of_paths(paths.iter().map(PathBuf::as_path)))?;
+    if paths.iter().any(|path| is_url(path)) && !is_url(folder.root()) {
+        let message = "paths: expected URLs of one server or bucket, got several, or paths among them";
+        return convert(py, Err(forebay::Error::config(message)));
+    }
+    let root = if folder.root().as_os_str().is_empty() { Path::new(".") } else { folder.root() };
+    let (store, plain) = scanning_store(py, root.to_owned(), storage_options)?;
+    if plain != root {
+        let message = "paths: expected URLs without options in them, got some";
+        return convert(py, Err(forebay::Error::config(message).with_hint("give them in storage_options")));
+    }
+    Ok(Index::of(folder, store))
+}
+
+/// Values of a column as Python's own.
+pub(crate) fn values(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyList>> {
+    match values {
+        Scalars::Bool(values) => PyList::new(py, values),
+        Scalars::I64(values) => PyList::new(py, values),
+        Scalars::F64(values) => PyList::new(py, values),
+        Scalars::Text(values) => PyList::new(py, values),
+    }
+}
+
+/// Python's values of a column, all of one type.
+fn scalars(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Scalars> {
+    if let Ok(values) = given.extract() {
+        return Ok(Scalars::Bool(values));
+    }
+    if let Ok(values) = given.extract() {
+        return Ok(Scalars::I64(values));
+    }
+    if let Ok(values) = given.extract() {
+        return Ok(Scalars::F64(values));
+    }
+    let values = given.extract().map(Scalars::Text);
+    values.map_err(|_| {
+        let message = format!("labels: expected numbers, texts or truth values in {name:?}, all of one type");
+        pyo3::exceptions::PyTypeError::new_err(message)
+    })
+}
+
+/// Opens a manifest. `root` overrides where its samples are; `with_checksums` is for those that have to be verified;
+/// `labels` are columns in place of the classes.
 #[pyfunction]
 pub(crate) fn open_manifest(
     py: Python<'_>,
@@ -223,17 +322,24 @@ pub(crate) fn open_manifest(
     root: Option<PathBuf>,
     storage_options: Options,
     with_checksums: bool,
+    labels: Option<Vec<String>>,
 ) -> PyResult<Index> {
+    let labels = labels.map_or(Labels::Class, Labels::Columns);
     let options = StorageOptions::new(storage_options.unwrap_or_default());
     let keeps = if with_checksums { Keeps::Checksums } else { Keeps::Names };
     let config = Config { io_threads: MAX_READERS, ..Config::default() };
     // On a mount that hangs only a signal ends the wait.
-    let opened =
-        watched(py, "forebay-open", move || forebay::open_manifest(&path, root.as_deref(), &options, &config, keeps))?;
+    let opened = watched(py, "forebay-open", move || {
+        forebay::open_manifest(&path, root.as_deref(), &options, &config, keeps, &labels)
+    })?;
     let (manifest, store) = convert(py, opened)?;
     let written = (manifest.columns, manifest.written_by, manifest.recorded_root.map(PathBuf::into_os_string));
-    let folder = Arc::new(manifest.index);
-    Ok(Index { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: Some(written) })
+    let index = Index { written: Some(written), ..Index::of(manifest.index, store) };
+    if manifest.labels.is_empty() {
+        return Ok(index);
+    }
+    let labelled = convert(py, Labelled::new(Arc::clone(&index.dataset), manifest.labels))?;
+    Ok(index.with_dataset(Arc::new(labelled)))
 }
 
 /// The directories below a root, sorted, and notes about other names beside them.

@@ -11,8 +11,9 @@ mod call;
 mod engine;
 mod errors;
 mod index;
-mod ledger;
+mod journal;
 mod pipeline;
+mod recipe;
 mod run;
 mod watched;
 
@@ -42,21 +43,33 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<index::Index>()?;
     module.add_class::<index::Keeping>()?;
-    module.add_class::<ledger::Ledger>()?;
+    module.add_class::<journal::Account>()?;
+    module.add_class::<journal::Journal>()?;
+    module.add_class::<journal::Retries>()?;
+    module.add_class::<journal::Tries>()?;
     module.add_class::<pipeline::Pipeline>()?;
+    module.add_class::<recipe::Recipe>()?;
     module.add_class::<run::Batch>()?;
     module.add_class::<run::Run>()?;
     module.add_function(wrap_pyfunction!(available_cpus, module)?)?;
     module.add_function(wrap_pyfunction!(call::end_calls, module)?)?;
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
+    module.add_function(wrap_pyfunction!(journal::classify, module)?)?;
+    module.add_function(wrap_pyfunction!(journal::substitute, module)?)?;
     module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;
+    module.add_function(wrap_pyfunction!(array::pad, module)?)?;
+    module.add_function(wrap_pyfunction!(index::list_files, module)?)?;
     module.add_function(wrap_pyfunction!(index::open_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(index::split_url, module)?)?;
     module.add_function(wrap_pyfunction!(index::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(index::scan_files, module)?)?;
     module.add_function(wrap_pyfunction!(index::take_warnings, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::apply, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::load_one, module)?)?;
+    module.add_function(wrap_pyfunction!(pipeline::transform_limits, module)?)?;
+    module.add_function(wrap_pyfunction!(pipeline::transform_table, module)?)?;
     module.add_function(wrap_pyfunction!(run_cli, module)?)?;
+    module.add("MAX_SUBSTITUTES", forebay::MAX_SUBSTITUTES)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

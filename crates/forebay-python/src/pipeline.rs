@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use forebay::{
-    Detail, Dtype, Epoch, Erase, Error, Interpolation, Op, Order, Output, Padding, PaddingMode, ResizeTo, Rng, Scratch,
-    Size, Value,
-};
+use forebay::{Detail, Dtype, Epoch, Error, Op, Order, Output, Rng, Scratch, Value};
+use forebay_decode::{Argument, Row};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::call::{PyCall, to_array, value_of};
 use crate::errors::convert;
 use crate::index::Index;
+use crate::recipe::Recipe;
 
 /// A checked list of transforms.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -29,9 +28,10 @@ pub(crate) struct Pipeline {
 impl Pipeline {
     #[new]
     fn new(py: Python<'_>, ops: Vec<(String, Bound<'_, PyDict>)>) -> PyResult<Self> {
-        let mut calls = Vec::new();
-        let ops = ops.iter().map(|(name, arguments)| op(name, arguments, &mut calls)).collect::<PyResult<Vec<_>>>()?;
-        Ok(Self { native: Arc::new(convert(py, forebay::Pipeline::new(ops))?), calls, base: None })
+        let mut parser = Parser { calls: Vec::new(), depth: 0 };
+        let ops = ops.iter().map(|(name, arguments)| parser.op(name, arguments)).collect::<PyResult<Vec<_>>>()?;
+        let native = Arc::new(convert(py, forebay::Pipeline::new(ops))?);
+        Ok(Self { native, calls: parser.calls, base: None })
     }
 
     /// The same transforms for batches of another type or order, on pictures of as much detail.
@@ -64,63 +64,6 @@ impl Pipeline {
     }
 }
 
-/// Arguments of one transform by name.
-struct Arguments<'a, 'py> {
-    op: &'a str,
-    given: &'a Bound<'py, PyDict>,
-}
-
-impl<'py> Arguments<'_, 'py> {
-    fn get<T: for<'a> FromPyObject<'a, 'py>>(&self, name: &str) -> PyResult<T> {
-        let value = self.given.get_item(name)?;
-        let value = value.ok_or_else(|| PyTypeError::new_err(format!("{} needs the argument {name}", self.op)))?;
-        value.extract::<T>().map_err(|error| {
-            let error: PyErr = error.into();
-            PyTypeError::new_err(format!("{}: {name}: {error}", self.op))
-        })
-    }
-
-    fn wrong(&self, name: &str, expected: &str) -> PyErr {
-        let got = self.given.get_item(name).ok().flatten().map_or("nothing".to_owned(), |value| value.to_string());
-        PyValueError::new_err(format!("{}: {name}: expected {expected}, got {got}", self.op))
-    }
-
-    fn size(&self) -> PyResult<Size> {
-        match *self.get::<Vec<u32>>("size")? {
-            [edge] => Ok(edge.into()),
-            [height, width] => Ok(Size { height, width }),
-            _ => Err(self.wrong("size", "one or two numbers")),
-        }
-    }
-
-    fn padding(&self, values: &[u32]) -> PyResult<Padding> {
-        Padding::from_values(values).ok_or_else(|| self.wrong("padding", "one, two or four numbers"))
-    }
-
-    fn interpolation(&self) -> PyResult<Interpolation> {
-        Ok(match self.get::<String>("interpolation")?.as_str() {
-            "nearest" => Interpolation::Nearest,
-            "nearest-exact" => Interpolation::NearestExact,
-            "bilinear" => Interpolation::Bilinear,
-            "bicubic" => Interpolation::Bicubic,
-            "box" => Interpolation::Box,
-            "hamming" => Interpolation::Hamming,
-            "lanczos" => Interpolation::Lanczos,
-            _ => return Err(self.wrong("interpolation", "nearest, bilinear, bicubic, box, hamming or lanczos")),
-        })
-    }
-
-    fn padding_mode(&self) -> PyResult<PaddingMode> {
-        Ok(match self.get::<String>("padding_mode")?.as_str() {
-            "constant" => PaddingMode::Constant,
-            "edge" => PaddingMode::Edge,
-            "reflect" => PaddingMode::Reflect,
-            "symmetric" => PaddingMode::Symmetric,
-            _ => return Err(self.wrong("padding_mode", "constant, edge, reflect or symmetric")),
-        })
-    }
-}
-
 fn dtype(name: &str) -> PyResult<Dtype> {
     let all = [Dtype::U8, Dtype::F32, Dtype::F16, Dtype::BF16];
     all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| {
@@ -128,89 +71,85 @@ fn dtype(name: &str) -> PyResult<Dtype> {
     })
 }
 
-fn op(name: &str, given: &Bound<'_, PyDict>, calls: &mut Vec<Arc<PyCall>>) -> PyResult<Op> {
-    let arguments = Arguments { op: name, given };
-    let get = |name| arguments.get::<(f64, f64)>(name);
-    Ok(match name {
-        "Resize" => Op::Resize {
-            size: match arguments.get::<Option<Vec<u32>>>("size")?.as_deref() {
-                None => ResizeTo::LongEdge,
-                Some([edge]) => ResizeTo::Edge(*edge),
-                Some([height, width]) => ResizeTo::Exact(Size { height: *height, width: *width }),
-                Some(_) => return Err(arguments.wrong("size", "one or two numbers")),
-            },
-            interpolation: arguments.interpolation()?,
-            max_size: arguments.get("max_size")?,
-            antialias: true,
-        },
-        "CenterCrop" => Op::CenterCrop { size: arguments.size()? },
-        "RandomCrop" => Op::RandomCrop {
-            size: arguments.size()?,
-            padding: arguments
-                .get::<Option<Vec<u32>>>("padding")?
-                .map(|values| arguments.padding(&values))
-                .transpose()?,
-            pad_if_needed: arguments.get("pad_if_needed")?,
-            fill: arguments.get("fill")?,
-            padding_mode: arguments.padding_mode()?,
-        },
-        "RandomResizedCrop" => Op::RandomResizedCrop {
-            size: arguments.size()?,
-            scale: get("scale")?,
-            ratio: get("ratio")?,
-            interpolation: arguments.interpolation()?,
-            antialias: true,
-        },
-        "RandomHorizontalFlip" => Op::RandomHorizontalFlip { p: arguments.get("p")? },
-        "RandomVerticalFlip" => Op::RandomVerticalFlip { p: arguments.get("p")? },
-        "Pad" => Op::Pad {
-            padding: arguments.padding(&arguments.get::<Vec<u32>>("padding")?)?,
-            fill: arguments.get("fill")?,
-            padding_mode: arguments.padding_mode()?,
-        },
-        "Grayscale" => Op::Grayscale { num_output_channels: arguments.get("num_output_channels")? },
-        "RandomGrayscale" => Op::RandomGrayscale { p: arguments.get("p")? },
-        "ColorJitter" => Op::ColorJitter {
-            brightness: arguments.get("brightness")?,
-            contrast: arguments.get("contrast")?,
-            saturation: arguments.get("saturation")?,
-            hue: arguments.get("hue")?,
-        },
-        "GaussianBlur" => Op::GaussianBlur { kernel_size: arguments.get("kernel_size")?, sigma: get("sigma")? },
-        "RandomRotation" => Op::RandomRotation {
-            degrees: get("degrees")?,
-            interpolation: arguments.interpolation()?,
-            expand: arguments.get("expand")?,
-            center: arguments.get("center")?,
-            fill: arguments.get("fill")?,
-        },
-        "RandomErasing" => Op::RandomErasing {
-            p: arguments.get("p")?,
-            scale: get("scale")?,
-            ratio: get("ratio")?,
-            value: match arguments.get::<Option<Vec<f64>>>("value") {
-                Ok(Some(values)) => Erase::Values(values),
-                Ok(None) => Erase::Random,
-                Err(_) if arguments.get::<String>("value")? == "random" => Erase::Random,
-                Err(error) => return Err(error),
-            },
-        },
-        "ToTensor" => Op::ToTensor,
-        "ToImage" | "PILToTensor" => Op::ToImage,
-        "ToDtype" => Op::ToDtype {
-            dtype: dtype(&arguments.get::<String>("dtype")?)
-                .map_err(|_| arguments.wrong("dtype", "uint8 or float32"))?,
-            scale: arguments.get("scale")?,
-        },
-        "Normalize" => Op::Normalize { mean: arguments.get("mean")?, std: arguments.get("std")? },
-        "Custom" => {
-            let callable = arguments.get::<Bound<'_, PyAny>>("call")?.unbind();
-            let call = Arc::new(PyCall::new(arguments.get("name")?, callable));
-            calls.push(Arc::clone(&call));
-            Op::Custom(call)
+/// From specs, (name, arguments), to ops; a spec may be an argument of another.
+struct Parser {
+    calls: Vec<Arc<PyCall>>,
+    /// How many transforms and lists the one stands in that is parsed now.
+    depth: usize,
+}
+
+impl Parser {
+    /// Beyond this, no list of arguments could be right: each level of transforms is a transform in a list.
+    const MAX_DEPTH: usize = 2 * Op::MAX_DEPTH + 2;
+
+    fn op(&mut self, name: &str, given: &Bound<'_, PyDict>) -> PyResult<Op> {
+        if name == "Custom" {
+            let get = |name: &str| {
+                let value = given.get_item(name)?;
+                value.ok_or_else(|| PyTypeError::new_err(format!("Custom needs the argument {name}")))
+            };
+            let call = Arc::new(PyCall::new(get("name")?.extract()?, get("call")?.unbind()));
+            self.calls.push(Arc::clone(&call));
+            return Ok(Op::Custom(call));
         }
-        _ => return Err(PyValueError::new_err(format!("transform: expected one of forebay.transforms, got {name:?}"))),
-    })
+        let mut arguments = Vec::new();
+        for (argument, value) in given {
+            let argument = argument.extract::<String>()?;
+            let parsed = self.inside(given.py(), |parser| parser.argument(&value))?;
+            let parsed = parsed.ok_or_else(|| {
+                PyTypeError::new_err(format!("{name}: {argument}: expected numbers, names or transforms, got {value}"))
+            })?;
+            arguments.push((argument, parsed));
+        }
+        convert(given.py(), Op::parse(name, arguments))
+    }
+
+    /// `None` for what no argument of any transform may be.
+    fn argument(&mut self, value: &Bound<'_, PyAny>) -> PyResult<Option<Argument>> {
+        if let Ok((name, given)) = value.extract::<(String, Bound<'_, PyDict>)>() {
+            return self.op(&name, &given).map(|op| Some(Argument::Op(op)));
+        }
+        if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+            let items = value.try_iter()?.map(|item| self.inside(value.py(), |parser| parser.argument(&item?)));
+            return Ok(items.collect::<PyResult<Option<Vec<_>>>>()?.map(Argument::List));
+        }
+        Ok(if value.is_none() {
+            Some(Argument::None)
+        } else if let Ok(value) = value.cast::<PyBool>() {
+            Some(Argument::Bool(value.is_true()))
+        } else if let Ok(text) = value.extract::<String>() {
+            Some(Argument::Text(text))
+        } else if let Ok(value) = value.extract::<i64>() {
+            Some(Argument::Integer(value))
+        } else {
+            value.extract::<f64>().ok().map(Argument::Number)
+        })
+    }
+
+    /// Goes one level down.
+    fn inside<T>(&mut self, py: Python<'_>, parse: impl FnOnce(&mut Self) -> PyResult<T>) -> PyResult<T> {
+        if self.depth == Self::MAX_DEPTH {
+            let message = format!("transform: expected at most {} levels of transforms, got more", Op::MAX_DEPTH);
+            return convert(py, Err(Error::config(message)));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+}
+
+/// The table of transforms: name, arguments, what it takes, reference, difference.
+#[pyfunction]
+pub(crate) fn transform_table() -> Vec<(&'static str, Vec<&'static str>, &'static str, &'static str, &'static str)> {
+    let row = |row: &Row| (row.name, row.arguments.to_vec(), row.takes.name(), row.reference, row.difference);
+    Op::TABLE.iter().map(row).collect()
+}
+
+/// How deep transforms may be nested, and how many there may be.
+#[pyfunction]
+pub(crate) fn transform_limits() -> (usize, usize) {
+    (Op::MAX_DEPTH, Op::MAX_COUNT)
 }
 
 /// One sample, decoded and transformed in the calling thread: `dataset[i]`.
@@ -219,18 +158,17 @@ pub(crate) fn load_one<'py>(
     py: Python<'py>,
     index: &Index,
     sample: u64,
-    pipeline: &Pipeline,
-    open: Option<Py<PyAny>>,
+    recipe: &Recipe,
     seed: u64,
     epoch: u64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let sample = index.sample(sample)?;
-    let (source, _) = crate::engine::source(index, Arc::clone(&index.store), pipeline, open);
+    let source = crate::engine::source(index, Arc::clone(&index.store), recipe);
     let loaded = py.detach(|| source.load(sample, seed, Epoch(epoch)));
     to_array(py, convert(py, loaded)?)
 }
 
-/// A value (as `forebay._values.from_python` gives it) through the transforms, in the calling thread.
+/// A value (as `forebay._arrays.python_values.from_python` gives it) through the transforms, in the calling thread.
 #[pyfunction]
 pub(crate) fn apply<'py>(
     py: Python<'py>,

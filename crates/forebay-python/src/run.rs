@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay::{Next, Payload, SampleId};
+use forebay::{Column, Next, SampleId, Scalars};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::array::Array;
 use crate::call::to_array;
@@ -19,12 +19,12 @@ pub(crate) struct Batch {
     epoch: u64,
     #[pyo3(get)]
     step: u64,
+    /// What the recipe made, by name: an array, or a list where samples have no shape in common.
     #[pyo3(get)]
-    images: Option<Py<Array>>,
+    content: Py<PyDict>,
+    /// What the dataset says of the samples, by name.
     #[pyo3(get)]
-    values: Option<Py<PyList>>,
-    #[pyo3(get)]
-    labels: Py<Array>,
+    scalars: Py<PyDict>,
     #[pyo3(get)]
     indices: Vec<u64>,
     #[pyo3(get)]
@@ -41,29 +41,53 @@ impl Batch {
 
 impl Batch {
     fn new(py: Python<'_>, batch: forebay::Batch) -> PyResult<Self> {
-        let (images, values) = match batch.payload {
-            Payload::Dense { buffer, layout } => {
-                (Some(Py::new(py, Array::batch(buffer, batch.labels.len(), &layout))?), None)
+        let count = batch.len();
+        let (content, scalars) = (PyDict::new(py), PyDict::new(py));
+        for forebay::NamedColumn { name, column } in batch.columns {
+            match column {
+                Column::Scalars(values) => scalars.set_item(&*name, scalar_column(py, values)?)?,
+                column => content.set_item(&*name, content_column(py, column, count)?)?,
             }
-            Payload::Values(values) => {
-                let list = PyList::empty(py);
-                for value in values {
-                    list.append(to_array(py, value)?)?;
-                }
-                (None, Some(list.unbind()))
-            }
-        };
+        }
         Ok(Self {
             epoch: batch.epoch.0,
             step: batch.step.0,
-            images,
-            values,
-            labels: Py::new(py, Array::integers(batch.labels))?,
+            content: content.unbind(),
+            scalars: scalars.unbind(),
             indices: batch.samples.into_iter().map(|sample| sample.0).collect(),
             failed: batch.failed,
             receipt: batch.receipt,
         })
     }
+}
+
+fn content_column(py: Python<'_>, column: Column, count: usize) -> PyResult<Bound<'_, PyAny>> {
+    let list = PyList::empty(py);
+    match column {
+        Column::Dense { buffer, layout } => return Ok(Bound::new(py, Array::batch(buffer, count, &layout))?.into_any()),
+        Column::Ragged(arrays) => {
+            arrays.into_iter().try_for_each(|array| list.append(Bound::new(py, Array::rows(array))?))?;
+        }
+        Column::Text(texts) => texts.iter().try_for_each(|text| list.append(text))?,
+        Column::Bytes(all) => all.iter().try_for_each(|bytes| list.append(PyBytes::new(py, bytes)))?,
+        Column::Objects(values) => values.into_iter().try_for_each(|value| list.append(to_array(py, value)?))?,
+        Column::Scalars(values) => return scalar_column(py, values),
+    }
+    Ok(list.into_any())
+}
+
+/// A column of scalars: an array of numbers, or a list of texts.
+pub(crate) fn scalar_column(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyAny>> {
+    let array = match values {
+        Scalars::I64(values) => Array::integers(values),
+        Scalars::F64(values) => Array::doubles(values),
+        Scalars::Bool(values) => {
+            let count = values.len();
+            Array::elements(values.into_iter().map(u8::from).collect(), vec![count], "bool")
+        }
+        Scalars::Text(texts) => return Ok(PyList::new(py, texts)?.into_any()),
+    };
+    Ok(Bound::new(py, array)?.into_any())
 }
 
 /// One pass over an epoch.

@@ -5,12 +5,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "this is the crate that touches the disk")]
 
+mod capabilities;
 mod hint;
 mod ledger;
 mod local;
 pub mod machine;
 mod mount;
 mod mount_state;
+mod read_request;
 mod reader;
 mod remote;
 mod replace;
@@ -21,15 +23,21 @@ mod stuck;
 pub mod testing;
 mod wrap;
 
+pub use capabilities::Capabilities;
 pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mount::{Mount, MountKind, MountTable, Site};
 pub use mount_state::{MountState, Requests};
+pub use read_request::ReadRequest;
 pub use remote::{
-    Remote, StorageOptions, Sum, Traffic, file_path, is_same_origin, is_url, read_setting, split_url, take_warnings,
+    Protocol, Remote, StorageOptions, Sum, Traffic, file_path, is_same_origin, is_url, protocol_of, read_setting,
+    split_url, take_warnings,
 };
 pub use replace::Replacement;
-pub use sink::{Age, DirectorySink, Entry, Held, ObjectSink, Sink, Writing, check_name, is_part, real_path};
+pub use sink::{Age, DirectorySink, Held, ObjectSink, Sink, SinkEntry, Writing, check_name, is_part, real_path};
 pub use store::{Allot, Bytes, Cancel, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
-pub use wrap::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Readers, Verified};
+pub use wrap::{
+    Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, MemoryCache, MemoryCached, Readers,
+    Verified,
+};

@@ -3,28 +3,24 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
 use crate::hint::failed;
+use crate::read_request::ReadRequest;
 use crate::reader::directory::Directory;
-use crate::store::{Allot, Object, Stat, Store, still};
+use crate::store::{Allot, Object, Stat, Store};
 
 /// The file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Local;
 
 impl Store for Local {
-    fn read(&self, path: &Path, _within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        read(path, allot).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
-    }
-
-    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, _within: Duration) -> Result<Vec<u8>> {
-        read_range(path, range, expected).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        request.check_cancel()?;
+        read(request, allot).map_err(|error| error.at_path(request.path).at_stage(Stage::Fetch))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -52,28 +48,17 @@ fn open(path: &Path) -> Result<(File, Stat)> {
     Ok((file, stat_of(&metadata)))
 }
 
-fn read(path: &Path, allot: &mut Allot<'_>) -> Result<Object> {
+fn read(request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+    let path = request.path;
     let (file, stat) = open(path)?;
-    let mut bytes = allot(stat.size_bytes)?;
-    resize(&mut bytes, stat.size_bytes)?;
-    let have = fill(path, &file, &mut bytes, 0)?;
+    let range = request.bytes_of(stat)?;
+    let size_bytes = range.end - range.start;
+    let mut bytes = allot(size_bytes)?;
+    resize(&mut bytes, size_bytes)?;
+    let have = fill(path, &file, &mut bytes, range.start)?;
     let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
-    whole(stat, have as u64, after)?;
+    complete(stat, size_bytes, have as u64, after)?;
     Ok(Object { bytes: bytes.into(), stat })
-}
-
-fn read_range(path: &Path, range: Range<u64>, expected: Stat) -> Result<Vec<u8>> {
-    let (file, stat) = open(path)?;
-    still(expected, stat)?;
-    if range.end > stat.size_bytes {
-        return Err(Error::internal(format!("was asked for its bytes {range:?}")));
-    }
-    let (mut bytes, size) = (Vec::new(), range.end - range.start);
-    resize(&mut bytes, size)?;
-    let have = fill(path, &file, &mut bytes, range.start)? as u64;
-    let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
-    whole(stat, if have == size { stat.size_bytes } else { range.start + have }, after)?;
-    Ok(bytes)
 }
 
 /// Makes room for a file; memory that is not there is an error, not the end of the process. A reused buffer keeps its
@@ -111,10 +96,9 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize>
     Ok(have)
 }
 
-/// Whether `have` bytes are all of a file that was `before` when it was opened, and is `after` now. A file that was
-/// written to in between may be half old and half new, which no decoder has to notice.
-pub(crate) fn whole(before: Stat, have: u64, after: Stat) -> Result<()> {
-    let expected = before.size_bytes;
+/// Whether `have` bytes are the `expected` ones of a file that was `before` when it was opened, and is `after` now. A file
+/// that was written to in between may be half old and half new, which no decoder has to notice.
+pub(crate) fn complete(before: Stat, expected: u64, have: u64, after: Stat) -> Result<()> {
     // The time alone decides here: FUSE answers a read that was cut short with a smaller size, too.
     if have < expected && after.mtime_ns == before.mtime_ns {
         // Seen there: a 300,000-byte file that reads as 1,000 bytes without an error.
@@ -126,11 +110,11 @@ pub(crate) fn whole(before: Stat, have: u64, after: Stat) -> Result<()> {
         return Ok(());
     }
     let what = match after.size_bytes {
-        size if size == expected => {
+        size if size == before.size_bytes => {
             let seconds = after.mtime_ns.saturating_sub(before.mtime_ns) as f64 / 1e9;
             format!("its modification time moved by {seconds:.6} s")
         }
-        size => format!("expected {expected} bytes, got {size}"),
+        size => format!("expected {} bytes, got {size}", before.size_bytes),
     };
     Err(Error::new(Kind::Changed, format!("changed while it was read ({what})")))
 }
@@ -173,6 +157,7 @@ fn list(directory: &Path) -> io::Result<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn unlimited(size: u64) -> Result<Vec<u8>> {
         Ok(Vec::with_capacity(size as usize))

@@ -13,6 +13,8 @@ use forebay_core::{Error, Kind, Listing, Result, Version, stamp_ns};
 use futures_util::future::select;
 use tokio::sync::watch;
 
+use crate::capabilities::Capabilities;
+use crate::read_request::ReadRequest;
 use crate::remote::{Sum, Traffic};
 use crate::wrap::{CacheStats, Kept, Readers};
 
@@ -33,12 +35,12 @@ impl Stat {
     }
 }
 
-/// A whole object.
+/// What was read of an object.
 #[derive(Debug)]
 pub struct Object {
-    /// All its bytes.
+    /// All its bytes, or those of the range that was asked for.
     pub bytes: Bytes,
-    /// What it was when it was opened.
+    /// What the whole object was when it was opened.
     pub stat: Stat,
 }
 
@@ -58,6 +60,16 @@ impl Bytes {
     /// Gives the bytes up and returns the buffer that was allotted, used or not, for the next read.
     pub fn into_buffer(self) -> Vec<u8> {
         self.buffer
+    }
+
+    /// The bytes in memory of their own: the buffer that was allotted, or a copy in it.
+    pub fn into_vec(self) -> Vec<u8> {
+        let Self { mut buffer, kept } = self;
+        if let Some(kept) = kept {
+            buffer.clear();
+            buffer.extend_from_slice(&kept);
+        }
+        buffer
     }
 }
 
@@ -88,32 +100,33 @@ pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 /// A place that bytes come from.
 ///
 /// # Contract (checked by `testing::conformance` for every store)
-/// - `read` returns all bytes or an error, never a part: fewer bytes than the store itself announced are a
-///   transient error, and an object whose size or mtime moved meanwhile is `Kind::Changed`. It asks `allot` for memory, with the exact size, before it takes any.
+/// - `fetch` returns all bytes that were asked for or an error, never a part: fewer bytes than the store itself announced
+///   are a transient error, and an object whose size or mtime moved meanwhile is `Kind::Changed`. It asks `allot` for
+///   memory, with the exact size, before it takes any.
+/// - Of a range, only its bytes are read. The object is compared with `expected` as for a whole read. A range that ends
+///   behind the object's end is `Kind::Changed` where `expected` says otherwise, and `Kind::Corrupt` (truncated) where not.
+///   An empty range is no read of bytes, but the object is examined: over the network that is one request.
+/// - A read that is cancelled before it begins is `Kind::Stopped`, and nothing is asked of the storage. One that is
+///   cancelled later ends early where the store can do so.
 /// - Each call starts afresh: no descriptor or connection state of a failed call is used again.
 /// - Errors carry their path and errno; `is_transient` follows promise 5. A store never retries.
 /// - What is not a regular object (a pipe, a device, a directory) is an error at once and never blocks.
 /// - `list` follows links to directories, and says of each entry whether it is one.
 pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Reads an object, or a range of it.
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object>;
     /// Reads a whole object, `within` this time where the store keeps deadlines.
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object>;
+    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+        self.fetch(&ReadRequest::new(path, within), allot)
+    }
     /// The same, for a read that may become needless: a store that can gives it up as soon as `cancel` is raised.
-    fn read_unless(&self, path: &Path, within: Duration, _cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
-        self.read(path, within, allot)
+    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
+        self.fetch(&ReadRequest::new(path, within).with_cancel(cancel), allot)
     }
     /// What is known of an object without reading it.
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
     fn list(&self, directory: &Path) -> Result<Listing>;
-    /// A part of an object that is still what it was: another one by then is `Kind::Changed`.
-    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
-        let object = self.read(path, within, &mut |_| Ok(Vec::new()))?;
-        still(expected, object.stat).map_err(|error| error.at_path(path))?;
-        match object.bytes.get(range.start as usize..range.end as usize) {
-            Some(part) => Ok(part.to_vec()),
-            None => Err(Error::internal(format!("was asked for its bytes {range:?}")).at_path(path)),
-        }
-    }
     /// What an object's bytes add up to by the word of its server; `None` where it gives none.
     fn sum(&self, _path: &Path) -> Result<Option<Sum>> {
         Ok(None)
@@ -124,17 +137,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
     /// Ends the processes and gives back the descriptors that it has for calls to come. The next call gets new ones.
     fn rest(&self) {}
-    /// Whether every call comes back in time. Where not, whoever calls must be ready to go on without its thread.
-    fn keeps_deadlines(&self) -> bool {
-        false
+    /// What it is and can do.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
     /// Reads may hang in something that a read of the [`Store::origin`] goes around: those that have taken this long, of
     /// the time that they may take. `None` while nothing hangs.
     fn hangs_for(&self, _within: Duration) -> Option<Duration> {
-        None
-    }
-    /// How many calls it answers at a time; further ones wait. `None` where there is no limit.
-    fn max_calls(&self) -> Option<usize> {
         None
     }
     /// The reader processes it has; `None` where it reads in the calling thread.

@@ -74,11 +74,11 @@ impl<'a> Kernels<'a> {
         self.done += epochs * self.files.len() as u64;
         let work = || self.work(&next, is_hashed);
         std::thread::scope(|scope| {
-            let crew: Vec<_> = (0..self.threads).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = (0..self.threads).map(|_| scope.spawn(work)).collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<u64>>| {
                 thread.join().map_err(|_| Error::internal("a thread panicked"))?
             };
-            crew.into_iter().try_fold(0u64, |hash, thread| Ok(hash.wrapping_add(join(thread)?)))
+            workers.into_iter().try_fold(0u64, |hash, thread| Ok(hash.wrapping_add(join(thread)?)))
         })
     }
 

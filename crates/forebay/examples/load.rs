@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use forebay::{Config, Defaults, Error, Loader, Payload, Result, Source};
+use forebay::{Column, Config, Defaults, Error, Loader, Result, Source};
 
 mod bench;
 mod counted;
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let mut hash = 0u64;
     for batch in loader.epoch()? {
         let batch = batch?;
-        let (count, Payload::Dense { mut buffer, layout }) = (batch.labels.len(), batch.payload) else {
+        let (count, Column::Dense { mut buffer, layout }) = (batch.len(), batch.into_content()) else {
             return Err(Error::internal("a batch of one shape is expected"));
         };
         hash = hash.wrapping_add(bench::sum(&buffer.bytes()[..layout.size_bytes() * count]));

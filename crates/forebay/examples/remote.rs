@@ -157,10 +157,10 @@ fn loader(url: &str, objects: usize) -> (f64, u64) {
     };
     let loader = Loader::new(source, config).unwrap();
     let started = Instant::now();
-    let samples: usize = loader.epoch().unwrap().map(|batch| batch.unwrap().labels.len()).sum();
+    let samples: usize = loader.epoch().unwrap().map(|batch| batch.unwrap().len()).sum();
     let seconds = started.elapsed().as_secs_f64();
     assert_eq!(samples, objects);
-    (objects as f64 * picture().len() as f64 / seconds, loader.stats().reads_at_a_time)
+    (objects as f64 * picture().len() as f64 / seconds, loader.stats().concurrent_reads)
 }
 
 fn main() {
@@ -174,7 +174,7 @@ fn main() {
         let (bare, loader) = (bare / 1e6, loader / 1e6);
         let ratio = loader / bare;
         println!(
-            r#"{{"objects": {objects}, "bare_mb_per_second": {bare:.1}, "loader_mb_per_second": {loader:.1}, "ratio": {ratio:.3}, "reads_at_a_time": {at_a_time}}}"#
+            r#"{{"objects": {objects}, "bare_mb_per_second": {bare:.1}, "loader_mb_per_second": {loader:.1}, "ratio": {ratio:.3}, "concurrent_reads": {at_a_time}}}"#
         );
     }
 }

@@ -41,8 +41,8 @@ fn main() -> Result<()> {
     let mut found = Found::default();
     std::thread::scope(|scope| {
         let work = || work(&queue, &changed, is_keeping);
-        let crew: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        crew.into_iter().try_for_each(|thread| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|thread| {
             let mut more = thread.join().expect("a thread ends without panic")?;
             found.files += more.files;
             found.paths.append(&mut more.paths);

@@ -4,7 +4,8 @@
 //! are, what to make of them) and a [`Config`], and gives batches in planned order. It owns the threads, and it
 //! alone decides about recovery: stores and decoders only report.
 //!
-//! The data path is the list of modules: [`Source`] → fetch → decode → assemble → deliver.
+//! The data path is the list of modules: `source` (what is loaded), `engine` (fetch and decode), `batch` (assemble), `loader`
+//! (deliver); `record` keeps what happened, `diagnose` shows what is happening, `scan` finds the samples.
 //!
 //! ```
 //! use forebay::{Config, Loader, OnError, Op, Pipeline, Source};
@@ -17,73 +18,59 @@
 //! let source = Source::image_folder(root, pipeline)?;
 //! let loader = Loader::new(source, Config { batch_size: 32, on_error: OnError::Replace, ..Config::default() })?;
 //! for batch in loader.epoch()? {
-//!     assert_eq!(batch?.labels, [0]);
+//!     assert_eq!(batch?.labels(), Some(&[0][..]));
 //! }
 //! # Ok::<(), forebay::Error>(())
 //! ```
 
-mod assemble;
-mod bounded;
-mod callers;
-mod decode;
-mod decoding;
-mod defaults;
-mod deliver;
-mod dump;
-mod familiar;
-mod fetch;
-mod flight;
-mod item;
-mod journal;
-mod ledger_writer;
-mod limit;
+mod batch;
+mod diagnose;
+mod engine;
 mod loader;
-mod manifest;
-mod mirror;
-mod overdue;
-mod provenance;
-mod recover;
-mod report;
+mod record;
 mod scan;
-mod schedule;
-mod signal;
 mod source;
-mod stats;
-mod stream;
 mod sync;
-mod watch;
 
-pub use assemble::{Batch, Buffer, Lender, Payload, Receipt};
-pub use bounded::Bounded;
-pub use defaults::Defaults;
-pub use deliver::{Next, Run};
-pub use dump::dump_on_signal;
-pub use item::InFlight;
-pub use ledger_writer::LedgerWriter;
+pub use batch::assemble::{Batch, Receipt};
+pub use batch::buffer_pool::{Buffer, Lender};
+pub use batch::column::{Column, NamedColumn, pad};
+pub use diagnose::bounded::Bounded;
+pub use diagnose::dump::dump_on_signal;
+pub use diagnose::watch::Watch;
+pub use engine::concurrency::ConcurrencyLimit;
+pub use engine::item::InFlight;
+pub use engine::recover::panicked;
+pub use engine::retries::{Judged, Retries, Tries, Trouble};
+pub use loader::deliver::{Next, Run};
 pub use loader::{Explained, Loader};
-pub use mirror::{Doing, Filter, Mirror, Mirrored, Progress};
-pub use report::Report;
-pub use watch::Watch;
-
-pub use manifest::{KeepScan, Output as ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
+pub use record::account::Account;
+pub use record::journal::Journal;
+pub use record::report::{Report, Unit};
+pub use record::stats::{StageStats, Stats, Verdict};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
-pub use source::{Dataset, Open, Opened, Selection, Source, Storage, kind_of, open_remote, store_for};
-pub use stats::{StageStats, Stats, Verdict};
+pub use source::defaults::Defaults;
+pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
+pub use source::{
+    Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
+};
 
 pub use forebay_core::{
-    Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, OnError,
-    Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, Stage, State, Step, WorldSize,
+    Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, Locator,
+    MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, ScalarColumn, Scalars, Stage,
+    State, Step, WorldSize, substitute,
 };
 pub use forebay_decode::{
-    Array, BytesRecipe, Custom, Dense, Detail, Dtype, Endian, Erase, Image, Interpolation, InvalidText, Landmarks,
-    Layout, Made, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample,
-    Scratch, Size, Tensor, TensorData, TextRecipe, Value,
+    Array, BytesRecipe, ColumnKind, ColumnSpec, Custom, Dense, Detail, Dtype, Encoding, Endian, Erase, Image,
+    Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order,
+    Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData,
+    TextRecipe, Value,
 };
 pub use forebay_format::{
-    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Manifest, Note, Picture, ScanOptions,
+    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Manifest, Note, Picture, ScanOptions,
 };
 pub use forebay_store::{
-    Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, Local, Mount, MountKind, Readers,
-    Remote, Replacement, StorageOptions, Store, Traffic, Verified, file_path, is_url, machine, read_setting, split_url,
-    take_warnings,
+    Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,
+    MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Replacement, StorageOptions, Store, Traffic, Verified,
+    file_path, is_url, machine, protocol_of, read_setting, split_url, take_warnings,
 };

@@ -15,7 +15,7 @@ pub(crate) use shuttle::{
     thread::{Builder, JoinHandle},
 };
 
-/// Waits for a thread that is about to end, until `deadline`; one that has not ended by then is left alone.
+/// Joins a thread that is about to end, until `deadline`. After that it is left alone.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) fn join_before(thread: JoinHandle<()>, deadline: Instant) {
     // There is no join with a deadline; these are about to end, and almost always have.
@@ -23,7 +23,7 @@ pub(crate) fn join_before(thread: JoinHandle<()>, deadline: Instant) {
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
     if thread.is_finished() {
-        // Every step of a thread catches its panics; one that ended otherwise has nothing more to say.
+        // Every step of a thread catches its panics, so there is no panic to report.
         let _ended = thread.join();
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use forebay::{Config, Detail, Interpolation, Kind, Loader, Op, Payload, Pipeline, ResizeTo, Source};
+use forebay::{Column, Config, Detail, Interpolation, Kind, Loader, Op, Pipeline, ResizeTo, Source};
 
 /// Everything whose size a file decides, in pictures of some hundred pixels a side.
 const PAGE: usize = 4 << 10;
@@ -136,9 +136,9 @@ impl Case {
         }
         let batch = loader.epoch().and_then(|mut run| run.next().unwrap());
         LEAST.store(usize::MAX, SeqCst);
-        let bytes = batch.map(|batch| match batch.payload {
-            Payload::Dense { mut buffer, layout } => buffer.bytes()[..layout.size_bytes() * 2].to_vec(),
-            Payload::Values(values) => panic!("{} values, no batch", values.len()),
+        let bytes = batch.map(|batch| match batch.into_content() {
+            Column::Dense { mut buffer, layout } => buffer.bytes()[..layout.size_bytes() * 2].to_vec(),
+            other => panic!("no batch: {other:?}"),
         });
         (bytes, REFUSED.load(SeqCst))
     }

@@ -6,8 +6,8 @@ from typing import Any
 
 import cloudpickle
 
-from forebay import _torch
-from forebay._modules import imported
+from forebay._arrays import torch_arrays
+from forebay._arrays.optional_packages import imported
 
 
 def seed_all(seed: int) -> None:
@@ -47,8 +47,8 @@ def _all(answers: Any) -> bool | None:
 
 def _bytes(value: Any) -> Any:
     # By content: equal arrays may be pickled differently, by their layout, and tensors by their address.
-    if _torch.is_tensor(value):
-        return value.shape, value.dtype, _torch.content(value)
+    if torch_arrays.is_tensor(value):
+        return value.shape, value.dtype, torch_arrays.content(value)
     if hasattr(value, "tobytes") and hasattr(value, "shape"):
         return value.shape, str(value.dtype), value.tobytes()
     if hasattr(value, "tobytes") and hasattr(value, "mode"):

@@ -33,7 +33,7 @@ def growth(reader: Reader, seconds: float) -> dict[str, Any]:
             end = time.perf_counter() + seconds * 0.35
             counts.append(reader.consume(samples, reader.max_samples, end))
             marks.append(_mark())
-    reader.page.begin("growth")  # no sample is in hand any more, whatever it takes to look at the figures
+    reader.page.begin("growth")  # no sample is being read any more, however long the evaluation takes
     last = tracemalloc.take_snapshot()
     tracemalloc.stop()
     kept = list((Counter(marks[-1]["files"].values()) - Counter(marks[0]["files"].values())).elements())

@@ -3,7 +3,7 @@
 import os
 import traceback
 
-from forebay._handles import place
+from forebay._pickling.handles import place
 
 
 def first_line(error: BaseException) -> str:

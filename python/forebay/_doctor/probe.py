@@ -1,7 +1,7 @@
 """What runs in the doctor's child process: the dataset's own code, which may raise, leak, hang or crash.
 
 Each phase sends its figures as one JSON line when it is done. Before each sample the index is noted in a page of shared
-memory: if this process dies or sticks, the doctor knows what it had in hand.
+memory: if this process dies or sticks, the doctor knows which sample it was reading.
 """
 
 import ctypes
@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from forebay import _hints, _sendable, _torch
+from forebay._arrays import torch_arrays
+from forebay._arrays.optional_packages import imported
 from forebay._doctor import compare, growth, origin, system, target, turns, weight
 from forebay._doctor.page import Page
 from forebay._doctor.reader import Reader, length_of
-from forebay._gil import is_free_threaded
-from forebay._modules import imported
+from forebay._options.gil import is_free_threaded
+from forebay._pickling import sendable as _sendable
+from forebay._record import hints
 
 # What share of the time each phase may have; what one leaves over goes to those after it.
 _SHARES = {"read": 0.25, "length": 0.05, "determinism": 0.1, "growth": 0.3, "threads": 0.3}
@@ -274,15 +276,15 @@ class Probe:
         if first and imported("torch") is not None and same:
             shards = []
             for worker in range(2):
-                _torch.worker_info(worker, 2, self._reader.dataset)
+                torch_arrays.worker_info(worker, 2, self._reader.dataset)
                 shards.append(beginning(1))
-            _torch.worker_info(0, 0, None)
+            torch_arrays.worker_info(0, 0, None)
             found["is_sharded"] = compare.is_same(*shards) is False
         return found
 
 
 def _advice(error: Exception, dataset: Any) -> dict[str, str]:
-    advice = _hints.of(error, dataset)
+    advice = hints.of(error, dataset)
     return {"topic": advice.topic, "hint": advice.hint}
 
 
@@ -300,7 +302,7 @@ def sendable(dataset: Any) -> tuple[dict[str, Any], bytes | None]:
 
 def main(settings: dict[str, Any]) -> None:
     """Runs in the child; stdout and stderr are the doctor's file already."""
-    # The doctor may be killed: nobody would end this one then.
+    # The doctor may be killed, and could not end this process then.
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
     system.raise_descriptor_limit()
     faulthandler.enable(file=sys.stderr, all_threads=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 from forebay._doctor.child import Course, End
 from forebay._doctor.diagnosis import Status, Verdict
-from forebay._handles import readable
+from forebay._pickling.handles import readable
 
 # Below these per 1,000 samples, growth is noise: lists that are resized, caches of the interpreter.
 _MIN_DESCRIPTORS = 5
@@ -372,7 +372,7 @@ def _at_once(count: int, turn: dict[str, float], alone: dict[str, float]) -> tup
     """
     runnable = turn["cpu"] + turn["queued"]
     storage = max(alone["wall"] - alone["cpu"] - alone["queued"], 0.0) / alone["samples"] * turn["samples"]
-    # Nobody waits for the GIL while no other thread has something to do with it.
+    # A thread waits for the GIL only while another thread uses it.
     waited = min(max(turn["wall"] - runnable - storage, 0.0), (count - 1) * runnable)
     most = count * (1 - waited / turn["wall"])
     if turn["queued"] < _BUSY * turn["wall"]:

@@ -1,6 +1,6 @@
 """How much memory a dataset's Python objects take: what every worker process has for itself, also after a fork.
 
-A fork shares memory until somebody writes to it; counting references is writing, so that each object that is looked at
+A fork shares memory until one side writes to it; counting references is writing, so that each object that is looked at
 is copied with its page. The numbers inside arrays and tensors have no such counts.
 """
 

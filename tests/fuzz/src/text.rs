@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use forebay_core::{DatasetIdentity, Plan, Rank, SampleId, State, Step, WorldSize};
-use forebay_format::{Keeps, Manifest, read_manifest};
+use forebay_format::{Keeps, Labels, Manifest, read_manifest};
 use forebay_store::testing::{EntryFile, read_ledger};
 
 pub(crate) fn parquet(bytes: &[u8]) {
@@ -26,7 +26,16 @@ fn manifest(name: &str, bytes: &[u8]) {
         return;
     }
     let root = Path::new("/data/images");
-    let read = |keeps| read_manifest(Bytes::copy_from_slice(bytes), Path::new(name), Some(root), keeps);
+    let read_with = |keeps, labels: &Labels| {
+        read_manifest(Bytes::copy_from_slice(bytes), Path::new(name), Some(root), keeps, labels)
+    };
+    let chosen = ["label", "class", "width"].map(|column| Labels::Columns(vec![column.to_owned()]));
+    for labels in chosen.iter().chain([&Labels::Columns(Vec::new())]) {
+        if let Ok(Manifest { index, labels, .. }) = read_with(Keeps::Names, labels) {
+            assert!(labels.iter().all(|column| column.values.len() as u64 == index.len()), "labels of other samples");
+        }
+    }
+    let read = |keeps| read_with(keeps, &Labels::Class);
     let Ok(Manifest { index, facts, .. }) = read(Keeps::Facts) else { return };
     assert_eq!(facts.len() as u64, index.len(), "facts of another number of samples");
     for sample in (0..index.len()).map(SampleId) {

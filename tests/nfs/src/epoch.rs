@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Batch, Books, Config, Failure, Interpolation, Isolated, Loader, Next, OnError, Op, Payload, Pipeline, ResizeTo,
+    Batch, Books, Column, Config, Failure, Interpolation, Isolated, Loader, Next, OnError, Op, Pipeline, ResizeTo,
     Retry, Run, Size, Source, Step,
 };
 use serde::{Deserialize, Serialize};
@@ -220,10 +220,13 @@ impl Teller {
     }
 
     fn hash(&mut self, batch: Batch) -> Result<u64> {
-        let Payload::Dense { mut buffer, layout } = batch.payload else { return Err("expected a dense batch".into()) };
+        let samples = batch.samples.clone();
+        let Column::Dense { mut buffer, layout } = batch.into_content() else {
+            return Err("expected a dense batch".into());
+        };
         let slots = buffer.bytes().chunks_exact(layout.size_bytes());
         let mut sum = 0u64;
-        for (sample, slot) in batch.samples.iter().zip(slots) {
+        for (sample, slot) in samples.iter().zip(slots) {
             let hash = xxh3_64(&[&sample.0.to_ne_bytes(), slot].concat());
             sum = sum.wrapping_add(hash);
             if let Some(known) = self.ended.samples.get_mut(sample.0 as usize) {

@@ -3,13 +3,17 @@
 //! Two passes in `f32` instead of torchvision's one with the product kernel: the sums differ in their last bits, so a
 //! value that lies halfway may round the other way (±1).
 
-use forebay_core::Result;
+use forebay_core::{Result, Rng};
 
-use super::PaddingMode;
+use super::charge::rgb_bytes;
+use super::check::Check;
+use super::table::args;
+use super::transform::Transform;
 use super::wide::widest;
 use super::window::source;
-use crate::Image;
+use super::{Buffers, Form, PaddingMode, Size};
 use crate::memory::resize;
+use crate::{Image, Value};
 
 /// Buffers kept between pictures.
 #[derive(Default)]
@@ -96,6 +100,31 @@ fn weigh_columns(row: &[f32], channels: usize, weights: &[f32], sums: &mut [f32]
     }
     for (out, sum) in out.iter_mut().zip(sums) {
         *out = sum.round_ties_even() as u8;
+    }
+}
+
+impl Transform for args::GaussianBlur<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.positive("sigma", *self.sigma);
+        // No picture is wider; making a larger kernel would only take time.
+        const MOST: u32 = (1 << 16) - 1;
+        let fine = |size: u32| size % 2 == 1 && size <= MOST;
+        let (columns, rows) = *self.kernel_size;
+        check.expect(fine(columns) && fine(rows), || {
+            format!("expected odd numbers up to {MOST} as kernel_size, got ({columns}, {rows})")
+        });
+        form
+    }
+
+    fn memory(&self, size: Size) -> Option<(u64, Size)> {
+        Some((rgb_bytes(size), size))
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
+        let sigma = rng.uniform(self.sigma.0, self.sigma.1);
+        buffers.blur.run(&image, *self.kernel_size, sigma, &mut buffers.spare)?;
+        std::mem::swap(&mut image, &mut buffers.spare);
+        Ok(Value::Image(image))
     }
 }
 

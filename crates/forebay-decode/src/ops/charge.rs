@@ -1,65 +1,75 @@
 //! How much memory an op takes, as far as the size of the picture tells: charged before the picture is decoded.
 
-use super::resize::{Job, target};
-use super::{Op, Size};
-use crate::MAX_PIXELS;
+use super::Size;
 
 /// An RGB picture of this size.
-fn rgb_bytes(size: Size) -> u64 {
+pub(crate) fn rgb_bytes(size: Size) -> u64 {
     size.area() * 3
 }
 
-impl Op {
-    /// Bytes that this op takes beside a picture of this size, its result included, and the largest size that the result
-    /// may have. `None` where nothing can be said: of a transform of the user's own, and of sizes that will be refused.
-    pub(crate) fn memory(&self, size: Size) -> Option<(u64, Size)> {
-        let Size { height, width } = size;
-        Some(match self {
-            Self::Resize { size: to, max_size, interpolation, .. } => {
-                let to = target(*to, *max_size, width, height).ok()?;
-                (Job::whole(size, to, *interpolation).memory_bytes(), to)
-            }
-            Self::RandomResizedCrop { size: to, interpolation, .. } => {
-                // What is cut out is no larger than the picture, and rows between two passes are as many as it has.
-                let job = Job::whole(size, *to, *interpolation);
-                let between = Size { height, width: to.width }.area().max(Size { height: to.height, width }.area());
-                (job.memory_bytes() + 3 * between, *to)
-            }
-            Self::CenterCrop { size: to } | Self::RandomCrop { size: to, .. } => (rgb_bytes(*to), *to),
-            Self::Pad { padding, .. } => {
-                let sum = |side: u32, before: u32, after: u32| side.saturating_add(before).saturating_add(after);
-                let height = sum(height, padding.top, padding.bottom);
-                let to = Size { height, width: sum(width, padding.left, padding.right) };
-                (rgb_bytes(to), to)
-            }
-            Self::RandomRotation { expand: true, .. } => {
-                // Turned by 45 degrees, in a frame of its own, each side of which is rounded up at both ends.
-                let side = (f64::from(width) + f64::from(height)) * std::f64::consts::FRAC_1_SQRT_2;
-                let to = Size::from(side.ceil() as u32 + 2);
-                if to.area() > MAX_PIXELS {
-                    return None;
-                }
-                (rgb_bytes(to), to)
-            }
-            Self::RandomRotation { .. } | Self::GaussianBlur { .. } | Self::Grayscale { .. } => (rgb_bytes(size), size),
-            // The planes in bytes, and in floats before and after.
-            Self::ToTensor | Self::ToImage | Self::ToDtype { .. } | Self::Normalize { .. } => {
-                (rgb_bytes(size) * (1 + 2 * size_of::<f32>() as u64), size)
-            }
-            Self::RandomHorizontalFlip { .. }
-            | Self::RandomVerticalFlip { .. }
-            | Self::RandomGrayscale { .. }
-            | Self::ColorJitter { .. }
-            | Self::RandomErasing { .. } => (0, size),
-            Self::Custom(_) => return None,
-        })
+/// The sizes that a picture may have at some place of a pipeline: several after a random choice of transforms.
+///
+/// Only so many are kept apart, in memory of its own, because this is asked for every sample: what comes after them is
+/// one size that all of it fits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    kept: [Size; Self::MOST],
+    count: usize,
+}
+
+impl From<Size> for Sizes {
+    fn from(size: Size) -> Self {
+        Self { kept: [size; Self::MOST], count: 1 }
+    }
+}
+
+impl Sizes {
+    const MOST: usize = 8;
+
+    fn iter(&self) -> impl Iterator<Item = Size> {
+        self.kept.into_iter().take(self.count)
+    }
+
+    fn add(&mut self, size: Size) {
+        if self.iter().any(|kept| kept == size) {
+            return;
+        }
+        if self.count < Self::MOST {
+            self.kept[self.count] = size;
+            self.count += 1;
+        } else if let Some(last) = self.kept.last_mut() {
+            *last = Size { height: last.height.max(size.height), width: last.width.max(size.width) };
+        }
+    }
+
+    /// These and those.
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        others.iter().for_each(|size| self.add(size));
+        self
+    }
+
+    /// The one with the most pixels.
+    pub(crate) fn largest(&self) -> Size {
+        self.iter().max_by_key(|size| size.area()).unwrap_or(self.kept[0])
+    }
+
+    /// What an op takes for any of them, by what it takes for each.
+    pub(crate) fn each(self, memory: impl Fn(Size) -> Option<(u64, Size)>) -> Option<(u64, Self)> {
+        let (mut most, first) = memory(self.kept[0])?;
+        let mut made = Self::from(first);
+        for size in self.iter().skip(1) {
+            let (bytes, size) = memory(size)?;
+            most = most.max(bytes);
+            made.add(size);
+        }
+        Some((most, made))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{Interpolation, Padding, PaddingMode, ResizeTo};
+    use crate::ops::{Interpolation, Op, Padding, PaddingMode, ResizeTo};
     use crate::{Image, Pipeline, Scratch, Value};
     use forebay_core::{Epoch, Rng, SampleId};
 
@@ -96,7 +106,8 @@ mod tests {
         ];
         let size = Size { height: 40, width: 31 };
         for op in ops {
-            let (bytes, most) = op.memory(size).expect("a size that is known");
+            let (bytes, sizes) = op.charge(size.into()).expect("a size that is known");
+            let most = sizes.largest();
             let pipeline = Pipeline::new(vec![op]).unwrap();
             for sample in 0..64 {
                 let image = Image { width: 31, height: 40, channels: 3, pixels: vec![7; 31 * 40 * 3] };
@@ -121,6 +132,16 @@ mod tests {
             center: None,
             fill: vec![0.0],
         };
-        assert_eq!(turn.memory(vast), None);
+        assert_eq!(turn.charge(vast.into()), None);
+    }
+
+    #[test]
+    fn many_sizes_become_one_that_all_fit_in() {
+        let mut sizes = Sizes::from(Size { height: 1, width: 1 });
+        for edge in 1..=20 {
+            sizes = sizes.and(Size { height: edge, width: 21 - edge }.into());
+        }
+        assert_eq!(sizes.iter().count(), Sizes::MOST);
+        assert!(sizes.iter().any(|size| size.height >= 20 && size.width >= 14), "{sizes:?}");
     }
 }

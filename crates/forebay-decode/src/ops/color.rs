@@ -1,10 +1,14 @@
 //! Brightness, contrast, saturation and hue as Pillow's `ImageEnhance` and torchvision's HSV shift.
 
-use forebay_core::Rng;
+use forebay_core::{Result, Rng};
 
+use super::check::Check;
 use super::gray::luma;
+use super::table::args;
+use super::transform::Transform;
 use super::wide::widest;
-use crate::Image;
+use super::{Buffers, Form};
+use crate::{Image, Value};
 
 /// One change of colour with its factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,6 +176,23 @@ fn from_hsv(hue: u8, saturation: u8, value: u8) -> [u8; 3] {
 
 /// Which of value, p, q and t each channel is, in each sixth; the end of the circle is a seventh.
 const ORDERS: [[u8; 3]; 7] = [[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2], [0, 3, 1]];
+
+impl Transform for args::ColorJitter<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        let factors = [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)];
+        for (name, range) in factors {
+            range.iter().for_each(|range| check.range(name, *range, 0.0, f64::INFINITY));
+        }
+        self.hue.iter().for_each(|range| check.range("hue", *range, -0.5, 0.5));
+        form
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
+        let changes = choose(*self.brightness, *self.contrast, *self.saturation, *self.hue, rng);
+        changes.into_iter().flatten().for_each(|change| change.apply(&mut image));
+        Ok(Value::Image(image))
+    }
+}
 
 #[cfg(test)]
 mod tests {

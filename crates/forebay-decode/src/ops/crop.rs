@@ -2,9 +2,16 @@
 
 use forebay_core::{Result, Rng};
 
+use super::charge::rgb_bytes;
+use super::check::Check;
+use super::cut::cut;
 use super::limit::too_small;
+use super::resize::{Job, resample};
+use super::table::args;
+use super::transform::{Of, Transform};
 use super::window::Window;
-use super::{Padding, Size};
+use super::{Buffers, Form, Op, Padding, PaddingMode, Size};
+use crate::{Image, Value};
 
 /// Half of a difference as torchvision rounds it (`int(round(x / 2.0))`, ties to even).
 fn half(difference: i64) -> i64 {
@@ -81,6 +88,95 @@ pub(crate) fn random_part(scale: (f64, f64), ratio: (f64, f64), (width, height):
         top: i64::from((height - part_height) / 2),
         width: part_width,
         height: part_height,
+    }
+}
+
+impl Op {
+    /// The window this op cuts out of a picture of this size; `None` for ops that do not crop or pad.
+    pub(crate) fn window(&self, (width, height): (u32, u32), rng: &mut Rng) -> Option<Result<Window>> {
+        match self {
+            Self::CenterCrop { size } => Some(Ok(center(*size, width, height))),
+            Self::RandomCrop { size, padding, pad_if_needed, .. } => {
+                Some(random(*size, *padding, *pad_if_needed, (width, height), rng))
+            }
+            Self::Pad { padding, .. } => Some(Ok(padding.around(width, height))),
+            _ => None,
+        }
+    }
+
+    /// What surrounds the picture when the window reaches outside.
+    pub(crate) fn surrounding(&self) -> (PaddingMode, &[f64]) {
+        match self {
+            Self::RandomCrop { fill, padding_mode, .. } | Self::Pad { fill, padding_mode, .. } => (*padding_mode, fill),
+            _ => (PaddingMode::Constant, &[0.0]),
+        }
+    }
+}
+
+/// Cuts the op's window out of an image or a tensor.
+pub(crate) fn cut_window(op: &Op, value: Value, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
+    let value = op.known(value)?;
+    let size = match &value {
+        Value::Image(image) => (image.width, image.height),
+        Value::Tensor(tensor) => (tensor.width, tensor.height),
+        _ => return Ok(value),
+    };
+    let Some(window) = op.window(size, rng) else { return Ok(value) };
+    let (mode, fill) = op.surrounding();
+    cut(value, window?, mode, fill, buffers)
+}
+
+impl Transform for args::CenterCrop<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.size("size", *self.size);
+        form.sized(Some(*self.size))
+    }
+
+    fn memory(&self, _size: Size) -> Option<(u64, Size)> {
+        Some((rgb_bytes(*self.size), *self.size))
+    }
+
+    fn apply(&self, value: Value, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
+        cut_window(self.op(), value, rng, buffers)
+    }
+}
+
+impl Transform for args::RandomCrop<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.size("size", *self.size);
+        check.padding(self.padding.unwrap_or_default());
+        check.fill(self.fill, form);
+        form.sized(Some(*self.size))
+    }
+
+    fn memory(&self, _size: Size) -> Option<(u64, Size)> {
+        Some((rgb_bytes(*self.size), *self.size))
+    }
+
+    fn apply(&self, value: Value, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
+        cut_window(self.op(), value, rng, buffers)
+    }
+}
+
+impl Transform for args::RandomResizedCrop<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.size("size", *self.size);
+        check.range("scale", *self.scale, 0.0, f64::INFINITY);
+        check.positive("ratio", *self.ratio);
+        form.sized(Some(*self.size))
+    }
+
+    fn memory(&self, size: Size) -> Option<(u64, Size)> {
+        // What is cut out is no larger than the picture, and rows between two passes are as many as it has.
+        let (Size { height, width }, to) = (size, *self.size);
+        let job = Job::whole(size, to, *self.interpolation);
+        let between = Size { height, width: to.width }.area().max(Size { height: to.height, width }.area());
+        Some((job.memory_bytes() + 3 * between, to))
+    }
+
+    fn image(&self, image: Image, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
+        let part = random_part(*self.scale, *self.ratio, (image.width, image.height), rng);
+        resample(image, part, *self.size, *self.interpolation, buffers).map(Value::Image)
     }
 }
 

@@ -1,8 +1,13 @@
 //! Random erasing: which rectangle, and what is written there.
 
-use forebay_core::Rng;
+use forebay_core::{Result, Rng};
 
-use super::Erase;
+use super::check::Check;
+use super::convert::truncate;
+use super::table::args;
+use super::transform::Transform;
+use super::{Buffers, Erase, Form};
+use crate::{Image, Tensor, TensorData, Value};
 
 /// A rectangle inside a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,51 @@ pub(crate) fn fill(
                 set(channel, y, x, value);
             }
         }
+    }
+}
+
+impl args::RandomErasing<'_> {
+    fn patch(&self, size: (u32, u32), rng: &mut Rng) -> Option<Patch> {
+        if rng.chance(*self.p) { choose(*self.scale, *self.ratio, size, rng) } else { None }
+    }
+}
+
+impl Transform for args::RandomErasing<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.probability(*self.p);
+        check.range("scale", *self.scale, 0.0, 1.0);
+        check.positive("ratio", *self.ratio);
+        if let Erase::Values(values) = self.value {
+            check.channel_values("value", values, form.shape());
+        }
+        form
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
+        let (width, channels) = (image.width as usize, image.channels as usize);
+        if let Some(patch) = self.patch((image.width, image.height), rng) {
+            fill(patch, channels, self.value, rng, |channel, y, x, value| {
+                image.pixels[(y * width + x) * channels + channel] = truncate(value);
+            });
+        }
+        Ok(Value::Image(image))
+    }
+
+    fn tensor(&self, mut tensor: Tensor, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Tensor> {
+        let (width, channels) = (tensor.width as usize, tensor.channels as usize);
+        let plane = width * tensor.height as usize;
+        let at = |channel: usize, y: usize, x: usize| channel * plane + y * width + x;
+        if let Some(patch) = self.patch((tensor.width, tensor.height), rng) {
+            match &mut tensor.data {
+                TensorData::U8(data) => {
+                    fill(patch, channels, self.value, rng, |c, y, x, value| data[at(c, y, x)] = truncate(value));
+                }
+                TensorData::F32(data) => {
+                    fill(patch, channels, self.value, rng, |c, y, x, value| data[at(c, y, x)] = value);
+                }
+            }
+        }
+        Ok(tensor)
     }
 }
 

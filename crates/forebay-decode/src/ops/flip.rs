@@ -1,5 +1,13 @@
 //! Mirroring, in place.
 
+use forebay_core::{Result, Rng};
+
+use super::check::Check;
+use super::table::args;
+use super::transform::Transform;
+use super::{Buffers, Form};
+use crate::{Image, Tensor, TensorData, Value};
+
 /// Mirrors each row of `width` groups of `channels` interleaved elements.
 pub(crate) fn horizontal<T: Copy>(pixels: &mut [T], width: usize, channels: usize) {
     for row in pixels.chunks_exact_mut(width * channels) {
@@ -15,6 +23,56 @@ pub(crate) fn vertical<T: Copy>(pixels: &mut [T], row: usize) {
     let (upper, lower) = pixels.split_at_mut(height.div_ceil(2) * row);
     for (above, below) in upper.chunks_exact_mut(row).zip(lower.chunks_exact_mut(row).rev()) {
         above.swap_with_slice(below);
+    }
+}
+
+impl Transform for args::RandomHorizontalFlip<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.probability(*self.p);
+        form
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
+        if rng.chance(*self.p) {
+            horizontal(&mut image.pixels, image.width as usize, image.channels as usize);
+        }
+        Ok(Value::Image(image))
+    }
+
+    fn tensor(&self, mut tensor: Tensor, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Tensor> {
+        if rng.chance(*self.p) {
+            match &mut tensor.data {
+                TensorData::U8(data) => horizontal(data, tensor.width as usize, 1),
+                TensorData::F32(data) => horizontal(data, tensor.width as usize, 1),
+            }
+        }
+        Ok(tensor)
+    }
+}
+
+impl Transform for args::RandomVerticalFlip<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.probability(*self.p);
+        form
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
+        if rng.chance(*self.p) {
+            vertical(&mut image.pixels, image.width as usize * image.channels as usize);
+        }
+        Ok(Value::Image(image))
+    }
+
+    fn tensor(&self, mut tensor: Tensor, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Tensor> {
+        let width = tensor.width as usize;
+        let plane = width * tensor.height as usize;
+        if rng.chance(*self.p) {
+            match &mut tensor.data {
+                TensorData::U8(data) => data.chunks_exact_mut(plane).for_each(|plane| vertical(plane, width)),
+                TensorData::F32(data) => data.chunks_exact_mut(plane).for_each(|plane| vertical(plane, width)),
+            }
+        }
+        Ok(tensor)
     }
 }
 

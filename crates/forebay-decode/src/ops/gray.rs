@@ -1,9 +1,14 @@
 //! Grey: Pillow's integer formula for pictures, torchvision's float formula for tensors.
 
-use forebay_core::Result;
+use forebay_core::{Result, Rng};
 
+use super::charge::rgb_bytes;
+use super::check::{Check, Shape};
+use super::table::args;
+use super::transform::{Of, Transform};
+use super::{Buffers, Form, Size};
 use crate::memory::{collect, reserve};
-use crate::{Image, Tensor, TensorData};
+use crate::{Image, Tensor, TensorData, Value};
 
 /// ITU-R 601 luma in 16-bit fixed point, as Pillow's conversion to `L`.
 #[inline]
@@ -69,6 +74,56 @@ fn combine<T: Copy>(
     reserve(&mut data, plane * (channels as usize - 1), "its grey planes")?;
     (1..channels).for_each(|_| data.extend_from_within(..plane));
     Ok(data)
+}
+
+impl Transform for args::Grayscale<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        let channels = *self.num_output_channels;
+        check.expect(matches!(channels, 1 | 3), || format!("expected num_output_channels 1 or 3, got {channels}"));
+        form.with(Shape { channels: Some(channels), ..form.shape() })
+    }
+
+    fn memory(&self, size: Size) -> Option<(u64, Size)> {
+        Some((rgb_bytes(size), size))
+    }
+
+    fn image(&self, mut image: Image, _rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
+        self::image(&mut image, *self.num_output_channels)?;
+        Ok(Value::Image(image))
+    }
+
+    fn tensor(&self, tensor: Tensor, _rng: &mut Rng, _buffers: &mut Buffers) -> Result<Tensor> {
+        self::tensor(with_colours(self, tensor)?, *self.num_output_channels)
+    }
+}
+
+impl Transform for args::RandomGrayscale<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.probability(*self.p);
+        form
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
+        if rng.chance(*self.p) {
+            let channels = image.channels;
+            self::image(&mut image, channels)?;
+        }
+        Ok(Value::Image(image))
+    }
+
+    fn tensor(&self, tensor: Tensor, rng: &mut Rng, _buffers: &mut Buffers) -> Result<Tensor> {
+        let tensor = with_colours(self, tensor)?;
+        let channels = tensor.channels;
+        if rng.chance(*self.p) { self::tensor(tensor, channels) } else { Ok(tensor) }
+    }
+}
+
+/// The tensor, if it has the channels of a picture.
+fn with_colours(transform: &impl Of, tensor: Tensor) -> Result<Tensor> {
+    match tensor.channels {
+        1 | 3 => Ok(tensor),
+        channels => Err(transform.op().unfit(&format!("a tensor of {channels} channels"))),
+    }
 }
 
 #[cfg(test)]

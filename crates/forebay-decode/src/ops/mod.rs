@@ -1,36 +1,46 @@
-//! The transforms: their settings here, one file per kind of work beside this one.
+//! The transforms: one table of all (`table.rs`), one file per kind of work beside it, and here the types of their
+//! arguments.
 //!
 //! Names, arguments, defaults and random distributions are those of `torchvision.transforms.v2` applied to
 //! Pillow images; `docs/transforms.md` states how near the results are. An op is data: it is checked, printed and
 //! planned by [`Pipeline`](crate::Pipeline), which alone decides when and in what form it runs.
 
 use std::fmt;
-use std::sync::Arc;
 
 use forebay_core::Result;
 
-use crate::{Dtype, Value};
+use crate::Value;
 
-pub(crate) mod apply;
+pub(crate) mod argument;
 pub(crate) mod blur;
 mod charge;
 mod check;
 pub(crate) mod color;
 pub(crate) mod convert;
 pub(crate) mod crop;
+pub(crate) mod cut;
+mod define;
 mod display;
 pub(crate) mod erase;
 pub(crate) mod flip;
 pub(crate) mod gray;
 mod limit;
+pub(crate) mod nest;
+mod pad;
 pub(crate) mod planar;
 pub(crate) mod resize;
 pub(crate) mod rotate;
+mod table;
+mod tensors;
+mod transform;
 pub(crate) mod wide;
 pub(crate) mod window;
 
-pub(crate) use apply::Buffers;
+pub use argument::Argument;
+pub(crate) use charge::Sizes;
 pub(crate) use check::Form;
+pub use table::{Op, Row, Takes};
+pub(crate) use transform::Buffers;
 
 /// Rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +95,25 @@ pub enum Interpolation {
     Lanczos,
 }
 
+impl Interpolation {
+    /// All of them.
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Nearest, Self::NearestExact, Self::Bilinear, Self::Bicubic, Self::Box, Self::Hamming, Self::Lanczos];
+
+    /// torchvision's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Nearest => "nearest",
+            Self::NearestExact => "nearest-exact",
+            Self::Bilinear => "bilinear",
+            Self::Bicubic => "bicubic",
+            Self::Box => "box",
+            Self::Hamming => "hamming",
+            Self::Lanczos => "lanczos",
+        }
+    }
+}
+
 /// What surrounds a picture that is padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaddingMode {
@@ -96,6 +125,21 @@ pub enum PaddingMode {
     Reflect,
     /// The picture mirrored, its edge repeated.
     Symmetric,
+}
+
+impl PaddingMode {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Constant, Self::Edge, Self::Reflect, Self::Symmetric];
+
+    /// torchvision's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Edge => "edge",
+            Self::Reflect => "reflect",
+            Self::Symmetric => "symmetric",
+        }
+    }
 }
 
 /// Pixels added on each side.
@@ -131,144 +175,6 @@ pub enum Erase {
     Values(Vec<f64>),
     /// A standard normal number for each element.
     Random,
-}
-
-/// One transform. The fields are torchvision's arguments; see the module's page.
-#[derive(Clone, Debug)]
-pub enum Op {
-    /// Resizes a picture.
-    Resize {
-        /// The size aimed at.
-        size: ResizeTo,
-        /// The filter.
-        interpolation: Interpolation,
-        /// No edge becomes longer than this; only with [`ResizeTo::Edge`] and [`ResizeTo::LongEdge`].
-        max_size: Option<u32>,
-        /// Taken and ignored: pictures are always antialiased, as in torchvision with Pillow images.
-        antialias: bool,
-    },
-    /// Cuts out the middle; what lies outside a smaller picture is 0.
-    CenterCrop {
-        /// The result's size.
-        size: Size,
-    },
-    /// Cuts out a random place.
-    RandomCrop {
-        /// The result's size.
-        size: Size,
-        /// Padded before cropping.
-        padding: Option<Padding>,
-        /// Pad a picture that is too small, instead of failing.
-        pad_if_needed: bool,
-        /// One value, or one for each channel.
-        fill: Vec<f64>,
-        /// What surrounds the picture.
-        padding_mode: PaddingMode,
-    },
-    /// Cuts out a random part of random area and aspect ratio, and resizes it.
-    RandomResizedCrop {
-        /// The result's size.
-        size: Size,
-        /// Smallest and largest part of the picture's area.
-        scale: (f64, f64),
-        /// Smallest and largest width ÷ height.
-        ratio: (f64, f64),
-        /// The filter.
-        interpolation: Interpolation,
-        /// Taken and ignored, as in [`Op::Resize`].
-        antialias: bool,
-    },
-    /// Mirrors left and right, sometimes.
-    RandomHorizontalFlip {
-        /// How often.
-        p: f64,
-    },
-    /// Mirrors top and bottom, sometimes.
-    RandomVerticalFlip {
-        /// How often.
-        p: f64,
-    },
-    /// Adds a border.
-    Pad {
-        /// How wide.
-        padding: Padding,
-        /// One value, or one for each channel.
-        fill: Vec<f64>,
-        /// What it is made of.
-        padding_mode: PaddingMode,
-    },
-    /// Makes it grey.
-    Grayscale {
-        /// 1, or 3 equal ones.
-        num_output_channels: u32,
-    },
-    /// Makes it grey, sometimes, with as many channels as before.
-    RandomGrayscale {
-        /// How often.
-        p: f64,
-    },
-    /// Changes brightness, contrast, saturation and hue in random order.
-    ColorJitter {
-        /// Factors from `.0` to `.1`; `None` leaves it.
-        brightness: Option<(f64, f64)>,
-        /// Factors from `.0` to `.1`; `None` leaves it.
-        contrast: Option<(f64, f64)>,
-        /// Factors from `.0` to `.1`; `None` leaves it.
-        saturation: Option<(f64, f64)>,
-        /// Turns from `.0` to `.1`, within -0.5 to 0.5; `None` leaves it.
-        hue: Option<(f64, f64)>,
-    },
-    /// Blurs with a Gaussian of random width.
-    GaussianBlur {
-        /// Columns and rows of the kernel, both odd.
-        kernel_size: (u32, u32),
-        /// Smallest and largest standard deviation.
-        sigma: (f64, f64),
-    },
-    /// Turns by a random angle, counter-clockwise.
-    RandomRotation {
-        /// Smallest and largest angle.
-        degrees: (f64, f64),
-        /// Nearest, bilinear or bicubic.
-        interpolation: Interpolation,
-        /// Enlarge the result so that nothing is cut off.
-        expand: bool,
-        /// Column and row of the centre; the picture's own by default.
-        center: Option<(f64, f64)>,
-        /// One value, or one for each channel.
-        fill: Vec<f64>,
-    },
-    /// Overwrites a random rectangle, sometimes.
-    RandomErasing {
-        /// How often.
-        p: f64,
-        /// Smallest and largest part of the area.
-        scale: (f64, f64),
-        /// Smallest and largest height ÷ width.
-        ratio: (f64, f64),
-        /// With what.
-        value: Erase,
-    },
-    /// A picture becomes a `float32` tensor from 0 to 1.
-    ToTensor,
-    /// A picture becomes a `uint8` tensor (also called `PILToTensor`).
-    ToImage,
-    /// Changes the type of a tensor's elements.
-    ToDtype {
-        /// The type.
-        dtype: Dtype,
-        /// Map 0 to 255 onto 0 to 1, or back.
-        scale: bool,
-    },
-    /// Subtracts `mean` and divides by `std`.
-    Normalize {
-        /// One value, or one for each channel.
-        mean: Vec<f64>,
-        /// One value, or one for each channel.
-        std: Vec<f64>,
-    },
-    /// A callable of the user's own.
-    Custom(Arc<dyn Custom>),
 }
 
 /// A transform that forebay knows nothing about.

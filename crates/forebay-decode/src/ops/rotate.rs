@@ -1,12 +1,17 @@
 //! Rotation as Pillow's `Image.rotate`: nearest in 16-bit fixed point, bilinear and bicubic in `f64`.
 
-use forebay_core::Result;
+use forebay_core::{Result, Rng};
 
+use super::charge::rgb_bytes;
+use super::check::Check;
+use super::cut::per_channel;
 use super::limit::check_result;
+use super::table::args;
+use super::transform::Transform;
 use super::wide::widest;
-use super::{Interpolation, Size};
-use crate::Image;
+use super::{Buffers, Form, Interpolation, Size};
 use crate::memory::reserve;
+use crate::{Image, MAX_PIXELS, Value};
 
 /// Where an output point comes from: `x' = a x + b y + c`, `y' = d x + e y + f`.
 #[derive(Clone, Copy, Debug)]
@@ -224,6 +229,42 @@ fn bicubic(image: &Image, x: f64, y: f64, pixel: &mut [u8]) {
         let value = |row: usize, column: usize| f64::from(image.pixels[rows[row] + columns[column] + channel]);
         let across = |row: usize| curve([value(row, 0), value(row, 1), value(row, 2), value(row, 3)], dx);
         *out = curve([across(0), across(1), across(2), across(3)], dy) as u8;
+    }
+}
+
+impl Transform for args::RandomRotation<'_> {
+    fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
+        check.range("degrees", *self.degrees, f64::NEG_INFINITY, f64::INFINITY);
+        check.fill(self.fill, form);
+        let interpolation = *self.interpolation;
+        let known = matches!(
+            interpolation,
+            Interpolation::Nearest | Interpolation::NearestExact | Interpolation::Bilinear | Interpolation::Bicubic
+        );
+        check.expect(known, || format!("expected interpolation nearest, bilinear or bicubic, got {interpolation}"));
+        if let Some((x, y)) = self.center {
+            check.expect(x.is_finite() && y.is_finite(), || format!("expected a finite center, got ({x}, {y})"));
+        }
+        if *self.expand { form.sized(None) } else { form }
+    }
+
+    fn memory(&self, size: Size) -> Option<(u64, Size)> {
+        if !*self.expand {
+            return Some((rgb_bytes(size), size));
+        }
+        // Turned by 45 degrees, in a frame of its own, each side of which is rounded up at both ends.
+        let side = (f64::from(size.width) + f64::from(size.height)) * std::f64::consts::FRAC_1_SQRT_2;
+        let to = Size::from(side.ceil() as u32 + 2);
+        (to.area() <= MAX_PIXELS).then(|| (rgb_bytes(to), to))
+    }
+
+    fn image(&self, mut image: Image, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
+        let fill = per_channel(self.fill, image.channels, |value| value as u8)?;
+        let degrees = rng.uniform(self.degrees.0, self.degrees.1);
+        let (interpolation, expand, center) = (*self.interpolation, *self.expand, *self.center);
+        Turn { degrees, interpolation, expand, center, fill: &fill }.run(&image, &mut buffers.spare)?;
+        std::mem::swap(&mut image, &mut buffers.spare);
+        Ok(Value::Image(image))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{Error, Result, Rng, Stage};
 
 use super::Scratch;
-use crate::ops::apply::cut;
+use crate::ops::cut::cut;
 use crate::ops::resize::{self, Job, Source, is_nearest};
 use crate::ops::window::Window;
 use crate::ops::{Buffers, PaddingMode, Size, crop};

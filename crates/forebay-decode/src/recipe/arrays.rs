@@ -4,13 +4,17 @@ use std::time::Instant;
 
 use forebay_core::{Element, Error, Result};
 
-use crate::{Array, Dense, Endian, Made, Order, Recipe, Sample, Scratch, Timing, Value, npy};
+use crate::{Array, ColumnKind, ColumnSpec, Dense, Endian, Made, Order, Recipe, Sample, Scratch, Timing, Value, npy};
 
 /// Every sample is the array of its `.npy` file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NpyRecipe;
 
 impl Recipe for NpyRecipe {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        vec![ColumnSpec::new("array", ColumnKind::Arrays)]
+    }
+
     fn layout(&self) -> Option<&Dense> {
         None // of a batch whose arrays are of one shape they are put together afterwards
     }
@@ -27,10 +31,12 @@ impl Recipe for NpyRecipe {
     }
 }
 
-/// Every sample is an array of one shape, of which its file holds the elements and nothing else.
+/// Every sample is an array, of which its file holds the elements and nothing else.
 #[derive(Clone, Debug)]
 pub struct RawRecipe {
+    /// All dimensions, or those behind the first one where the file's length decides that.
     dense: Dense,
+    is_of_any_length: bool,
     endian: Endian,
 }
 
@@ -42,13 +48,34 @@ impl RawRecipe {
             let message = format!("shape: expected one with elements that fit into memory, got {shape:?}");
             return Err(Error::config(message));
         }
-        Ok(Self { dense: Dense { shape, element, order: Order::default() }, endian })
+        let dense = Dense { shape, element, order: Order::default() };
+        Ok(Self { dense, is_of_any_length: false, endian })
+    }
+
+    /// Arrays of as many rows as the file has, each of this shape: a single element where it has no dimensions.
+    pub fn of_any_length(row: Vec<usize>, element: Element, endian: Endian) -> Result<Self> {
+        Ok(Self { is_of_any_length: true, ..Self::new(row, element, endian)? })
+    }
+
+    fn shape_for(&self, size_bytes: usize) -> Vec<usize> {
+        let Dense { shape, .. } = &self.dense;
+        match self.is_of_any_length {
+            // Rounded up: a row that is not complete is then missed by its length.
+            true => {
+                std::iter::once(size_bytes.div_ceil(self.dense.size_bytes())).chain(shape.iter().copied()).collect()
+            }
+            false => shape.clone(),
+        }
     }
 }
 
 impl Recipe for RawRecipe {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        vec![ColumnSpec::new("array", ColumnKind::arrays(self.layout()))]
+    }
+
     fn layout(&self) -> Option<&Dense> {
-        Some(&self.dense)
+        (!self.is_of_any_length).then_some(&self.dense)
     }
 
     fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
@@ -57,15 +84,15 @@ impl Recipe for RawRecipe {
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let (bytes, Dense { shape, element, .. }) = (sample.bytes, &self.dense);
+        let (bytes, element) = (sample.bytes, self.dense.element);
         let value = match sample.slot {
             Some(slot) if slot.len() == bytes.len() => {
                 slot.copy_from_slice(bytes);
-                self.endian.make_native(*element, slot);
+                self.endian.make_native(element, slot);
                 None
             }
             // Of another size than the place in the batch, and so than the shape: that is an error.
-            _ => Some(Value::Array(Array::of_bytes(bytes, shape.clone(), *element, self.endian)?)),
+            _ => Some(Value::Array(Array::of_bytes(bytes, self.shape_for(bytes.len()), element, self.endian)?)),
         };
         Ok((value, Timing { decode: started.elapsed(), ..Timing::default() }))
     }
@@ -91,6 +118,20 @@ mod tests {
         assert_eq!(slot.as_slice(), expected);
         let Some(Value::Array(array)) = make(&recipe, &[0, 1, 0, 2], None).unwrap() else { panic!("an array") };
         assert_eq!((array.shape, array.bytes), (vec![2], expected));
+    }
+
+    #[test]
+    fn a_file_of_any_length_has_whole_rows() {
+        let recipe = RawRecipe::of_any_length(vec![2], Element::U8, Endian::Little).unwrap();
+        assert!(recipe.layout().is_none());
+        for rows in 0..3 {
+            let bytes = vec![7; 2 * rows];
+            let Some(Value::Array(array)) = make(&recipe, &bytes, None).unwrap() else { panic!("an array") };
+            assert_eq!((array.shape, array.bytes), (vec![rows, 2], bytes));
+        }
+        let error = make(&recipe, &[0; 5], None).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.message().starts_with("is shorter than its shape says (expected 6 bytes"), "{error}");
     }
 
     #[test]

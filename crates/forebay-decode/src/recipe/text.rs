@@ -5,13 +5,17 @@ use std::time::Instant;
 use forebay_core::{Error, Kind, Result};
 
 use crate::memory::reserve;
-use crate::{Dense, Made, Recipe, Sample, Scratch, Timing, Value};
+use crate::{ColumnKind, ColumnSpec, Dense, Made, Recipe, Sample, Scratch, Timing, Value};
 
 /// Every sample is the bytes of its file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BytesRecipe;
 
 impl Recipe for BytesRecipe {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        vec![ColumnSpec::new("bytes", ColumnKind::Bytes)]
+    }
+
     fn layout(&self) -> Option<&Dense> {
         None
     }
@@ -27,7 +31,19 @@ impl Recipe for BytesRecipe {
     }
 }
 
-/// What becomes of bytes that are not UTF-8, by Python's names.
+/// How text is written as bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// UTF-8. A byte order mark at the beginning is left out.
+    #[default]
+    Utf8,
+    /// ASCII: bytes below 128.
+    Ascii,
+    /// ISO 8859-1, in which every byte is a character.
+    Latin1,
+}
+
+/// What becomes of bytes that are no text, by Python's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InvalidText {
     /// The sample is damaged.
@@ -39,30 +55,53 @@ pub enum InvalidText {
     Ignore,
 }
 
-/// Every sample is the text of its file, which is UTF-8. A byte order mark at the beginning is left out.
+/// Every sample is the text of its file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextRecipe {
+    /// How it is written.
+    pub encoding: Encoding,
     /// What becomes of bytes that are no text.
     pub invalid: InvalidText,
 }
 
 impl TextRecipe {
     fn decoded(self, bytes: &[u8]) -> Result<String> {
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-        match std::str::from_utf8(bytes) {
-            Ok(_) => {}
-            Err(error) if self.invalid == InvalidText::Strict => {
-                let at = error.valid_up_to();
-                let message = format!("is not UTF-8: byte {:#04x} at {at} does not fit", bytes[at]);
-                return Err(Error::new(Kind::Corrupt, message)
-                    .with_hint("give its `encoding`, or `errors=\"replace\"` to go on with U+FFFD in its place"));
+        match self.encoding {
+            Encoding::Utf8 => self.decoded_utf8(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes)),
+            Encoding::Ascii => self.decoded_ascii(bytes),
+            Encoding::Latin1 => {
+                let high = bytes.iter().filter(|byte| !byte.is_ascii()).count();
+                let mut text = room_for(bytes.len() + high)?;
+                text.extend(bytes.iter().map(|byte| char::from(*byte)));
+                Ok(text)
             }
-            Err(_) => {}
         }
-        let replacement = if self.invalid == InvalidText::Replace { "\u{FFFD}" } else { "" };
-        let mut text = String::new();
+    }
+
+    /// The error of a byte that is no text, or what takes its place.
+    fn replacement(self, name: &str, bytes: &[u8], at: usize) -> Result<&'static str> {
+        match self.invalid {
+            InvalidText::Replace => Ok("\u{FFFD}"),
+            InvalidText::Ignore => Ok(""),
+            InvalidText::Strict => {
+                let message = format!("is not {name}: byte {:#04x} at {at} does not fit", bytes[at]);
+                Err(Error::new(Kind::Corrupt, message)
+                    .with_hint("give its `encoding`, or `errors=\"replace\"` to get U+FFFD in place of such bytes"))
+            }
+        }
+    }
+
+    fn decoded_utf8(self, bytes: &[u8]) -> Result<String> {
+        if let Ok(valid) = std::str::from_utf8(bytes) {
+            let mut text = room_for(valid.len())?;
+            text.push_str(valid);
+            return Ok(text);
+        }
+        let (mut text, mut at) = (String::new(), 0);
         for chunk in bytes.utf8_chunks() {
-            let replacement = if chunk.invalid().is_empty() { "" } else { replacement };
+            at += chunk.valid().len();
+            let replacement = if chunk.invalid().is_empty() { "" } else { self.replacement("UTF-8", bytes, at)? };
+            at += chunk.invalid().len();
             let more = chunk.valid().len() + replacement.len();
             text.try_reserve(more).map_err(|_| crate::memory::no_memory(text.len() + more, "its text"))?;
             text.push_str(chunk.valid());
@@ -70,16 +109,46 @@ impl TextRecipe {
         }
         Ok(text)
     }
+
+    fn decoded_ascii(self, bytes: &[u8]) -> Result<String> {
+        let mut text = room_for(bytes.len())?;
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte.is_ascii() {
+                true => text.push(char::from(*byte)),
+                false => {
+                    let replacement = self.replacement("ASCII", bytes, at)?;
+                    let no_memory = |_| crate::memory::no_memory(3 * bytes.len(), "its text");
+                    text.try_reserve(bytes.len() - at + replacement.len()).map_err(no_memory)?;
+                    text.push_str(replacement);
+                }
+            }
+        }
+        Ok(text)
+    }
+}
+
+fn room_for(size_bytes: usize) -> Result<String> {
+    let mut text = String::new();
+    text.try_reserve(size_bytes).map_err(|_| crate::memory::no_memory(size_bytes, "its text"))?;
+    Ok(text)
 }
 
 impl Recipe for TextRecipe {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        vec![ColumnSpec::new("text", ColumnKind::Text)]
+    }
+
     fn layout(&self) -> Option<&Dense> {
         None
     }
 
     fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
-        // An invalid byte may become three, and a text that grows is copied.
-        let times = if self.invalid == InvalidText::Replace { 6 } else { 1 };
+        // An invalid byte may become three, a byte of Latin-1 two, and a text that grows is copied.
+        let times = match (self.encoding, self.invalid) {
+            (Encoding::Latin1, _) => 2,
+            (_, InvalidText::Replace) => 6,
+            _ => 1,
+        };
         Ok((bytes.len() as u64).saturating_mul(times))
     }
 
@@ -102,7 +171,7 @@ mod tests {
     use super::*;
 
     fn text(invalid: InvalidText, bytes: &[u8]) -> Result<String> {
-        TextRecipe { invalid }.decoded(bytes)
+        TextRecipe { invalid, ..TextRecipe::default() }.decoded(bytes)
     }
 
     #[test]
@@ -117,5 +186,18 @@ mod tests {
         let broken = b"gr\xFCn \xE2\x82 \xF0\x9F";
         assert_eq!(text(InvalidText::Replace, broken).unwrap(), "gr\u{FFFD}n \u{FFFD} \u{FFFD}");
         assert_eq!(text(InvalidText::Ignore, broken).unwrap(), "grn  ");
+    }
+
+    #[test]
+    fn other_encodings_are_those_of_python() {
+        let decode = |encoding, invalid, bytes: &[u8]| TextRecipe { encoding, invalid }.decoded(bytes);
+        let every_byte: Vec<u8> = (0..=255).collect();
+        let latin: String = (0..=255).map(char::from).collect();
+        assert_eq!(decode(Encoding::Latin1, InvalidText::Strict, &every_byte).unwrap(), latin);
+        assert_eq!(decode(Encoding::Ascii, InvalidText::Strict, b"plain").unwrap(), "plain");
+        assert_eq!(decode(Encoding::Ascii, InvalidText::Replace, b"gr\xC3\xBCn").unwrap(), "gr\u{FFFD}\u{FFFD}n");
+        assert_eq!(decode(Encoding::Ascii, InvalidText::Ignore, b"gr\xFCn").unwrap(), "grn");
+        let error = decode(Encoding::Ascii, InvalidText::Strict, b"gr\xFCn").unwrap_err();
+        assert_eq!((error.kind(), error.message()), (Kind::Corrupt, "is not ASCII: byte 0xfc at 2 does not fit"));
     }
 }

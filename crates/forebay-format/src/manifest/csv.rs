@@ -2,6 +2,7 @@
 
 use forebay_core::{Error, Result, Version};
 
+use super::labels::Cell;
 use super::rows::{Row, Rows, Wrong, checked_size};
 use super::{Head, shown};
 
@@ -18,8 +19,11 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
     };
     let find = |name: &str| header.iter().position(|column| column == name);
     let path = find("path").ok_or_else(|| lacks("path", &header))?;
-    let (class, label) = (find("class"), find("label"));
-    if class.is_none() && label.is_none() {
+    let columns = rows.label_columns().iter().map(|name| find(name).ok_or_else(|| lacks(name, &header)));
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    // Columns of the user's choice may be called class and label, too, and hold anything.
+    let (class, label) = if rows.has_classes() { (find("class"), find("label")) } else { (None, None) };
+    if rows.has_classes() && class.is_none() && label.is_none() {
         return Err(lacks("class or label", &header));
     }
     let (size_bytes, mtime_ns, etag) = (find("size_bytes"), find("mtime_ns"), find("etag"));
@@ -48,7 +52,8 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
             let size_bytes = whole("size_bytes", size_bytes)?.map(checked_size).transpose()?;
             let version =
                 Version { size_bytes, mtime_ns: whole("mtime_ns", mtime_ns)?, etag: known(etag).map(Box::from) };
-            Ok(Row { path: &fields[path], class: text(class), label, version, content: None })
+            let cells = columns.iter().map(|column| Cell::Untyped(&fields[*column])).collect();
+            Ok(Row { path: &fields[path], class: text(class), label, version, content: None, cells })
         };
         row().and_then(|row| rows.push(row)).map_err(|wrong| wrong.at(&format!("line {line}")))?;
     }

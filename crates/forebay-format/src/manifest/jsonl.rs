@@ -6,6 +6,7 @@ use forebay_core::{Error, Result, Version};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::labels::Cell;
 use super::rows::{Row, Rows, Wrong};
 use super::{Head, shown};
 
@@ -33,7 +34,16 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
             continue;
         }
         let place = format!("line {number}");
-        let parsed: Line<'_> = serde_json::from_slice(line).map_err(|error| explain(line, &place, &error))?;
+        let object: Value;
+        let (parsed, cells) = if rows.has_classes() {
+            (serde_json::from_slice::<Line<'_>>(line), Vec::new())
+        } else {
+            object = serde_json::from_slice(line).map_err(|error| explain(line, &place, &error))?;
+            let cell = |name: &String| cell(&object, name);
+            let cells: Result<_, _> = rows.label_columns().iter().map(cell).collect();
+            (unlabelled(line), cells.map_err(|wrong| wrong.at(&place))?)
+        };
+        let parsed = parsed.map_err(|error| explain(line, &place, &error))?;
         if columns.is_empty() {
             columns = names(line);
         }
@@ -42,11 +52,49 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
             mtime_ns: parsed.mtime_ns,
             etag: parsed.etag.as_deref().filter(|etag| !etag.is_empty()).map(Box::from),
         };
-        let row =
-            Row { path: &parsed.path, class: parsed.class.as_deref(), label: parsed.label, version, content: None };
+        let row = Row {
+            path: &parsed.path,
+            class: parsed.class.as_deref(),
+            label: parsed.label,
+            version,
+            content: None,
+            cells,
+        };
         rows.push(row).map_err(|wrong| wrong.at(&place))?;
     }
     Ok(Head { columns, ..Head::default() })
+}
+
+/// A line without its class and label, which may be columns of the user's choice, and hold anything.
+fn unlabelled(line: &[u8]) -> serde_json::Result<Line<'_>> {
+    #[derive(Deserialize)]
+    struct Unlabelled<'a> {
+        #[serde(borrow)]
+        path: Cow<'a, str>,
+        #[serde(default)]
+        size_bytes: Option<u64>,
+        #[serde(default)]
+        mtime_ns: Option<i64>,
+        #[serde(borrow, default)]
+        etag: Option<Cow<'a, str>>,
+    }
+    let Unlabelled { path, size_bytes, mtime_ns, etag } = serde_json::from_slice(line)?;
+    Ok(Line { path, class: None, label: None, size_bytes, mtime_ns, etag })
+}
+
+fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, Wrong> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(Cell::Missing),
+        Some(Value::Bool(value)) => Ok(Cell::Bool(*value)),
+        Some(Value::String(text)) => Ok(Cell::Text(text)),
+        Some(Value::Number(number)) => {
+            Ok(number.as_i64().map_or_else(|| Cell::F64(number.as_f64().unwrap_or(f64::NAN)), Cell::I64))
+        }
+        Some(other) => Err(Wrong::new(
+            name,
+            format!("expected a number, a text or a truth value, got {}", shown(&other.to_string())),
+        )),
+    }
 }
 
 fn names(line: &[u8]) -> Vec<String> {

@@ -7,6 +7,7 @@
 mod compare;
 mod csv;
 mod jsonl;
+mod labels;
 mod parquet;
 mod rows;
 mod write;
@@ -14,12 +15,13 @@ mod write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use forebay_core::{Error, Kind, Result, Stage, Version};
+use forebay_core::{Error, Kind, Result, ScalarColumn, Stage, Version};
 
 use crate::index::{FolderIndex, Note};
-use rows::{Rows, Wrong};
+use rows::{Finished, Rows, Wrong};
 
 pub use compare::Difference;
+pub use labels::Labels;
 pub use write::write_manifest;
 
 /// The number of the format: of one that is higher, this version may misunderstand something.
@@ -99,6 +101,8 @@ pub struct Manifest {
     pub index: FolderIndex,
     /// What is known of each of them; empty unless it was asked for.
     pub facts: Vec<Facts>,
+    /// What they are labelled with, where that was asked for in place of their classes.
+    pub labels: Vec<ScalarColumn>,
     /// The root that was written down.
     pub recorded_root: Option<PathBuf>,
     /// The version of forebay that wrote it.
@@ -119,11 +123,17 @@ struct Head {
 }
 
 /// Reads a manifest. `path` is where its bytes came from: its ending tells CSV from JSON lines, and its folder is the
-/// root unless `root` or the manifest itself says otherwise. `keeps` says what of each sample.
-pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps: Keeps) -> Result<Manifest> {
+/// root unless `root` or the manifest itself says otherwise. `keeps` says what of each sample, `labels` what it is labelled with.
+pub fn read_manifest(
+    bytes: Bytes,
+    path: &Path,
+    root: Option<&Path>,
+    keeps: Keeps,
+    labels: &Labels,
+) -> Result<Manifest> {
     let place = |error: Error| error.at_path(path).at_stage(Stage::Scan);
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let mut rows = Rows::new(keeps);
+    let mut rows = Rows::new(keeps, labels);
     let head = match ending.as_str() {
         _ if bytes.starts_with(b"PAR1") => parquet::read(bytes, &mut rows),
         "csv" => csv::read(&bytes, &mut rows),
@@ -141,17 +151,19 @@ pub fn read_manifest(bytes: Bytes, path: &Path, root: Option<&Path>, keeps: Keep
     if rows.is_empty() {
         return Err(place(Error::config("has no rows (expected one for each sample)")));
     }
-    let (mut index, facts) = rows.finish(head.empty_classes).map_err(|wrong| place(wrong.at("its metadata")))?;
+    let Finished { mut index, facts, labels } =
+        rows.finish(head.empty_classes).map_err(|wrong| place(wrong.at("its metadata")))?;
     let recorded = head.root.map(PathBuf::from);
     let folder = || path.parent().unwrap_or(Path::new("")).to_owned();
     let is_copy = root.is_some_and(|root| recorded.as_deref().is_some_and(|recorded| !is_same(root, recorded)));
     let root = root.map(Path::to_owned).or_else(|| recorded.clone()).unwrap_or_else(folder);
     index.move_to(&root, is_copy);
-    if head.fingerprint.is_some_and(|fingerprint| fingerprint != index.identity().fingerprint) {
+    let is_of_classes = index.has_classes();
+    if head.fingerprint.is_some_and(|fingerprint| is_of_classes && fingerprint != index.identity().fingerprint) {
         let message = "has other rows than `forebay scan` wrote; states of the folder will not fit";
         index.push_note(Note { path: path.to_owned(), message: message.to_owned() });
     }
-    Ok(Manifest { index, facts, recorded_root: recorded, written_by: head.version, columns: head.columns })
+    Ok(Manifest { index, facts, labels, recorded_root: recorded, written_by: head.version, columns: head.columns })
 }
 
 /// Whether a root is the one that was written down, which is absolute.

@@ -15,7 +15,9 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader}
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use parquet::schema::types::ColumnDescriptor;
 
+use super::labels::Cell;
 use super::rows::{Row, Rows, Wrong, checked_size};
 use super::{Content, FORMAT, Head, Keeps, Picture, row_name, shown};
 use pages::{Chunk, Pages};
@@ -52,7 +54,7 @@ fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
     footer::check(&bytes).map_err(unreadable)?;
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).map_err(unreadable)?;
     let mut head = head(metadata.file_metadata())?;
-    let wanted = wanted(metadata.file_metadata(), rows.keeps())?;
+    let wanted = wanted(metadata.file_metadata(), rows)?;
     check_compression(&metadata)?;
     check_sizes(&metadata, &wanted, bytes.len() as u64)?;
     head.columns = metadata.file_metadata().schema().get_fields().iter().map(|field| field.name().to_owned()).collect();
@@ -74,7 +76,8 @@ fn check_sizes(metadata: &ParquetMetaData, wanted: &[Wanted], length: u64) -> Re
     for group in metadata.row_groups() {
         let count = u64::try_from(group.num_rows());
         rows = rows.saturating_add(count.map_err(|_| damaged(format!("it has {} rows", group.num_rows())))?);
-        for &(number, ..) in wanted {
+        for (number, ..) in wanted {
+            let number = *number;
             let (start, size) = group.column(number).byte_range();
             if start.checked_add(size).is_none_or(|end| end > length) {
                 return Err(damaged(format!("a column claims {size} bytes from byte {start} of {length}")));
@@ -149,15 +152,23 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
 }
 
 /// A column to read: its number, its name, and what it is for.
-type Wanted = (usize, &'static str, Role);
+type Wanted = (usize, String, Role);
 
 /// The columns to read.
-fn wanted(metadata: &FileMetaData, keeps: Keeps) -> Result<Vec<Wanted>> {
+fn wanted(metadata: &FileMetaData, rows: &Rows) -> Result<Vec<Wanted>> {
+    let keeps = rows.keeps();
     let schema = metadata.schema_descr();
     let mut wanted = Vec::new();
     for (number, column) in schema.columns().iter().enumerate() {
         let [name] = column.path().parts() else { continue };
+        if let Some(at) = rows.label_columns().iter().position(|chosen| chosen == name) {
+            wanted.push((number, name.clone(), chosen_column(column, at)?));
+            continue;
+        }
         let Some(&(name, role, is_text)) = ROLES.iter().find(|(known, ..)| known == name) else { continue };
+        if !rows.has_classes() && matches!(role, Role::Class | Role::Label) {
+            continue;
+        }
         let physical = column.physical_type();
         let fits = match is_text {
             true => physical == Physical::BYTE_ARRAY,
@@ -174,11 +185,15 @@ fn wanted(metadata: &FileMetaData, keeps: Keeps) -> Result<Vec<Wanted>> {
             );
         }
         if !is_content || keeps == Keeps::Facts || (keeps == Keeps::Checksums && role == Role::Xxh3) {
-            wanted.push((number, name, role));
+            wanted.push((number, name.to_owned(), role));
         }
     }
-    let has = |name: &str| wanted.iter().any(|(_, column, _)| *column == name);
-    if !has("path") || !(has("class") || has("label")) {
+    let has = |name: &str| wanted.iter().any(|(_, column, _)| column == name);
+    if let Some(lacking) = rows.label_columns().iter().find(|chosen| !has(chosen)) {
+        let got: Vec<_> = schema.columns().iter().take(20).map(|column| column.name().to_owned()).collect();
+        return Err(Error::config(format!("has no column {lacking:?} (got {})", got.join(", "))));
+    }
+    if !has("path") || !(!rows.has_classes() || has("class") || has("label")) {
         let got: Vec<_> = schema.columns().iter().take(20).map(|column| column.name().to_owned()).collect();
         let lacking = if has("path") { "class or label" } else { "path" };
         let message = format!("has no column {lacking} (expected path, and class or label; got {})", got.join(", "));
@@ -196,8 +211,8 @@ fn read_group(
 ) -> Result<()> {
     let mut columns = Vec::with_capacity(wanted.len());
     let mut longest_cell = 1;
-    for &(number, name, role) in wanted {
-        let column = group.column(number);
+    for (number, name, role) in wanted {
+        let column = group.column(*number);
         let is_optional = column.column_descr().max_def_level() > 0;
         let chunk = Chunk {
             physical: column.column_type(),
@@ -209,7 +224,7 @@ fn read_group(
         let pages = Pages::new(chunk, bytes.slice(start as usize..(start + size) as usize)).map_err(unreadable)?;
         longest_cell = longest_cell.max(pages.longest_cell());
         let reader = get_column_reader(column.column_descr_ptr(), Box::new(pages));
-        columns.push(Column { name, role, reader, is_optional, cells: Cells::default() });
+        columns.push(Column { name: name.clone(), role: *role, reader, is_optional, cells: Cells::default() });
     }
     let (chunk, max_text) = ((MAX_CELL_BYTES / longest_cell).clamp(1, CHUNK), bytes.len() as u64 * MAX_TEXT_A_BYTE);
     loop {
@@ -237,7 +252,7 @@ fn read_group(
 
 /// A column of a row group, and the cells of it that are in memory.
 struct Column {
-    name: &'static str,
+    name: String,
     role: Role,
     reader: ColumnReader,
     is_optional: bool,
@@ -280,6 +295,12 @@ impl Column {
                 cells.real.extend(values.into_iter().map(f64::from));
                 Ok(count)
             }
+            ColumnReader::BoolColumnReader(reader) => {
+                let mut values = Vec::new();
+                let count = read_some(reader, chunk, is_optional, levels, &mut values)?;
+                cells.whole.extend(values.into_iter().map(i64::from));
+                Ok(count)
+            }
             _ => Err(ParquetError::General("a column of a type that was not asked for".to_owned())),
         }
     }
@@ -296,11 +317,28 @@ impl Column {
         }
         self.cells.next_cell += 1;
         let cell = self.cells.text.get(self.cells.next_cell - 1);
-        let bytes = cell.map(ByteArray::data).ok_or_else(|| Wrong::new(self.name, "expected a cell, got none"))?;
+        let bytes = cell.map(ByteArray::data).ok_or_else(|| Wrong::new(&self.name, "expected a cell, got none"))?;
         std::str::from_utf8(bytes).map(Some).map_err(|_| {
             let got = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-            Wrong::new(self.name, format!("expected text in UTF-8, got {}", shown(&got)))
+            Wrong::new(&self.name, format!("expected text in UTF-8, got {}", shown(&got)))
         })
+    }
+
+    /// The next cell of a column of the user's choice.
+    fn cell(&mut self, kind: CellKind) -> Result<Cell<'_>, Wrong> {
+        match kind {
+            CellKind::Text => Ok(self.text()?.map_or(Cell::Missing, Cell::Text)),
+            CellKind::Bool => Ok(self.whole()?.map_or(Cell::Missing, |value| Cell::Bool(value != 0))),
+            CellKind::Whole => Ok(self.whole()?.map_or(Cell::Missing, Cell::I64)),
+            CellKind::Real => {
+                if self.is_null() {
+                    return Ok(Cell::Missing);
+                }
+                self.cells.next_cell += 1;
+                let cell = self.cells.real.get(self.cells.next_cell - 1);
+                cell.map(|real| Cell::F64(*real)).ok_or_else(|| Wrong::new(&self.name, "expected a cell, got none"))
+            }
+        }
     }
 
     fn whole(&mut self) -> Result<Option<i64>, Wrong> {
@@ -317,12 +355,12 @@ impl Column {
             Some(real) if real.is_nan() => Ok(None),
             Some(real) if real.fract() == 0.0 && real.abs() < 9e15 => Ok(Some(*real as i64)),
             Some(real) if real.fract() == 0.0 => Err(Wrong::new(
-                self.name,
+                &self.name,
                 format!("expected a whole number, got a float too large to be exact ({real})"),
             )
             .with_hint("leave the column out, or write it as whole numbers: in pandas, dtype \"Int64\"")),
-            Some(real) => Err(Wrong::new(self.name, format!("expected a whole number, got {real}"))),
-            None => Err(Wrong::new(self.name, "expected a cell, got none")),
+            Some(real) => Err(Wrong::new(&self.name, format!("expected a whole number, got {real}"))),
+            None => Err(Wrong::new(&self.name, "expected a cell, got none")),
         }
     }
 }
@@ -359,6 +397,34 @@ enum Role {
     Height,
     Format,
     Xxh3,
+    /// One that the user chose, by its place among those.
+    Chosen(usize, CellKind),
+}
+
+/// What a column of the user's choice holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CellKind {
+    Text,
+    Bool,
+    Whole,
+    Real,
+}
+
+fn chosen_column(column: &ColumnDescriptor, at: usize) -> Result<Role> {
+    let kind = match column.physical_type() {
+        Physical::BYTE_ARRAY => Some(CellKind::Text),
+        Physical::BOOLEAN => Some(CellKind::Bool),
+        Physical::INT32 | Physical::INT64 => Some(CellKind::Whole),
+        Physical::FLOAT | Physical::DOUBLE => Some(CellKind::Real),
+        _ => None,
+    };
+    let is_flat = column.max_rep_level() == 0 && column.max_def_level() <= 1;
+    kind.filter(|_| is_flat).map(|kind| Role::Chosen(at, kind)).ok_or_else(|| {
+        let (name, got) = (column.name(), format!("{}", column.physical_type()).to_lowercase());
+        let message =
+            format!("has a column {name:?} that is no label (expected numbers, text or truth values, got {got})");
+        Error::config(message)
+    })
 }
 
 /// Name, what it is for, and whether it is text, of every column that means something.
@@ -379,21 +445,24 @@ const ROLES: [(&str, Role, bool); 10] = [
 fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
     let mut row = Row::default();
     let (mut width, mut height, mut format, mut xxh3) = (None, None, None, None);
+    let mut chosen = Vec::new();
     for column in columns {
-        let name = column.name;
         match column.role {
-            Role::Path => row.path = column.text()?.ok_or_else(|| Wrong::new(name, "expected a path, got none"))?,
+            Role::Path => row.path = column.text()?.ok_or_else(|| Wrong::new("path", "expected a path, got none"))?,
             Role::Class => row.class = column.text()?,
             Role::Label => row.label = column.whole()?,
             Role::SizeBytes => row.version.size_bytes = column.whole()?.map(checked_size).transpose()?,
             Role::MtimeNs => row.version.mtime_ns = column.whole()?,
             Role::Etag => row.version.etag = column.text()?.filter(|etag| !etag.is_empty()).map(Box::from),
-            Role::Width => width = edge(name, column.whole()?)?,
-            Role::Height => height = edge(name, column.whole()?)?,
+            Role::Width => width = edge("width", column.whole()?)?,
+            Role::Height => height = edge("height", column.whole()?)?,
             Role::Format => format = column.text()?.map(Box::from),
             Role::Xxh3 => xxh3 = column.text()?.map(hash).transpose()?,
+            Role::Chosen(at, kind) => chosen.push((at, column.cell(kind)?)),
         }
     }
+    chosen.sort_by_key(|(at, _)| *at); // in the order they were asked for
+    row.cells = chosen.into_iter().map(|(_, cell)| cell).collect();
     if let Some(xxh3) = xxh3 {
         let picture = match (width, height, format) {
             (Some(width), Some(height), Some(format)) => Some(Picture { width, height, format }),

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use forebay_core::Version;
+use forebay_core::{ScalarColumn, Version};
 
-use super::{Content, Facts, Keeps, shown};
+use super::labels::{Cell, LabelColumn};
+use super::{Content, Facts, Keeps, Labels, shown};
 use crate::index::FolderIndex;
 use std::path::Path;
 
@@ -19,6 +20,8 @@ pub(super) struct Row<'a> {
     pub(super) label: Option<i64>,
     pub(super) version: Version,
     pub(super) content: Option<Content>,
+    /// One for each of [`Rows::label_columns`].
+    pub(super) cells: Vec<Cell<'a>>,
 }
 
 /// A cell that is not what it has to be.
@@ -48,10 +51,19 @@ enum Told {
     Both,
 }
 
+/// All rows.
+pub(super) struct Finished {
+    pub(super) index: FolderIndex,
+    pub(super) facts: Vec<Facts>,
+    pub(super) labels: Vec<ScalarColumn>,
+}
+
 /// The rows so far.
 pub(super) struct Rows {
     index: FolderIndex,
     keeps: Keeps,
+    labels: Labels,
+    label_columns: Vec<LabelColumn>,
     facts: Option<Vec<Facts>>,
     told: Option<Told>,
     directories: HashMap<Box<str>, u32>,
@@ -66,10 +78,12 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn new(keeps: Keeps) -> Self {
+    pub(super) fn new(keeps: Keeps, labels: &Labels) -> Self {
         Self {
             index: FolderIndex::default(),
             keeps,
+            labels: labels.clone(),
+            label_columns: labels.columns().iter().map(|name| LabelColumn::new(name)).collect(),
             facts: (keeps == Keeps::Facts).then(Vec::new),
             told: None,
             directories: HashMap::new(),
@@ -96,10 +110,24 @@ impl Rows {
         self.keeps
     }
 
+    /// Whether samples have classes, and not columns of the user's choice.
+    pub(super) fn has_classes(&self) -> bool {
+        self.labels == Labels::Class
+    }
+
+    /// The names of those columns.
+    pub(super) fn label_columns(&self) -> &[String] {
+        self.labels.columns()
+    }
+
     pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), Wrong> {
         let path = checked(row.path)?;
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let class = self.class_of(row.class, row.label)?;
+        let class = if self.has_classes() { self.class_of(row.class, row.label)? } else { 0 };
+        for (column, cell) in self.label_columns.iter_mut().zip(&row.cells) {
+            column.push(*cell)?;
+            self.text_bytes += if let Cell::Text(text) = cell { text.len() as u64 } else { 0 };
+        }
         let directory = self.directory_of(directory);
         self.index.push_sample(directory, class, name.as_bytes(), &row.version);
         if self.keeps == Keeps::Checksums {
@@ -184,8 +212,9 @@ impl Rows {
         Ok(number)
     }
 
-    /// The index, without a root yet, and the facts. Classes are sorted; without labels, they are numbered in that order.
-    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<(FolderIndex, Vec<Facts>), Wrong> {
+    /// The index, without a root yet, and what else is known. Classes are sorted; without labels, they are numbered in that order.
+    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<Finished, Wrong> {
+        let empty_classes = if self.has_classes() { empty_classes } else { Vec::new() };
         for (name, label) in empty_classes {
             if self.by_name.contains_key(&name) {
                 return Err(Wrong::new(
@@ -207,9 +236,12 @@ impl Rows {
             labels[number] = label.unwrap_or(position as u32);
             named.push((std::mem::take(name), labels[number]));
         }
-        self.index.set_classes(named, &labels);
+        if self.has_classes() {
+            self.index.set_classes(named, &labels);
+        }
         self.index.finish();
-        Ok((self.index, self.facts.unwrap_or_default()))
+        let labels = self.label_columns.into_iter().map(LabelColumn::finish).collect();
+        Ok(Finished { index: self.index, facts: self.facts.unwrap_or_default(), labels })
     }
 }
 

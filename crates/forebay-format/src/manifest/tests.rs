@@ -1,6 +1,6 @@
 use super::*;
 use crate::folder::{ScanOptions, scan};
-use forebay_core::{Listing, SampleId, hash_words};
+use forebay_core::{Listing, SampleId, Scalars, hash_words};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
@@ -49,7 +49,7 @@ fn written(index: &FolderIndex, facts: &[Facts]) -> Bytes {
 }
 
 fn parsed(name: &str, text: impl Into<Bytes>) -> Result<Manifest> {
-    read_manifest(text.into(), Path::new(name), None, Keeps::Facts)
+    read_manifest(text.into(), Path::new(name), None, Keeps::Facts, &Labels::Class)
 }
 
 fn samples(index: &FolderIndex) -> Vec<(String, i64)> {
@@ -61,7 +61,8 @@ fn samples(index: &FolderIndex) -> Vec<(String, i64)> {
 fn what_is_written_is_read_again() {
     let index = index(FILES);
     let facts = facts(&index);
-    let manifest = read_manifest(written(&index, &facts), Path::new("m.parquet"), None, Keeps::Facts).unwrap();
+    let manifest =
+        read_manifest(written(&index, &facts), Path::new("m.parquet"), None, Keeps::Facts, &Labels::Class).unwrap();
     assert_eq!(samples(&manifest.index), samples(&index));
     assert_eq!(manifest.index.identity(), index.identity(), "a state of the folder is one of the manifest");
     assert_eq!(manifest.index.classes(), ["cat", "dog", "eel", "fox"], "eel has no samples");
@@ -90,8 +91,10 @@ fn a_plain_scan_has_no_columns_of_what_is_not_known() {
 fn of_a_copy_only_sizes_are_compared() {
     let index = index(FILES);
     let bytes = written(&index, &facts(&index));
-    let open =
-        |root: &str| read_manifest(bytes.clone(), Path::new("m.parquet"), Some(Path::new(root)), Keeps::Names).unwrap();
+    let open = |root: &str| {
+        read_manifest(bytes.clone(), Path::new("m.parquet"), Some(Path::new(root)), Keeps::Names, &Labels::Class)
+            .unwrap()
+    };
     let expected = |manifest: &Manifest| manifest.index.expected(SampleId(0)).unwrap();
     assert!(expected(&open("/r")).stamp_ns.is_some());
     assert!(expected(&open("/r/")).stamp_ns.is_some());
@@ -106,14 +109,14 @@ fn of_a_copy_only_sizes_are_compared() {
 
 #[test]
 fn a_million_samples_take_few_bytes_each() {
-    let mut rows = Rows::new(Keeps::Names);
+    let mut rows = Rows::new(Keeps::Names, &Labels::Class);
     for number in 0..100_000_u64 {
         let path = format!("n{:08}/n{:08}_{:05}.JPEG", number / 1000, number / 1000, number % 1000);
         let version = Version { size_bytes: Some(number), mtime_ns: Some(number as i64), etag: None };
         let class = format!("n{:08}", number / 1000);
         rows.push(rows::Row { path: &path, class: Some(&class), version, ..rows::Row::default() }).unwrap();
     }
-    let (index, _) = rows.finish(Vec::new()).unwrap();
+    let index = rows.finish(Vec::new()).unwrap().index;
     let each = index.memory_bytes() as f64 / 100_000.0 - "n00000000_00000.JPEG".len() as f64;
     assert!(each < 16.2, "{each} bytes beside the name");
 }
@@ -331,4 +334,34 @@ fn whatever_the_order_the_difference_is_the_same() {
         assert!(difference.changed.is_empty());
         assert!(difference.added.is_sorted() && difference.deleted.is_sorted());
     }
+}
+
+#[test]
+fn columns_of_the_users_choice_become_labels_in_every_format() {
+    let columns = Labels::Columns(["score", "label"].map(str::to_owned).to_vec());
+    let read_as = |name: &str, text: &str, labels: &Labels| {
+        read_manifest(text.to_owned().into(), Path::new(name), None, Keeps::Names, labels)
+    };
+    let csv = "path,label,score\na/1.txt,cat,1\n2.txt,dog,2.5\n";
+    let jsonl = "{\"path\": \"a/1.txt\", \"label\": \"cat\", \"score\": 1}\n{\"path\": \"2.txt\", \"label\": \"dog\", \"score\": 2.5}\n";
+    for (name, text) in [("m.csv", csv), ("m.jsonl", jsonl)] {
+        let Manifest { index, labels, .. } = read_as(name, text, &columns).unwrap();
+        assert!(!index.has_classes() && index.len() == 2, "{name}");
+        let named: Vec<_> = labels.iter().map(|column| (&*column.name, &column.values)).collect();
+        let expected = (Scalars::F64(vec![1.0, 2.5]), Scalars::Text(["cat", "dog"].map(str::to_owned).to_vec()));
+        assert_eq!(named, [("score", &expected.0), ("label", &expected.1)], "{name}");
+        let none = read_as(name, text, &Labels::Columns(Vec::new())).unwrap();
+        assert!(none.labels.is_empty() && none.index.len() == 2, "{name}");
+        assert!(read_as(name, text, &Labels::Class).is_err(), "{name}: a label that is no number");
+        let error = read_as(name, text, &Labels::Columns(vec!["colour".to_owned()]));
+        match name {
+            "m.csv" => assert!(error.unwrap_err().message().starts_with("has no column colour in its header")),
+            _ => assert!(
+                matches!(&error.unwrap().labels[0].values, Scalars::F64(all) if all.iter().all(|one| one.is_nan()))
+            ),
+        }
+    }
+    let mixed = "{\"path\": \"1\", \"x\": \"a\"}\n{\"path\": \"2\", \"x\": 1}\n";
+    let error = read_as("m.jsonl", mixed, &Labels::Columns(vec!["x".to_owned()])).unwrap_err();
+    assert!(error.message().contains("line 2, column \"x\": expected a text as in the rows before, got 1"), "{error}");
 }

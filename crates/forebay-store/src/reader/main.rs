@@ -11,6 +11,7 @@
 use std::ffi::{OsStr, c_int, c_long, c_ulong, c_void};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -90,23 +91,18 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
         if count == 0 {
             return Ok(());
         }
-        let understood = Request::from_bytes(&request[..count]).and_then(|(kind, span, path)| {
+        let understood = Request::from_bytes(&request[..count]).and_then(|(kind, span, range, path)| {
             let begin = span.offset as usize;
-            Some((kind, window.get_mut(begin..begin + span.length as usize)?, Path::new(OsStr::from_bytes(path))))
+            let window = window.get_mut(begin..begin + span.length as usize)?;
+            Some((kind, window, range, Path::new(OsStr::from_bytes(path))))
         });
         let answer = match understood {
-            Some((Request::Read, window, path)) => read(&mut opened, path, window, 0),
-            Some((Request::ReadFrom, window, path)) => match path.as_os_str().as_bytes().split_first_chunk() {
-                Some((begin, path)) => {
-                    read(&mut opened, Path::new(OsStr::from_bytes(path)), window, u64::from_ne_bytes(*begin))
-                }
-                None => Err(Answer { status: Status::NotUnderstood, ..Answer::default() }),
-            },
-            Some((Request::Stat, _, path)) => {
+            Some((Request::Read, window, range, path)) => read(&mut opened, path, window, &range),
+            Some((Request::Stat, _, _, path)) => {
                 fs::metadata(path).map(|metadata| about(&metadata)).map_err(not(Status::NotExamined))
             }
-            Some((Request::List, window, path)) => list(&mut opened, path, window),
-            Some((Request::More, window, _)) => opened.more(window),
+            Some((Request::List, window, _, path)) => list(&mut opened, path, window),
+            Some((Request::More, window, ..)) => opened.more(window),
             Some((Request::Close, ..)) => {
                 opened = Opened::Nothing;
                 continue;
@@ -125,7 +121,7 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
 /// What is given piece by piece.
 enum Opened {
     Nothing,
-    File { file: File, about: Answer, offset: u64 },
+    File { file: File, about: Answer, rest: Range<u64> },
     Directory { entries: Directory, about: Answer, waiting: Option<(std::ffi::OsString, bool)> },
 }
 
@@ -146,14 +142,16 @@ fn about(metadata: &Metadata) -> Answer {
     }
 }
 
-fn read(opened: &mut Opened, path: &Path, window: &mut [u8], begin: u64) -> Result<Answer, Answer> {
+fn read(opened: &mut Opened, path: &Path, window: &mut [u8], range: &Range<u64>) -> Result<Answer, Answer> {
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK | O_NOCTTY).open(path);
     let file = file.map_err(not(Status::NotOpened))?;
     let about = about(&file.metadata().map_err(not(Status::NotExamined))?);
     if about.mode & TYPE_OF_FILE != REGULAR {
         return Err(Answer { status: Status::NotRegular, ..about });
     }
-    *opened = Opened::File { file, about, offset: begin.min(about.size_bytes) };
+    // What lies behind the end is not there; whoever asked for it sees that by the size.
+    let end = range.end.min(about.size_bytes);
+    *opened = Opened::File { file, about, rest: range.start.min(end)..end };
     opened.more(window)
 }
 
@@ -168,13 +166,13 @@ impl Opened {
     fn more(&mut self, window: &mut [u8]) -> Result<Answer, Answer> {
         match self {
             Self::Nothing => Err(Answer { status: Status::NotUnderstood, ..Answer::default() }),
-            Self::File { file, about, offset } => {
-                let begin = *offset;
-                let wanted = (about.size_bytes - begin).min(window.len() as u64) as usize;
+            Self::File { file, about, rest } => {
+                let begin = rest.start;
+                let wanted = (rest.end - begin).min(window.len() as u64) as usize;
                 let count = fill(file, &mut window[..wanted], begin)
                     .map_err(|failed| Answer { size_bytes: about.size_bytes, ..failed })?;
-                *offset += count as u64;
-                let is_last = count < wanted || *offset == about.size_bytes;
+                rest.start += count as u64;
+                let is_last = count < wanted || rest.is_empty();
                 if is_last {
                     let after = self::about(&file.metadata().map_err(not(Status::NotExamined))?);
                     (about.size_after, about.mtime_after) = (after.size_bytes, after.mtime_ns);

@@ -5,21 +5,23 @@
 
 #![allow(dead_code, reason = "each end uses its half")]
 
+use std::ops::Range;
+
 /// The memory that both have. Larger objects come through it piece by piece, so that what a reader takes is fixed.
 /// 1 MiB holds several samples of most datasets: `docs/decisions/0010-reader-processes.md`.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
-/// A request: one byte of what, a span, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not
+/// A request: one byte of what, a span, a range of bytes, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not
 /// here.
 pub(crate) const MAX_REQUEST_BYTES: usize = 8192;
 /// What stands before the path.
-const HEAD_BYTES: usize = 9;
+const HEAD_BYTES: usize = 25;
 /// An answer: ten words.
 pub(crate) const ANSWER_BYTES: usize = 80;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Open this file and give its first piece.
+    /// Open this file and give the first piece of the range, or of what there is of it.
     Read = 1,
     /// What this path is.
     Stat = 2,
@@ -29,8 +31,6 @@ pub(crate) enum Request {
     More = 4,
     /// Forget what was opened last. The only one without an answer.
     Close = 5,
-    /// As `Read`, from the byte on whose number stands before the path, in eight bytes.
-    ReadFrom = 6,
 }
 
 /// A part of the window.
@@ -43,18 +43,24 @@ pub(crate) struct Span {
 }
 
 impl Request {
-    /// As it travels: `span` is what the reader may write to until it has answered.
-    pub(crate) fn to_bytes(self, span: Span, path: &[u8]) -> Vec<u8> {
+    /// As it travels: `span` is what the reader may write to until it has answered. Only `Read` has a range.
+    pub(crate) fn to_bytes(self, span: Span, range: Range<u64>, path: &[u8]) -> Vec<u8> {
         let [offset, length] = [span.offset, span.length].map(u32::to_ne_bytes);
-        [&[self as u8], offset.as_slice(), &length, path].concat()
+        let [start, end] = [range.start, range.end].map(u64::to_ne_bytes);
+        [&[self as u8], offset.as_slice(), &length, &start, &end, path].concat()
     }
 
     /// From how it travelled.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<(Self, Span, &[u8])> {
-        let (&[kind, a, b, c, d, e, f, g, h], path) = bytes.split_first_chunk::<HEAD_BYTES>()?;
-        let span = Span { offset: u32::from_ne_bytes([a, b, c, d]), length: u32::from_ne_bytes([e, f, g, h]) };
-        let kinds = [Self::Read, Self::Stat, Self::List, Self::More, Self::Close, Self::ReadFrom];
-        Some((kinds.into_iter().find(|known| *known as u8 == kind)?, span, path))
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<(Self, Span, Range<u64>, &[u8])> {
+        let (&[kind, ref numbers @ ..], path) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let (offset, numbers) = numbers.split_first_chunk()?;
+        let (length, numbers) = numbers.split_first_chunk()?;
+        let (start, numbers) = numbers.split_first_chunk()?;
+        let (end, _) = numbers.split_first_chunk()?;
+        let span = Span { offset: u32::from_ne_bytes(*offset), length: u32::from_ne_bytes(*length) };
+        let range = u64::from_ne_bytes(*start)..u64::from_ne_bytes(*end);
+        let kinds = [Self::Read, Self::Stat, Self::List, Self::More, Self::Close];
+        Some((kinds.into_iter().find(|known| *known as u8 == kind)?, span, range, path))
     }
 }
 

@@ -1,5 +1,6 @@
 //! One call to a store: what is asked of the server for it, and what is made of the answers.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use forebay_core::{Error, Kind, Listing, Result, Version, plain_etag, stamp_ns};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use http::StatusCode;
 use object_store::list::{PaginatedListOptions, PaginatedListResult};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
@@ -17,10 +19,11 @@ use tokio::time::timeout;
 
 use super::Meters;
 use super::client::{Client, Pool};
-use super::course::Course;
+use super::connector::{Cause, NOTE, Note, SharedNote, note};
+use super::pagination::Pagination;
 use super::verify::{Algorithm, Checksum};
-use super::wire::{Cause, NOTE, Note, SharedNote, note};
-use crate::store::{Allot, Ends, Object, Stat, still};
+use crate::read_request::ReadRequest;
+use crate::store::{Allot, Ends, Object, Stat};
 
 /// A listing that a failed page interrupted.
 #[derive(Debug)]
@@ -29,12 +32,12 @@ pub(super) struct Partial {
     token: Option<String>,
     /// There is an object that stands for the directory itself.
     is_marked: bool,
-    course: Course,
+    pagination: Pagination,
 }
 
 impl Partial {
     pub(super) fn new(listing: Listing) -> Self {
-        Self { listing, token: None, is_marked: false, course: Course::default() }
+        Self { listing, token: None, is_marked: false, pagination: Pagination::default() }
     }
 
     /// Whether nothing says that there is such a directory.
@@ -53,6 +56,8 @@ pub(super) struct Call {
     pub(super) silence: Duration,
     pub(super) ends: Ends,
     pub(super) meters: Arc<Meters>,
+    /// What the last request was answered with.
+    pub(super) status: Cell<Option<StatusCode>>,
 }
 
 /// An answer of which the body is still to come.
@@ -94,6 +99,7 @@ impl Call {
         let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.ends, task);
         let note = note.lock().clone();
         self.meters.requests.fetch_add(note.requests, Relaxed);
+        self.status.set(note.status);
         match done? {
             Some(Ok(Ok(value))) => {
                 self.client.has_answered.store(true, Relaxed);
@@ -129,7 +135,7 @@ impl Call {
         self.ask("examined", async move { store.get_opts(&key, options).await })
     }
 
-    /// Takes the rest of an object from a body.
+    /// Takes the rest of what is read from a body.
     fn fill(
         &self,
         mut body: BoxStream<'static, object_store::Result<Bytes>>,
@@ -166,32 +172,50 @@ impl Call {
         filled.ok_or_else(|| self.client.server().silent(left))
     }
 
-    pub(super) fn read(&mut self, allot: &mut Allot<'_>) -> Result<Object> {
-        let Opened { meta, body, note, .. } = self.open(GetOptions::default())?;
+    /// Reads an object, or a range of it.
+    pub(super) fn read(&mut self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        if request.is_empty() {
+            let stat = stat_of(&self.head()?);
+            request.bytes_of(stat)?;
+            let mut buffer = allot(0)?;
+            buffer.clear();
+            return Ok(Object { bytes: buffer.into(), stat });
+        }
+        let options = GetOptions { range: request.range.clone().map(GetRange::Bounded), ..GetOptions::default() };
+        let Opened { meta, start, body, note } =
+            self.open(options).map_err(|error| self.unsatisfied(request, error))?;
+        let stat = stat_of(&meta);
+        let range = request.bytes_of(stat)?;
+        if start != range.start {
+            let message = format!("came from byte {start} on, not from {}", range.start);
+            return Err(Error::new(Kind::Unavailable, message));
+        }
         if meta.size == 0 {
             self.is_really_empty()?;
         }
         let asked = Instant::now();
-        let allotted = allot(meta.size);
+        let allotted = allot(range.end - range.start);
         // Waiting for memory is not the storage's fault.
         self.until += asked.elapsed();
         let mut buffer = allotted?;
         buffer.clear();
-        let buffer = self.take(body, buffer, 0..meta.size, &meta)?;
-        self.verify(&note, &buffer)?;
-        Ok(Object { bytes: buffer.into(), stat: stat_of(&meta) })
+        let buffer = self.take(body, buffer, range, &meta)?;
+        // A server's sum is of all bytes.
+        if request.range.is_none() {
+            self.verify(&note, &buffer)?;
+        }
+        Ok(Object { bytes: buffer.into(), stat })
     }
 
-    /// A part of an object that is still what it was.
-    pub(super) fn read_range(&self, range: Range<u64>, expected: Stat) -> Result<Vec<u8>> {
-        let range_of_request = Some(GetRange::Bounded(range.clone()));
-        let opened = self.open(GetOptions { range: range_of_request, ..GetOptions::default() })?;
-        still(expected, stat_of(&opened.meta))?;
-        if opened.start != range.start {
-            let got = opened.start;
-            return Err(Error::new(Kind::Unavailable, format!("came from byte {got} on, not from {}", range.start)));
+    /// Why a range did not come. Of one that begins behind the object's end some servers say that there is none, and some
+    /// send another one or the whole object.
+    fn unsatisfied(&self, request: &ReadRequest<'_>, error: Error) -> Error {
+        let is_refused = |status: StatusCode| status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE;
+        if request.range.is_none() || !self.status.get().is_some_and(is_refused) {
+            return error;
         }
-        self.take(opened.body, Vec::new(), range, &opened.meta)
+        let head = self.head().and_then(|meta| request.bytes_of(stat_of(&meta)));
+        head.err().unwrap_or(error)
     }
 
     /// Takes a part of an object from a body, and from others where that one breaks.
@@ -220,7 +244,7 @@ impl Call {
                 return Err(self.client.server().surplus(size));
             }
             let Some(etag) = meta.e_tag.clone().filter(|_| buffer.len() > had && resumed < MAX_RESUMED) else {
-                return Err(self.client.server().cut(&cause, have, meta.size));
+                return Err(self.client.server().cut(&cause, buffer.len() as u64, size as u64));
             };
             resumed += 1;
             self.meters.resumed.fetch_add(1, Relaxed);
@@ -302,19 +326,19 @@ impl Call {
             match lister.list_paginated(prefix, options.clone()).await {
                 Err(object_store::Error::InvalidPath { .. }) => {
                     // Once more, without the names that no path can hold.
-                    note(|note| note.sifts = true);
+                    note(|note| note.filters_names = true);
                     lister.list_paginated(prefix, options).await
                 }
                 done => done,
             }
         };
-        self.ask("listed", request).map(|(page, note)| (page, note.odd))
+        self.ask("listed", request).map(|(page, note)| (page, note.invalid))
     }
 
     /// Whether there are objects below the name, as below that of a directory.
     pub(super) fn is_directory(&self) -> bool {
-        let is_empty = |(page, odd): (PaginatedListResult, Vec<String>)| {
-            page.result.objects.is_empty() && page.result.common_prefixes.is_empty() && odd.is_empty()
+        let is_empty = |(page, invalid): (PaginatedListResult, Vec<String>)| {
+            page.result.objects.is_empty() && page.result.common_prefixes.is_empty() && invalid.is_empty()
         };
         self.client.lister.is_some() && self.page(None, Some(1)).is_ok_and(|page| !is_empty(page))
     }
@@ -337,7 +361,7 @@ impl Call {
     pub(super) fn list(&self, partial: &mut Partial) -> Result<()> {
         let mut has_progressed = false;
         loop {
-            let (page, odd) = match self.page(partial.token.clone(), None) {
+            let (page, invalid) = match self.page(partial.token.clone(), None) {
                 Ok(page) => page,
                 Err(error) if has_progressed => return Err(error.progressed()),
                 Err(error) => return Err(error),
@@ -345,7 +369,7 @@ impl Call {
             let before = partial.listing.len() + partial.listing.refused().len();
             for directory in &page.result.common_prefixes {
                 match self.name(directory.as_ref())? {
-                    Some(name) if partial.course.directories.is_new(name, true, &partial.listing) => {
+                    Some(name) if partial.pagination.directories.is_new(name, true, &partial.listing) => {
                         partial.listing.push(OsStr::new(name), true);
                     }
                     Some(_) => {}
@@ -355,7 +379,7 @@ impl Call {
             }
             for object in &page.result.objects {
                 match self.name(object.location.as_ref())? {
-                    Some(name) if partial.course.objects.is_new(name, false, &partial.listing) => {
+                    Some(name) if partial.pagination.objects.is_new(name, false, &partial.listing) => {
                         partial.listing.push_object(OsStr::new(name), version_of(object));
                     }
                     Some(_) => {}
@@ -363,7 +387,7 @@ impl Call {
                     None => partial.is_marked = true,
                 }
             }
-            for key in &odd {
+            for key in &invalid {
                 partial.listing.push_refused(self.below(key).unwrap_or(key).to_owned());
             }
             let is_idle = partial.listing.len() + partial.listing.refused().len() == before;
@@ -371,7 +395,7 @@ impl Call {
             self.meters.listed.fetch_add(count as u64, Relaxed);
             has_progressed = true;
             let Some(token) = page.page_token else { return Ok(()) };
-            partial.course.next(&token, is_idle).map_err(|astray| self.client.server().astray(astray))?;
+            partial.pagination.next(&token, is_idle).map_err(|endless| self.client.server().endless(endless))?;
             partial.token = Some(token);
         }
     }

@@ -25,11 +25,11 @@ use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use tokio::runtime::{Builder, Runtime};
 
+use super::connector::Connector;
 use super::failure::Server;
 use super::location::{Location, Protocol};
 use super::options::{Secret, StorageOptions, is_secret, parse_bool, scrub, translate};
 use super::verify::basic;
-use super::wire::Connector;
 use super::{plaintext, profile};
 use crate::machine;
 use crate::store::Ends;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind};
 
-use super::course::{Astray, MAX_IDLE_PAGES};
+use super::connector::{Cause, Note};
 use super::location::Protocol;
 use super::options::{Secret, scrub};
-use super::wire::{Cause, Note};
+use super::pagination::{EndlessListing, MAX_IDLE_PAGES};
 
 /// Whom a message is about.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +145,14 @@ impl Server<'_> {
             why = error.to_string();
             next = error.source();
         }
+        // The client has no type for it, and two sentences.
+        if is_asked && ["non-partial response", "Range request not supported"].iter().any(|said| why.contains(said)) {
+            let message = format!("could not be {doing} in part: {} sent all of it", self.protocol.name());
+            return Error::new(Kind::Unavailable, message).transient().with_hint(
+                "the server, or a proxy in front of it, ignores the header `Range`, without which samples cannot be read \
+                 out of shards: use one that knows it, or copy the dataset to a disk",
+            );
+        }
         let error = Error::new(
             Kind::Unavailable,
             format!("could not be {doing}: {}", scrub(&without_urls(&why), self.secrets)),
@@ -181,11 +189,13 @@ impl Server<'_> {
     }
 
     /// A listing would not end.
-    pub(crate) fn astray(self, astray: Astray) -> Error {
+    pub(crate) fn endless(self, endless: EndlessListing) -> Error {
         let name = self.protocol.name();
-        let why = match astray {
-            Astray::Circle => format!("{name} gives the same page again"),
-            Astray::Idle => format!("{name} gave {MAX_IDLE_PAGES} pages one after the other with nothing new"),
+        let why = match endless {
+            EndlessListing::RepeatedToken => format!("{name} gives the same page again"),
+            EndlessListing::NoProgress => {
+                format!("{name} gave {MAX_IDLE_PAGES} pages one after the other with nothing new")
+            }
         };
         Error::new(Kind::Unavailable, format!("could not be listed: {why}"))
             .with_hint("its listing does not come to an end: give the names in a manifest, or ask who runs it")

@@ -11,24 +11,42 @@ use url::Url;
 
 use super::options::StorageOptions;
 
-/// What is spoken at the other end.
+/// What is spoken at the other end of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// Amazon S3, and servers that speak as it does.
     S3,
+    /// Google Cloud Storage.
     Gcs,
+    /// Azure Blob Storage.
     Azure,
+    /// Plain HTTP, with or without TLS.
     Http,
 }
 
+/// The schemes that a root may have, and what is spoken there; `None` for a directory of this machine. Those that messages
+/// name come first.
+const SCHEMES: [(&str, Option<Protocol>); 13] = [
+    ("s3", Some(Protocol::S3)),
+    ("gs", Some(Protocol::Gcs)),
+    ("az", Some(Protocol::Azure)),
+    ("http", Some(Protocol::Http)),
+    ("https", Some(Protocol::Http)),
+    ("file", None),
+    // Other tools' names for the same.
+    ("s3a", Some(Protocol::S3)),
+    ("s3n", Some(Protocol::S3)),
+    ("gcs", Some(Protocol::Gcs)),
+    ("azure", Some(Protocol::Azure)),
+    ("abfs", Some(Protocol::Azure)),
+    ("abfss", Some(Protocol::Azure)),
+    ("adl", Some(Protocol::Azure)),
+];
+const KNOWN: &str = "s3://, gs://, az://, http://, https:// or file://";
+
 impl Protocol {
     fn of(scheme: &str) -> Option<Self> {
-        Some(match scheme {
-            "s3" | "s3a" | "s3n" => Self::S3,
-            "gs" | "gcs" => Self::Gcs,
-            "az" | "azure" | "abfs" | "abfss" | "adl" => Self::Azure,
-            "http" | "https" => Self::Http,
-            _ => return None,
-        })
+        SCHEMES.iter().find(|(name, _)| *name == scheme)?.1
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -47,9 +65,15 @@ fn scheme_of(root: &str) -> Option<(&str, &str)> {
     (scheme.len() > 1 && scheme.bytes().all(is_scheme)).then_some((scheme, rest))
 }
 
-/// Whether a root is a URL of a store, and not the name of a local directory.
+/// Whether a root is a URL, and not the name of a local directory. One of an unknown scheme is refused where it is opened.
 pub fn is_url(root: &Path) -> bool {
     root.to_str().and_then(scheme_of).is_some()
+}
+
+/// What is spoken where a root lies; `None` for a directory of this machine, and for a scheme that is not known.
+pub fn protocol_of(root: &Path) -> Option<Protocol> {
+    let (scheme, _) = root.to_str().and_then(scheme_of)?;
+    Protocol::of(scheme)
 }
 
 /// The directory that a `file://` URL names; `None` for everything else.
@@ -88,10 +112,9 @@ impl Location {
     pub(crate) fn parse(root: &Path) -> Result<(Self, PathBuf)> {
         // The URL itself may hold a password, so that none of these messages quotes it.
         let text = root.to_str().ok_or_else(|| Error::config("root: expected a URL in UTF-8"))?;
-        let known = "s3://, gs://, az://, http://, https:// or file://";
-        let (scheme, rest) = scheme_of(text).ok_or_else(|| Error::config(format!("root: expected {known}")))?;
+        let (scheme, rest) = scheme_of(text).ok_or_else(|| Error::config(format!("root: expected {KNOWN}")))?;
         let protocol = Protocol::of(scheme)
-            .ok_or_else(|| Error::config(format!("root: expected {known}, got \"{scheme}://\"")))?;
+            .ok_or_else(|| Error::config(format!("root: expected {KNOWN}, got \"{scheme}://\"")))?;
         if protocol == Protocol::Http {
             return Self::http(text);
         }
@@ -376,5 +399,18 @@ mod tests {
         assert_eq!(file_path(Path::new("file:///a%20b/c")), Some(PathBuf::from("/a b/c")));
         assert_eq!([file_path(Path::new("/a")), file_path(Path::new("s3://b/x"))], [None, None]);
         assert!(is_url(Path::new("s3://b")) && !is_url(Path::new("/s3://b")) && !is_url(Path::new("c:/x")));
+    }
+
+    #[test]
+    fn a_scheme_is_known_by_one_list() {
+        let all: Vec<_> = SCHEMES.iter().map(|(name, _)| format!("{name}://")).collect();
+        assert_eq!(format!("{} or {}", all[..5].join(", "), all[5]), KNOWN);
+        for (name, protocol) in SCHEMES {
+            let root = PathBuf::from(format!("{name}://bucket/train"));
+            assert!(is_url(&root) && protocol_of(&root) == protocol, "{name}");
+            let opened = Location::parse(&root).map(|(location, _)| location.protocol);
+            assert_eq!(opened.ok(), protocol, "{name}");
+        }
+        assert_eq!(["/s3", "ftp://host/x", "s3:/b"].map(|root| protocol_of(Path::new(root))), [None; 3]);
     }
 }

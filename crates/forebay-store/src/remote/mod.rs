@@ -5,20 +5,20 @@
 
 mod call;
 mod client;
-mod course;
+mod connector;
 mod failure;
+mod invalid_names;
 mod location;
-mod odd;
 mod options;
+mod pagination;
 mod plaintext;
 mod profile;
 mod transport;
 mod verify;
-mod wire;
 mod write;
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,10 +28,12 @@ use forebay_core::{Error, Kind, Listing, Result, Stage, hash_words};
 
 use call::{Call, Partial, stat_of};
 use client::{Place, Pool};
-use location::{Location, Protocol};
+use location::Location;
 
-use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
-pub use location::{file_path, is_same_origin, is_url};
+use crate::capabilities::Capabilities;
+use crate::read_request::ReadRequest;
+use crate::store::{Allot, Ends, Object, Stat, Stop, Store};
+pub use location::{Protocol, file_path, is_same_origin, is_url, protocol_of};
 pub use options::{StorageOptions, read_setting};
 pub use verify::Sum;
 pub(crate) use write::Upload;
@@ -104,11 +106,6 @@ impl Remote {
         Ok((Self { place: Arc::new(place), stop: None, meters, partial }, root))
     }
 
-    /// Whether it can say what it has.
-    pub fn can_list(&self) -> bool {
-        self.place.location.protocol != Protocol::Http
-    }
-
     /// Whether both are one bucket of one server, however it is called and whatever keys are given for it.
     pub fn is_same_bucket(&self, other: &Self) -> bool {
         let (one, two) = (&self.place.location, &other.place.location);
@@ -134,26 +131,8 @@ impl Remote {
             until,
             ends: Ends { stop: self.stop.clone(), cancel: None },
             meters: Arc::clone(&self.meters),
+            status: Cell::default(),
         })
-    }
-
-    fn read_with(
-        &self,
-        path: &Path,
-        within: Duration,
-        cancel: Option<&Cancel>,
-        allot: &mut Allot<'_>,
-    ) -> Result<Object> {
-        let read = self.call(path, within).and_then(|mut call| {
-            call.ends.cancel = cancel.cloned();
-            call.read(allot).map_err(|error| match error.kind() {
-                Kind::NotFound if call.is_directory() => {
-                    Error::new(Kind::Undecodable, "is a directory, not a regular object")
-                }
-                _ => error,
-            })
-        });
-        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 }
 
@@ -164,17 +143,18 @@ fn silence_allowed(read_timeout: Duration, within: Duration) -> Duration {
 }
 
 impl Store for Remote {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        self.read_with(path, within, None, allot)
-    }
-
-    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
-        self.read_with(path, within, Some(cancel), allot)
-    }
-
-    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
-        let read = self.call(path, within).and_then(|call| call.read_range(range, expected));
-        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        request.check_cancel()?;
+        let read = self.call(request.path, request.within).and_then(|mut call| {
+            call.ends.cancel = request.cancel.cloned();
+            call.read(request, allot).map_err(|error| match error.kind() {
+                Kind::NotFound if call.is_directory() => {
+                    Error::new(Kind::Undecodable, "is a directory, not a regular object")
+                }
+                _ => error,
+            })
+        });
+        read.map_err(|error| error.at_path(request.path).at_stage(Stage::Fetch))
     }
 
     fn sum(&self, path: &Path) -> Result<Option<Sum>> {
@@ -223,14 +203,12 @@ impl Store for Remote {
         Some((Arc::new(Self { stop: Some(stop.clone()), ..self.clone() }), stop))
     }
 
-    fn keeps_deadlines(&self) -> bool {
-        true
-    }
-
-    fn max_calls(&self) -> Option<usize> {
+    fn capabilities(&self) -> Capabilities {
         /// At a time; a page takes a round trip, and next to nothing of this machine.
         const MAX_CALLS: usize = 256;
-        Some(MAX_CALLS)
+        let can_list = self.place.location.protocol != Protocol::Http;
+        let max_calls = Some(MAX_CALLS);
+        Capabilities { is_remote: true, keeps_deadlines: true, can_list, max_calls, ..Capabilities::default() }
     }
 
     fn identity(&self) -> String {

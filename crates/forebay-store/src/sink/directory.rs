@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_core::{Error, Kind, Result};
 
 use super::part::{Part, is_part, part_name};
-use super::{Age, Entry, Held, Sink, Writing, at};
+use super::{Age, Held, Sink, SinkEntry, Writing, at};
 use crate::hint::failed;
 use crate::reader::directory::Directory;
 use crate::store::Stat;
@@ -116,7 +116,7 @@ impl Root {
         }
     }
 
-    fn list(&self, open: &File, directory: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, open: &File, directory: &Path) -> io::Result<Vec<SinkEntry>> {
         let mut entries =
             Directory::of(at::open(open, OsStr::new("."), libc::O_DIRECTORY)?, &self.path.join(directory));
         let mut found = Vec::new();
@@ -128,13 +128,13 @@ impl Root {
             };
             let name = name.to_owned();
             found.push(if status.is_directory() {
-                Entry::Directory(name)
+                SinkEntry::Directory(name)
             } else if !status.is_file() {
-                Entry::Other(name)
+                SinkEntry::Other(name)
             } else if is_part(&name) {
-                Entry::Part(name)
+                SinkEntry::Part(name)
             } else {
-                Entry::File(name, held(status))
+                SinkEntry::File(name, held(status))
             });
         }
         Ok(found)
@@ -147,7 +147,7 @@ fn held(status: at::Status) -> Held {
 }
 
 impl Sink for DirectorySink {
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<SinkEntry>> {
         let open = match self.0.walk(directory, false) {
             Ok(open) => open,
             Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(Vec::new()),

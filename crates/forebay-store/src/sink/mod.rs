@@ -39,7 +39,7 @@ pub struct Held {
 
 /// What lies in a directory of a sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum SinkEntry {
     /// A directory, not a link to one.
     Directory(OsString),
     /// A file or an object.
@@ -59,7 +59,7 @@ pub enum Entry {
 /// - A sink never retries.
 pub trait Sink: Send + Sync + std::fmt::Debug {
     /// The entries of a directory; none where it does not exist. The root's name is empty.
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
+    fn list(&self, directory: &Path) -> Result<Vec<SinkEntry>>;
     /// What lies under a name, its age included; `None` where nothing does.
     fn held(&self, name: &Path) -> Result<Option<Held>>;
     /// Puts a whole copy in the place of whatever is there.

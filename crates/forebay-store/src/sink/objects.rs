@@ -6,7 +6,8 @@ use std::time::Duration;
 use forebay_core::{Error, Kind, Result};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{Age, Entry, Held, Sink, Writing};
+use super::{Age, Held, Sink, SinkEntry, Writing};
+use crate::read_request::ReadRequest;
 use crate::remote::{Remote, Upload};
 use crate::store::{Stat, Store};
 
@@ -50,7 +51,8 @@ fn verify(store: &Remote, path: &Path, size: u64, expected: u64) -> Result<()> {
     let mut at = 0;
     while stat.size_bytes == size && at < size {
         let end = size.min(at + PIECE_BYTES);
-        hash.update(&store.read_range(path, at..end, stat, WITHIN)?);
+        let request = ReadRequest::new(path, WITHIN).with_range(at..end).with_expected(stat);
+        hash.update(&store.fetch(&request, &mut |_| Ok(Vec::new()))?.bytes);
         at = end;
     }
     if at == size && stat.size_bytes == size && (size == 0 || hash.digest() == expected) {
@@ -68,16 +70,16 @@ fn withdraw(store: &Remote, path: &Path) {
 }
 
 impl Sink for ObjectSink {
-    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+    fn list(&self, directory: &Path) -> Result<Vec<SinkEntry>> {
         let listing = match self.store.list(&self.path(directory)?) {
             Err(error) if error.kind() == Kind::NotFound && directory.as_os_str().is_empty() => return Ok(Vec::new()),
             other => other?,
         };
         let entry = |(position, entry): (usize, forebay_core::Entry<'_>)| match Stat::listed(&listing, position) {
             Some(stat) if !entry.is_directory => {
-                Entry::File(entry.name.to_owned(), Held { size_bytes: stat.size_bytes, age: Age::Unknown })
+                SinkEntry::File(entry.name.to_owned(), Held { size_bytes: stat.size_bytes, age: Age::Unknown })
             }
-            _ => Entry::Directory(entry.name.to_owned()),
+            _ => SinkEntry::Directory(entry.name.to_owned()),
         };
         Ok(listing.iter().enumerate().map(entry).collect())
     }

@@ -169,7 +169,7 @@ impl Writing for Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{DirectorySink, Entry, Sink};
+    use crate::sink::{DirectorySink, Sink, SinkEntry};
 
     const STAT: Stat = Stat { size_bytes: 6, mtime_ns: 1_700_000_000_123_456_789 };
 
@@ -187,7 +187,7 @@ mod tests {
         first.write(0, b"123").unwrap();
         drop(first);
         let part = sink.part(name, STAT).unwrap();
-        assert_eq!(sink.list(Path::new("")).unwrap(), [Entry::Part(part.into())]);
+        assert_eq!(sink.list(Path::new("")).unwrap(), [SinkEntry::Part(part.into())]);
         let other = Stat { mtime_ns: STAT.mtime_ns + 1, ..STAT };
         assert_eq!(sink.begin(name, other).unwrap().have_bytes(), 0, "another version begins anew");
         let mut again = sink.begin(name, STAT).unwrap();

@@ -5,10 +5,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_core::{Entry, Error, Expected, Kind, stamp_ns};
+use forebay_core::{Entry, Error, Expected, Kind, Result, stamp_ns};
 
-use crate::sink::{Age, Entry as Lying, Held, Sink};
-use crate::store::{Stat, Store};
+use crate::read_request::ReadRequest;
+use crate::sink::{Age, Held, Sink, SinkEntry};
+use crate::store::{Cancel, Object, Stat, Store};
 
 /// What `put` must have written below `root` before the suite runs.
 pub const OBJECTS: &[(&str, &[u8])] = &[
@@ -43,9 +44,19 @@ pub fn check_remote(store: &dyn Store, root: &Path) {
 
 /// What of the suite holds without directories too: reading, and what is missing.
 pub fn check_objects(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
+    what_a_store_says_of_itself_is_so(store, root);
     reads_all_bytes_and_asks_for_exactly_that_memory(store, root, objects);
-    check_parts(store, root, objects);
+    check_ranges(store, root, objects);
     missing_paths_are_not_found_and_not_transient(store, root);
+}
+
+fn what_a_store_says_of_itself_is_so(store: &dyn Store, root: &Path) {
+    let capabilities = store.capabilities();
+    assert_eq!(capabilities.is_remote, store.traffic().is_some(), "{store:?}");
+    assert_eq!(capabilities.is_isolated, store.readers().is_some(), "{store:?}");
+    assert_eq!(capabilities.is_cached, store.origin().is_some(), "{store:?}");
+    assert_eq!(capabilities.can_list, store.list(root).is_ok(), "{store:?}");
+    assert_ne!(capabilities.max_calls, Some(0), "{store:?}");
 }
 
 fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
@@ -67,30 +78,96 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
     }
 }
 
-/// Parts of an object, and of one that is another by now. Part of [`check_objects`]; alone where nothing may have been
+/// What a read gave, and the sizes that it asked memory for. A reused buffer with old content must not show through.
+fn fetch(store: &dyn Store, request: &ReadRequest<'_>) -> (Result<Object>, Vec<u64>) {
+    let mut asked = Vec::new();
+    let read = store.fetch(request, &mut |size| {
+        asked.push(size);
+        Ok(vec![0xAA; 100])
+    });
+    (read, asked)
+}
+
+/// Ranges of objects, and of those that are others by now. Part of [`check_objects`]; alone where nothing may have been
 /// read as a whole before.
-pub fn check_parts(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
-    for (name, content) in objects.iter().filter(|(_, content)| content.len() > 2) {
-        let (path, size) = (root.join(name), content.len() as u64);
-        let stat = store.stat(&path).unwrap();
-        for range in [0..size, 0..1, 1..2, 1..size, size - 1..size] {
-            let part = store.read_range(&path, range.clone(), stat, Duration::MAX).unwrap();
-            assert_eq!(part, content[range.start as usize..range.end as usize], "{name} {range:?}");
-        }
-        let beyond = store.read_range(&path, size - 1..size + 1, stat, Duration::MAX);
-        assert_eq!(beyond.unwrap_err().path(), Some(&*path), "{name}: there are no bytes behind its last");
-        for other in [Stat { size_bytes: size + 1, ..stat }, Stat { mtime_ns: stat.mtime_ns + 1, ..stat }] {
-            let error = store.read_range(&path, 0..1, other, Duration::MAX).unwrap_err();
-            assert_eq!((error.kind(), error.path()), (Kind::Changed, Some(&*path)), "{error}");
-        }
-        if let Some(mut sum) = store.sum(&path).unwrap() {
+pub fn check_ranges(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
+    for (name, content) in objects {
+        let path = root.join(name);
+        ranges_come_exactly_and_ask_for_exactly_their_memory(store, &path, content);
+        ranges_of_other_versions_and_behind_the_end_are_refused(store, &path, content.len() as u64);
+        reads_that_are_refused_or_cancelled_give_nothing(store, &path, content.len() as u64);
+        if let Some(mut sum) = store.sum(&path).unwrap().filter(|_| content.len() > 2) {
             content.chunks(2).for_each(|chunk| sum.update(chunk));
             assert_eq!(sum.got(), Ok(()), "{name}");
         }
     }
-    assert!(
-        store.read_range(&root.join("cat/none.jpg"), 0..1, Stat { size_bytes: 1, mtime_ns: 0 }, Duration::MAX).is_err()
-    );
+    let path = root.join("cat/none.jpg");
+    for range in [0..1, 0..0] {
+        let (read, asked) = fetch(store, &ReadRequest::new(&path, Duration::MAX).with_range(range));
+        let error = read.unwrap_err();
+        assert_eq!((error.kind(), error.path(), asked), (Kind::NotFound, Some(&*path), vec![]), "{error}");
+    }
+}
+
+fn ranges_come_exactly_and_ask_for_exactly_their_memory(store: &dyn Store, path: &Path, content: &[u8]) {
+    let (size, stat) = (content.len() as u64, store.stat(path).unwrap());
+    let ranges = [0..size, 0..0, size / 2..size / 2, size..size, 0..1, 1..2, 1..size, size.saturating_sub(1)..size];
+    for range in ranges.into_iter().filter(|range| range.start <= range.end && range.end <= size) {
+        for expected in [Some(stat), None] {
+            let request = ReadRequest { expected, ..ReadRequest::new(path, Duration::MAX).with_range(range.clone()) };
+            let before = store.traffic();
+            let (read, asked) = fetch(store, &request);
+            let object = read.unwrap_or_else(|error| panic!("{request:?}: {error}"));
+            assert_eq!(object.bytes, content[range.start as usize..range.end as usize], "{request:?}");
+            assert_eq!((object.stat, &*asked), (stat, &[range.end - range.start][..]), "{request:?}");
+            // Of a range no more is sent than that; of an empty one nothing.
+            if let (Some(before), Some(after)) = (before, store.traffic()) {
+                assert!(after.bytes - before.bytes <= range.end - range.start, "{request:?}: {after:?}");
+                let max_requests = if store.origin().is_some() { 2 } else { 1 };
+                assert!(after.requests - before.requests <= max_requests, "{request:?}: {after:?}");
+            }
+        }
+    }
+}
+
+fn ranges_of_other_versions_and_behind_the_end_are_refused(store: &dyn Store, path: &Path, size: u64) {
+    let stat = store.stat(path).unwrap();
+    let whole = ReadRequest::new(path, Duration::MAX);
+    let refused = |request: &ReadRequest<'_>, kind: Kind| {
+        let (read, asked) = fetch(store, request);
+        let error = read.map(|object| object.bytes.len()).unwrap_err();
+        assert_eq!((error.kind(), error.is_transient()), (kind, false), "{request:?}: {error}");
+        assert_eq!((error.path(), &*asked), (Some(path), &[][..]), "{request:?}: {error}");
+    };
+    for range in [size..size + 1, size + 1..size + 1, size + 7..size + 9, 0..size + 1] {
+        let behind = whole.clone().with_range(range);
+        refused(&behind, Kind::Corrupt);
+        refused(&behind.clone().with_expected(stat), Kind::Corrupt);
+        refused(&behind.with_expected(Stat { size_bytes: size + 20, ..stat }), Kind::Changed);
+    }
+    for other in [Stat { size_bytes: size + 1, ..stat }, Stat { mtime_ns: stat.mtime_ns + 1, ..stat }] {
+        refused(&whole.clone().with_expected(other), Kind::Changed);
+        for range in [0..0, 0..size.min(1), 0..size] {
+            refused(&whole.clone().with_range(range).with_expected(other), Kind::Changed);
+        }
+    }
+}
+
+fn reads_that_are_refused_or_cancelled_give_nothing(store: &dyn Store, path: &Path, size: u64) {
+    let cancel = Cancel::default();
+    cancel.raise();
+    for range in [None, Some(0..size), Some(0..0)] {
+        let request = ReadRequest { range, ..ReadRequest::new(path, Duration::MAX) };
+        let mut count = 0;
+        let refused = store.fetch(&request, &mut |_| {
+            count += 1;
+            Err(Error::internal("no memory"))
+        });
+        assert_eq!((refused.unwrap_err().kind(), count), (Kind::Internal, 1), "{request:?}");
+        let (cancelled, asked) = fetch(store, &request.with_cancel(&cancel));
+        let error = cancelled.unwrap_err();
+        assert_eq!((error.kind(), error.path(), asked), (Kind::Stopped, Some(path), vec![]), "{error}");
+    }
 }
 
 fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path) {
@@ -177,9 +254,9 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     let mut given_up = sink.begin(Path::new("given-up"), stat(&large)).unwrap();
     given_up.write(0, &large[..piece_bytes]).unwrap();
     given_up.discard().unwrap();
-    let name = |entry: &Lying| match entry {
-        Lying::Directory(name) => (name.to_str().unwrap().to_owned(), None),
-        Lying::File(name, held) => (name.to_str().unwrap().to_owned(), Some(held.size_bytes)),
+    let name = |entry: &SinkEntry| match entry {
+        SinkEntry::Directory(name) => (name.to_str().unwrap().to_owned(), None),
+        SinkEntry::File(name, held) => (name.to_str().unwrap().to_owned(), Some(held.size_bytes)),
         other => panic!("{other:?}"),
     };
     let mut names: Vec<_> = sink.list(Path::new("")).unwrap().iter().map(name).collect();
@@ -193,7 +270,7 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     sink.remove_directory(Path::new("cat")).unwrap();
     // SeaweedFS has real directories, which stay.
     let left = sink.list(Path::new("")).unwrap();
-    assert!(left.iter().all(|entry| matches!(entry, Lying::Directory(_))), "{left:?}");
+    assert!(left.iter().all(|entry| matches!(entry, SinkEntry::Directory(_))), "{left:?}");
 }
 
 /// For stores whose objects can be written to: `write` replaces the content of a path in place, and makes its
@@ -203,21 +280,29 @@ pub fn check_changes(store: &dyn Store, root: &Path, write: &dyn Fn(&Path, &[u8]
     // The large ones come in several pieces from every store that has pieces.
     for (size, size_after) in [(10, 10), (10, 20), (10, 3), (10, 0), (0, 10), (5 << 20, 5 << 20), (5 << 20, 1 << 10)] {
         let (old, new) = (vec![b'o'; size], vec![b'n'; size_after]);
-        write(&path, &old);
-        let read = store.read(&path, Duration::MAX, &mut |_| {
-            write(&path, &new);
-            Ok(Vec::new())
-        });
-        match read {
-            Ok(object) => {
-                assert!(object.bytes == old, "{size} to {size_after} bytes: neither the old content nor an error")
+        for range in [None, Some(size / 4..size), Some(size / 4..size / 2)] {
+            write(&path, &old);
+            let wanted = range.clone().unwrap_or(0..size);
+            let range = range.map(|range| range.start as u64..range.end as u64);
+            let request = ReadRequest { range, ..ReadRequest::new(&path, Duration::MAX) };
+            let read = store.fetch(&request, &mut |_| {
+                write(&path, &new);
+                Ok(Vec::new())
+            });
+            match read {
+                Ok(object) => {
+                    assert!(
+                        object.bytes == old[wanted],
+                        "{request:?}, {size} to {size_after} bytes: part old, part new"
+                    )
+                }
+                Err(error) => {
+                    assert_eq!((error.kind(), error.is_transient()), (Kind::Changed, false), "{request:?}: {error}");
+                    assert_eq!(error.path(), Some(path.as_path()), "{error}");
+                }
             }
-            Err(error) => {
-                assert_eq!((error.kind(), error.is_transient()), (Kind::Changed, false), "{error}");
-                assert_eq!(error.path(), Some(path.as_path()), "{error}");
-            }
+            let object = store.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
+            assert!(object.bytes == new, "{request:?}: a call that starts afresh reads what is there now");
         }
-        let object = store.read(&path, Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
-        assert!(object.bytes == new, "{size} to {size_after} bytes: a call that starts afresh reads what is there now");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
+use crate::read_request::ReadRequest;
 use crate::store::{Allot, Object, Stat, Store};
 
 /// Objects in a map, by path.
@@ -36,12 +36,14 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn read(&self, path: &Path, _within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        let content = self.get(path)?;
-        let mut bytes = allot(content.len() as u64)?;
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        request.check_cancel()?;
+        let (content, stat) = (self.get(request.path)?, self.stat(request.path)?);
+        let range = request.bytes_of(stat).map_err(|error| error.at_stage(Stage::Fetch))?;
+        let mut bytes = allot(range.end - range.start)?;
         bytes.clear();
-        bytes.extend_from_slice(content);
-        Ok(Object { bytes: bytes.into(), stat: self.stat(path)? })
+        bytes.extend_from_slice(&content[range.start as usize..range.end as usize]);
+        Ok(Object { bytes: bytes.into(), stat })
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {

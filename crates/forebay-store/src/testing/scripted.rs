@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
-use crate::store::{Allot, Cancel, Ends, Object, Stat, Store};
+use crate::read_request::ReadRequest;
+use crate::store::{Allot, Object, Stat, Store};
 
 /// What one read of a path meets.
 #[derive(Clone, Debug)]
@@ -78,14 +79,12 @@ impl<S: Store> Scripted<S> {
     }
 
     /// Waits for a release, and fails if the read is cancelled first.
-    fn wait_unless(&self, cancel: &Cancel) -> Result<()> {
+    fn wait_unless(&self, request: &ReadRequest<'_>) -> Result<()> {
         /// A cancel rings no bell here.
         const LOOK: Duration = Duration::from_millis(5);
         let mut state = self.state();
         while !state.is_released {
-            if cancel.is_raised() {
-                return Err(Ends::error());
-            }
+            request.check_cancel()?;
             state = self.released.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
@@ -99,17 +98,16 @@ impl<S: Store> Scripted<S> {
 }
 
 impl<S: Store> Store for Scripted<S> {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        self.read_unless(path, within, &Cancel::default(), allot)
-    }
-
-    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        let path = request.path;
         let fault = {
             let mut state = self.state();
             *state.reads.entry(path.to_owned()).or_default() += 1;
             state.scripts.get_mut(path).and_then(Vec::pop)
         };
-        let Some(fault) = fault else { return self.inner.read(path, within, allot) };
+        let Some(fault) = fault else { return self.inner.fetch(request, allot) };
+        // A read that waits has begun: it comes back with its bytes even if it was cancelled meanwhile.
+        let begun = &ReadRequest { cancel: None, ..request.clone() };
         let result = match fault {
             Fault::Errno(errno) => Err(Error::io("read", std::io::Error::from_raw_os_error(errno))),
             Fault::Empty => allot(0).map(|bytes| (bytes, Vec::new())),
@@ -119,14 +117,14 @@ impl<S: Store> Store for Scripted<S> {
             Fault::Panic => panic!("scripted panic"),
             Fault::Wait => {
                 self.wait();
-                return self.inner.read(path, within, allot);
+                return self.inner.fetch(begun, allot);
             }
             Fault::WaitCancel => {
-                self.wait_unless(cancel)?;
-                return self.inner.read(path, within, allot);
+                self.wait_unless(request)?;
+                return self.inner.fetch(begun, allot);
             }
             Fault::WaitFilled => {
-                let object = self.inner.read(path, within, allot);
+                let object = self.inner.fetch(begun, allot);
                 self.wait();
                 return object;
             }

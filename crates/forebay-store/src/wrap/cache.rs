@@ -13,34 +13,36 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_core::{Listing, Result, Stage};
 
+use crate::capabilities::Capabilities;
 use crate::local::resize;
+use crate::read_request::ReadRequest;
 use crate::remote::Traffic;
-use crate::store::{Allot, Cancel, Ends, Object, Stat, Stop, Store};
+use crate::store::{Allot, Ends, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
 mod calls;
 mod claim;
+mod directory;
 pub(crate) mod entry;
 mod evict;
-mod flights;
 mod folder;
-mod home;
+mod in_flight;
 mod inspect;
 mod key;
 mod lock;
+mod request;
 mod usage;
-mod want;
 
 use calls::{away, hang_limit};
 use claim::{Claim, Claimed, enter, make_room};
+pub use directory::{Cache, CacheOptions, CacheStats};
 use evict::{remove_known, remove_uncounted};
-use flights::{Joined, Lead, Outcome};
 use folder::{Folder, touch};
-pub use home::{Cache, CacheOptions, CacheStats};
+use in_flight::{Joined, Leader, Outcome};
 pub use inspect::{CacheInfo, Cleared, Damaged, Verified};
 use key::Key;
 use lock::Waited;
-use want::Want;
+use request::{Request, Version};
 
 /// A store whose objects are kept in a [`Cache`].
 ///
@@ -61,7 +63,7 @@ pub struct Cached {
 }
 
 /// What was found in the cache.
-enum Look {
+enum Lookup {
     Hit(Object),
     Nothing,
     /// It is not what is wanted, and could not be removed.
@@ -99,28 +101,27 @@ impl Cached {
         Self { revalidates, ..self }
     }
 
-    fn count(&self, counter: impl Fn(&home::Meters) -> &AtomicU64) {
+    fn count(&self, counter: impl Fn(&directory::Meters) -> &AtomicU64) {
         counter(&self.cache.meters).fetch_add(1, Relaxed);
     }
 
     /// Looks for an entry. One that is damaged, or of another version than the store's, is removed.
-    fn look(&self, folder: &Folder, want: &Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Look> {
-        let key = &want.key;
-        let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Look::Nothing) };
+    fn lookup(&self, folder: &Folder, request: &Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Lookup> {
+        let key = &request.key;
+        let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Lookup::Nothing) };
         let (file, known) = match shard.read(&key.name.entry) {
             Ok(found) => found,
             Err(error) => return Ok(self.not_opened(folder, &shard, key, &error)),
         };
         let head = match entry::head(&file, known.length) {
-            Ok(Some(head)) if head.key == key.text && head.content_bytes == want.content_bytes(head.stat) => head,
+            Ok(Some(head)) if head.key == key.text && head.content_bytes == request.content_bytes(head.stat) => head,
             // What cannot be read is as good as damaged.
             Ok(_) | Err(_) => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt)),
         };
-        if want.expected.is_some_and(|expected| expected != head.stat) {
-            return Ok(match want.range {
-                Some(_) => Look::Other(known.identity),
-                None => self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale),
-            });
+        match request.version(head.stat) {
+            Version::Right => {}
+            Version::Other => return Ok(Lookup::Other(known.identity)),
+            Version::Stale => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale)),
         }
         let mut buffer = away(|| memory.take(head.content_bytes))?;
         resize(&mut buffer, head.content_bytes)?;
@@ -133,16 +134,16 @@ impl Cached {
             touch(&file);
         }
         self.count(|meters| &meters.hits);
-        Ok(Look::Hit(Object { bytes: buffer.into(), stat: head.stat }))
+        Ok(Lookup::Hit(Object { bytes: buffer.into(), stat: head.stat }))
     }
 
     /// An entry could not be opened: mostly because there is none, or it is not ours, or no descriptor is left. On a disk
     /// that cannot read it, it is as good as damaged.
-    fn not_opened(&self, folder: &Folder, shard: &Folder, key: &Key, error: &std::io::Error) -> Look {
+    fn not_opened(&self, folder: &Folder, shard: &Folder, key: &Key, error: &std::io::Error) -> Lookup {
         let is_unreadable = matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG));
         match is_unreadable.then(|| shard.stat(&key.name.entry)) {
             Some(Ok(known)) => self.drop_bad(folder, shard, key, known.identity, |meters| &meters.corrupt),
-            _ => Look::Nothing,
+            _ => Lookup::Nothing,
         }
     }
 
@@ -152,14 +153,14 @@ impl Cached {
         shard: &Folder,
         key: &Key,
         identity: (u64, u64),
-        counter: impl Fn(&home::Meters) -> &AtomicU64,
-    ) -> Look {
+        counter: impl Fn(&directory::Meters) -> &AtomicU64,
+    ) -> Lookup {
         self.count(counter);
         match self.remove(folder, shard, key, identity) {
-            Ok(_) => Look::Nothing,
+            Ok(_) => Lookup::Nothing,
             Err(error) => {
                 self.cache.failed(error);
-                Look::Bad(identity)
+                Lookup::Bad(identity)
             }
         }
     }
@@ -174,8 +175,8 @@ impl Cached {
     }
 
     /// Reads from the store and keeps nothing.
-    fn pass(&self, want: &Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        let object = want.fetch(&*self.inner, memory)?;
+    fn pass(&self, request: &Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
+        let object = request.fetch(&*self.inner, memory)?;
         self.count(|meters| &meters.passes);
         Ok(object)
     }
@@ -228,49 +229,49 @@ impl Cached {
         if self.cache.is_forked() {
             return Waited::Done(None);
         }
-        match self.cache.flights.join(&key.name, until, Some(ends)) {
+        match self.cache.fetches.join(&key.name, until, Some(ends)) {
             Waited::Done(joined) => Waited::Done(Some(joined)),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
         }
     }
 
-    fn get(&self, mut want: Want<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
+    fn get(&self, mut request: Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
         /// Each time, an entry or its directory was there for a moment and gone again, or damaged.
         const MAX_ROUNDS: u32 = 4;
-        let until = want.patience();
+        let until = request.patience();
         if self.revalidates {
-            want.is_now(self.inner.stat(want.path)?)?;
+            request.is_now(self.inner.stat(request.path)?)?;
         }
-        let Some(calling) = self.cache.calling(hang_limit(want.within)) else { return self.pass(&want, memory) };
+        let Some(calling) = self.cache.calling(hang_limit(request.within)) else { return self.pass(&request, memory) };
         let folder = self.cache.folder().or_else(|| self.cache.writable());
-        let Some(folder) = folder.filter(|folder| !self.is_doubted(folder, &want.key)) else {
+        let Some(folder) = folder.filter(|folder| !self.is_doubted(folder, &request.key)) else {
             drop(calling);
-            return self.pass(&want, memory);
+            return self.pass(&request, memory);
         };
         let mut has_made_room = false;
         for _ in 0..MAX_ROUNDS {
-            let (bad, other) = match self.look(&folder, &want, memory)? {
-                Look::Hit(object) => return Ok(object),
-                Look::Nothing => (None, None),
-                Look::Bad(identity) => (Some(identity), None),
-                Look::Other(identity) => (Some(identity), Some(identity)),
+            let (bad, other) = match self.lookup(&folder, &request, memory)? {
+                Lookup::Hit(object) => return Ok(object),
+                Lookup::Nothing => (None, None),
+                Lookup::Bad(identity) => (Some(identity), None),
+                Lookup::Other(identity) => (Some(identity), Some(identity)),
             };
-            if let Some(object) = self.look_in_whole(&folder, &want)? {
+            if let Some(object) = self.lookup_in_whole(&folder, &request, memory)? {
                 return Ok(object);
             }
-            let mut lead: Option<Lead<'_>> = match away(|| self.join(&want.key, until, &want.ends)) {
-                Waited::Done(Some(Joined::Lead(lead))) => Some(lead),
+            let mut leader: Option<Leader<'_>> = match away(|| self.join(&request.key, until, &request.ends)) {
+                Waited::Done(Some(Joined::Leader(leader))) => Some(leader),
                 Waited::Done(None) => None,
-                Waited::Done(Some(Joined::Landed(Outcome::Kept | Outcome::Failed))) => continue,
-                Waited::Done(Some(Joined::Landed(Outcome::Passed))) | Waited::Late => break,
+                Waited::Done(Some(Joined::Finished(Outcome::Kept | Outcome::Failed))) => continue,
+                Waited::Done(Some(Joined::Finished(Outcome::Passed))) | Waited::Late => break,
                 Waited::Stopped => return Err(Ends::error()),
             };
             let Some(folder) = self.cache.writable() else { break };
-            let claim = match Claim::take(&folder, &want.key.name, bad, until, Some(&want.ends)) {
+            let claim = match Claim::take(&folder, &request.key.name, bad, until, Some(&request.ends)) {
                 Ok(Waited::Done(Claimed::Mine(claim))) => claim,
                 Ok(Waited::Done(Claimed::Landed)) => {
-                    lead.iter_mut().for_each(|lead| lead.outcome = Outcome::Kept);
+                    leader.iter_mut().for_each(|leader| leader.outcome = Outcome::Kept);
                     continue;
                 }
                 Ok(Waited::Late) => break,
@@ -291,34 +292,18 @@ impl Cached {
                     break;
                 }
             };
-            let object = away(|| want.fetch(&*self.inner, memory))?;
+            let object = away(|| request.fetch(&*self.inner, memory))?;
             if let Some(identity) = other {
-                self.drop_stale(&folder, &want.key, identity);
+                self.drop_stale(&folder, &request.key, identity);
             }
-            let is_kept = self.keep(claim, &want.key, &object);
+            let is_kept = self.keep(claim, &request.key, &object);
             let outcome = if is_kept { Outcome::Kept } else { Outcome::Passed };
-            lead.iter_mut().for_each(|lead| lead.outcome = outcome);
+            leader.iter_mut().for_each(|leader| leader.outcome = outcome);
             self.count(|meters| if is_kept { &meters.misses } else { &meters.passes });
             return Ok(object);
         }
         drop(calling);
-        self.pass(&want, memory)
-    }
-
-    fn ends(&self, cancel: Option<Cancel>) -> Ends {
-        Ends { stop: self.stop.clone(), cancel }
-    }
-
-    fn read_with(
-        &self,
-        path: &Path,
-        within: Duration,
-        cancel: Option<Cancel>,
-        allot: &mut Allot<'_>,
-    ) -> Result<Object> {
-        let mut memory = Memory { allot, held: None };
-        let want = Want::whole(&self.identity, path, within, self.ends(cancel));
-        self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+        self.pass(&request, memory)
     }
 
     /// Whether an entry is doubted, and cannot be removed: a cache may be one that can only be read.
@@ -358,22 +343,18 @@ fn is_due(mtime_ns: i64) -> bool {
 }
 
 impl Store for Cached {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        self.read_with(path, within, None, allot)
-    }
-
-    fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
-        self.read_with(path, within, Some(cancel.clone()), allot)
-    }
-
-    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
-        if range.is_empty() || range.end > expected.size_bytes {
-            return self.inner.read_range(path, range, expected, within);
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        let end = request.range.as_ref().map_or(0, |range| range.end);
+        // Nothing of these is kept: there are no bytes, or the store has to say that there are none.
+        if request.is_empty() || request.expected.is_some_and(|expected| end > expected.size_bytes) {
+            return self.inner.fetch(request, allot);
         }
-        let mut memory = Memory { allot: &mut |_| Ok(Vec::new()), held: None };
-        let want = Want::range(&self.identity, path, range, expected, within, self.ends(None));
-        let object = self.get(want, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))?;
-        Ok(object.bytes.into_buffer())
+        request.check_cancel()?;
+        let mut memory = Memory { allot, held: None };
+        let ends = Ends { stop: self.stop.clone(), cancel: request.cancel.cloned() };
+        let path = request.path;
+        let request = Request::new(&self.identity, request, ends);
+        self.get(request, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -397,18 +378,14 @@ impl Store for Cached {
         self.inner.rest();
     }
 
-    /// The disk of a cache may hang as any other.
-    fn keeps_deadlines(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities {
+        // The disk of a cache may hang as any other.
+        Capabilities { keeps_deadlines: false, is_cached: true, ..self.inner.capabilities() }
     }
 
     fn hangs_for(&self, within: Duration) -> Option<Duration> {
         let limit = hang_limit(within);
         self.cache.hangs(limit).then_some(limit)
-    }
-
-    fn max_calls(&self) -> Option<usize> {
-        self.inner.max_calls()
     }
 
     fn readers(&self) -> Option<Readers> {

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 
+use crate::capabilities::Capabilities;
 use crate::hint::failed_elsewhere;
-use crate::local::{Local, not_regular, open_failed, resize, whole};
+use crate::local::{Local, complete, not_regular, open_failed, resize};
+use crate::read_request::ReadRequest;
 use crate::reader::protocol::{Answer, Request, Span, Status, take_entry};
-use crate::store::{Allot, Bytes, Object, Stat, Stop, Store, still};
+use crate::store::{Allot, Bytes, Object, Stat, Stop, Store};
 use crate::stuck::late;
 
 mod pool;
@@ -78,7 +80,7 @@ impl Isolated {
         if let Some(reader) = call.reader.take() {
             if result.is_err() {
                 // Whatever it has open is not needed any more. Should it have died, the next call finds out.
-                reader.send(&Request::Close.to_bytes(Span::default(), &[]));
+                reader.send(&close());
             }
             self.pool.give_back(reader);
         }
@@ -101,16 +103,12 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Asks the first question of a call.
-    fn begin(&mut self, request: Request) -> Result<Answer> {
-        let path = self.path;
-        self.begin_with(request, path.as_os_str().as_bytes())
-    }
-
-    fn begin_with(&mut self, request: Request, what: &[u8]) -> Result<Answer> {
+    fn begin(&mut self, request: Request, range: Range<u64>) -> Result<Answer> {
+        let path = self.path.as_os_str().as_bytes();
         loop {
             let reader = self.store.pool.take(self.until)?;
             if let Some(view) = reader.window().view()
-                && reader.send(&request.to_bytes(view.span(), what))
+                && reader.send(&request.to_bytes(view.span(), range.clone(), path))
             {
                 (self.reader, self.view) = (Some(reader), Some(view));
                 return self.answer();
@@ -122,7 +120,7 @@ impl Call<'_> {
 
     fn more(&mut self) -> Result<Answer> {
         // Should it have died, waiting for its answer will say so.
-        self.reader()?.send(&Request::More.to_bytes(self.view()?.span(), &[]));
+        self.reader()?.send(&Request::More.to_bytes(self.view()?.span(), 0..0, &[]));
         self.answer()
     }
 
@@ -152,7 +150,7 @@ impl Call<'_> {
             }
             Silence::Stopped(Some(_)) => {
                 self.view = None;
-                reader.send(&Request::Close.to_bytes(Span::default(), &[]));
+                reader.send(&close());
                 self.store.pool.give_back(reader);
                 Error::new(Kind::Stopped, "the loader was closed during a read")
             }
@@ -175,6 +173,11 @@ impl Call<'_> {
             }
         }
     }
+}
+
+/// What makes a reader close what it has open.
+fn close() -> Vec<u8> {
+    Request::Close.to_bytes(Span::default(), 0..0, &[])
 }
 
 fn died(status: Option<std::process::ExitStatus>) -> Error {
@@ -208,24 +211,27 @@ fn stat_of(answer: &Answer) -> Stat {
     Stat { size_bytes: answer.size_bytes, mtime_ns: answer.mtime_ns }
 }
 
-/// Whether the last answer completes a file of which there are `have` bytes.
-fn complete(stat: Stat, have: u64, answer: &Answer) -> Result<()> {
+/// Whether the last answer completes a read of `expected` bytes of which there are `have`.
+fn check_complete(stat: Stat, expected: u64, have: u64, answer: &Answer) -> Result<()> {
     let after = Stat { size_bytes: answer.size_after, mtime_ns: answer.mtime_after };
-    if answer.is_last { whole(stat, have, after) } else { Ok(()) }
+    if answer.is_last { complete(stat, expected, have, after) } else { Ok(()) }
 }
 
 impl Store for Isolated {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         if self.pool.is_forked() {
-            return Local.read(path, within, allot);
+            return Local.fetch(request, allot);
         }
-        let read = self.call(path, within.min(self.deadline), |call| {
-            let mut answer = call.begin(Request::Read)?;
+        request.check_cancel()?;
+        let read = self.call(request.path, request.within.min(self.deadline), |call| {
+            let mut answer = call.begin(Request::Read, request.range.clone().unwrap_or(0..u64::MAX))?;
             let stat = stat_of(&answer);
+            let range = request.bytes_of(stat)?;
+            let size_bytes = range.end - range.start;
             // Before memory is asked for: what is not whole needs none.
-            complete(stat, answer.count, &answer)?;
+            check_complete(stat, size_bytes, answer.count, &answer)?;
             let asked = Instant::now();
-            let allotted = allot(stat.size_bytes);
+            let allotted = allot(size_bytes);
             // Waiting for memory is not the storage's fault.
             call.until += asked.elapsed();
             let mut buffer = allotted?;
@@ -234,7 +240,7 @@ impl Store for Isolated {
             {
                 return Ok(Object { bytes: Bytes::kept(kept, buffer), stat });
             }
-            resize(&mut buffer, stat.size_bytes)?;
+            resize(&mut buffer, size_bytes)?;
             let mut have = 0;
             loop {
                 let end = have + answer.count as usize;
@@ -242,56 +248,23 @@ impl Store for Isolated {
                     buffer.get_mut(have..end).ok_or_else(|| Error::internal("a reader gave more than it said"))?;
                 place.copy_from_slice(call.piece(&answer)?);
                 have = end;
-                complete(stat, have as u64, &answer)?;
+                check_complete(stat, size_bytes, have as u64, &answer)?;
                 if answer.is_last {
                     break;
                 }
+                request.check_cancel()?;
                 answer = call.more()?;
             }
             Ok(Object { bytes: buffer.into(), stat })
         });
-        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
-    }
-
-    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
-        if self.pool.is_forked() {
-            return Local.read_range(path, range, expected, within);
-        }
-        let read = self.call(path, within.min(self.deadline), |call| {
-            let what = [&range.start.to_ne_bytes(), call.path.as_os_str().as_bytes()].concat();
-            let mut answer = call.begin_with(Request::ReadFrom, &what)?;
-            still(expected, stat_of(&answer))?;
-            let size = (range.end - range.start) as usize;
-            let mut buffer = Vec::new();
-            resize(&mut buffer, size as u64)?;
-            let mut have = 0;
-            while have < size {
-                let piece = call.piece(&answer)?;
-                let taken = piece.len().min(size - have);
-                buffer[have..have + taken].copy_from_slice(&piece[..taken]);
-                have += taken;
-                complete(expected, answer.offset + answer.count, &answer)?;
-                if have < size {
-                    if answer.is_last {
-                        return Err(Error::internal(format!("was asked for its bytes {range:?}")));
-                    }
-                    answer = call.more()?;
-                }
-            }
-            if !answer.is_last {
-                // Of the rest nothing is needed. Should it have died, the next call finds out.
-                call.reader()?.send(&Request::Close.to_bytes(Span::default(), &[]));
-            }
-            Ok(buffer)
-        });
-        read.map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
+        read.map_err(|error| error.at_path(request.path).at_stage(Stage::Fetch))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
         if self.pool.is_forked() {
             return Local.stat(path);
         }
-        let answer = self.call(path, self.deadline, |call| call.begin(Request::Stat));
+        let answer = self.call(path, self.deadline, |call| call.begin(Request::Stat, 0..0));
         answer.map(|answer| stat_of(&answer)).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
@@ -300,7 +273,7 @@ impl Store for Isolated {
             return Local.list(directory);
         }
         let list = self.call(directory, self.deadline, |call| {
-            let mut answer = call.begin(Request::List)?;
+            let mut answer = call.begin(Request::List, 0..0)?;
             let mut listing = Listing::new((answer.device, answer.inode));
             loop {
                 let mut rest = call.piece(&answer)?;
@@ -330,12 +303,9 @@ impl Store for Isolated {
         }
     }
 
-    fn keeps_deadlines(&self) -> bool {
-        true
-    }
-
-    fn max_calls(&self) -> Option<usize> {
-        Some(self.pool.max_readers())
+    fn capabilities(&self) -> Capabilities {
+        let max_calls = Some(self.pool.max_readers());
+        Capabilities { keeps_deadlines: true, is_isolated: true, max_calls, ..Capabilities::default() }
     }
 
     fn readers(&self) -> Option<Readers> {

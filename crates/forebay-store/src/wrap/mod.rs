@@ -2,9 +2,11 @@
 
 mod cache;
 mod isolate;
+mod memory;
 
 #[cfg(feature = "testing")]
 pub(crate) use cache::entry;
 pub use cache::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Verified};
 pub(crate) use isolate::Kept;
 pub use isolate::{Isolated, Readers};
+pub use memory::{MemoryCache, MemoryCached};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use forebay_core::{Error, Kind, Listing, Result};
 use forebay_store::testing::{Fault, Memory, Scripted, conformance};
-use forebay_store::{Allot, Cache, CacheOptions, CacheStats, Cached, Cancel, Local, Object, Stat, Store};
+use forebay_store::{Allot, Cache, CacheOptions, CacheStats, Cached, Cancel, Local, Object, ReadRequest, Stat, Store};
 use tempfile::TempDir;
 
 const ROOT: &str = "/data";
@@ -453,8 +453,8 @@ fn an_entry_is_trusted_until_it_is_doubted() {
 struct Elsewhere(Arc<dyn Store>, &'static str);
 
 impl Store for Elsewhere {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        self.0.read(path, within, allot)
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        self.0.fetch(request, allot)
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Kind, Listing, Result};
 use forebay_store::testing::{Memory, missing};
-use forebay_store::{Allot, Cache, CacheOptions, Cached, Object, Stat, Store};
+use forebay_store::{Allot, Cache, CacheOptions, Cached, Object, ReadRequest, Stat, Store};
 use tempfile::TempDir;
 
 use crate::cache::{entries, read, unlimited};
@@ -292,10 +292,10 @@ fn what_may_not_be_written_is_a_wrong_setting() {
 struct Slow(Arc<dyn Store>, Duration);
 
 impl Store for Slow {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        writeln!(std::io::stdout().lock(), "fetch {}", path.display()).unwrap();
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        writeln!(std::io::stdout().lock(), "fetch {}", request.path.display()).unwrap();
         std::thread::sleep(self.1);
-        self.0.read(path, within, allot)
+        self.0.fetch(request, allot)
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Listing, Result, hash_words};
-use forebay_store::{Allot, Cache, CacheOptions, Cached, Object, Stat, Store};
+use forebay_store::{Allot, Cache, CacheOptions, Cached, Object, ReadRequest, Stat, Store};
 
 use crate::cache::{entries, unlimited};
 use crate::cache_disk::{Mounted, fill_up};
@@ -57,21 +56,16 @@ struct Origin {
 }
 
 impl Store for Origin {
-    fn read(&self, path: &Path, _: Duration, allot: &mut Allot<'_>) -> Result<Object> {
-        let number: u64 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+        let number: u64 = request.path.file_name().unwrap().to_str().unwrap().parse().unwrap();
         (&self.log).write_all(format!("{number}\n").as_bytes()).unwrap();
         std::thread::sleep(Duration::from_micros(500 + hash_words(&[number, 2]) % 3_000));
-        let content = &self.contents[number as usize];
-        let mut bytes = allot(content.len() as u64)?;
+        let stat = self.stat(request.path)?;
+        let range = request.bytes_of(stat)?;
+        let mut bytes = allot(range.end - range.start)?;
         bytes.clear();
-        bytes.extend_from_slice(content);
-        Ok(Object { bytes: bytes.into(), stat: self.stat(path)? })
-    }
-
-    fn read_range(&self, path: &Path, range: Range<u64>, expected: Stat, within: Duration) -> Result<Vec<u8>> {
-        let object = self.read(path, within, &mut unlimited)?;
-        assert_eq!(object.stat, expected);
-        Ok(object.bytes[range.start as usize..range.end as usize].to_vec())
+        bytes.extend_from_slice(&self.contents[number as usize][range.start as usize..range.end as usize]);
+        Ok(Object { bytes: bytes.into(), stat })
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -115,9 +109,9 @@ fn child() {
                             let (quarter, length) = (dice.below(4), whole.len() as u64);
                             let range = quarter * length / 4..(quarter + 1) * length / 4;
                             let expected = &whole[range.start as usize..range.end as usize];
-                            cached
-                                .read_range(&path, range, origin.stat(&path).unwrap(), within)
-                                .map(|got| got == expected)
+                            let stat = origin.stat(&path).unwrap();
+                            let request = ReadRequest::new(&path, within).with_range(range).with_expected(stat);
+                            cached.fetch(&request, &mut unlimited).map(|object| object.bytes == *expected)
                         }
                         _ => cached.read(&path, within, &mut unlimited).map(|object| object.bytes == *whole),
                     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Kind, Result};
 use forebay_store::testing::conformance;
-use forebay_store::{Isolated, Local, Object, Store};
+use forebay_store::{Isolated, Local, Object, ReadRequest, Store};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -87,6 +87,35 @@ fn every_size_and_name_comes_as_it_is() {
     };
     assert_eq!(sorted(&store), sorted(&Local));
     assert_eq!(store.readers().unwrap().started, 1);
+}
+
+#[test]
+fn of_a_shard_the_reader_reads_only_the_range() {
+    let (folder, _, store, process) = warm(LONG);
+    let path = crate::sparse_shard(folder.path());
+    let read = |range: std::ops::Range<u64>| {
+        let request = ReadRequest::new(&path, Duration::MAX).with_range(range);
+        store.fetch(&request, &mut unlimited).unwrap()
+    };
+    let before = crate::read_bytes(&process.to_string());
+    assert_eq!(read(1 << 39..(1 << 39) + 6).bytes, b"sample");
+    assert!(read(7..7).bytes.is_empty());
+    let count = crate::read_bytes(&process.to_string()) - before;
+    assert!(count < 1_000, "{count} bytes, and two requests are among them");
+    // In several pieces, as it is larger than the window.
+    let object = read((1 << 39) - (3 << 20)..(1 << 39) + 6);
+    assert_eq!((object.bytes.len(), &object.bytes[3 << 20..]), ((3 << 20) + 6, &b"sample"[..]));
+    assert_eq!(store.readers().unwrap().started, 1);
+}
+
+#[test]
+fn a_range_that_hangs_is_given_up_at_its_deadline() {
+    let (_folder, path, store, process) = warm(Duration::from_millis(300));
+    signal(process, libc::SIGSTOP);
+    let request = ReadRequest::new(&path, LONG).with_range(0..2);
+    let error = store.fetch(&request, &mut unlimited).unwrap_err();
+    assert_eq!((error.kind(), error.is_transient(), error.path()), (Kind::Timeout, true, Some(&*path)), "{error}");
+    assert_eq!(store.fetch(&request, &mut unlimited).unwrap().bytes, b"on", "by another reader");
 }
 
 /// Reads a file, and says whether it is used where the reader has put it rather than in the buffer allotted for it.

@@ -8,6 +8,7 @@ use forebay_core::{Error, Kind};
 use forebay_store::{Object, Remote, Stat, Store};
 
 use crate::remote::s3;
+use crate::remote_ranges::part;
 use crate::scripted::{Act, Request, content, serve, status, whole};
 
 fn read(store: &Remote, path: &Path) -> Result<Object, Error> {
@@ -82,12 +83,23 @@ fn a_range_that_is_not_what_was_asked_for_is_not_taken() {
     ];
     let expected = stat(100_000, "v1");
     for (name, lie, kind) in lies {
-        let server = serve(move |_, request| lie(request));
+        let server = serve(move |_, request| match request.line.starts_with("HEAD") {
+            true => vec![Act::Send(whole(request, &content(), "v1"))],
+            false => lie(request),
+        });
         let (store, root) = s3(&server.url, &[]);
         for _ in 0..2 {
-            let got = store.read_range(&root.join("1.jpg"), 1_000..2_000, expected, Duration::from_secs(20));
-            let error = got.map(|bytes| bytes.len()).unwrap_err();
+            let got = part(&store, &root.join("1.jpg"), 1_000..2_000, Some(expected));
+            let error = got.map(|object| object.bytes.len()).unwrap_err();
             assert_eq!(error.kind(), kind, "{name}: {error}");
+            // Without a version that is expected, any is right, and what is no such range is still none.
+            let got = part(&store, &root.join("1.jpg"), 1_000..2_000, None);
+            assert_eq!(got.map(|object| object.bytes.len()).ok(), (kind == Kind::Changed).then_some(1_000), "{name}");
+        }
+        if name == "the whole object" {
+            let error = part(&store, &root.join("1.jpg"), 1_000..2_000, None).unwrap_err();
+            assert_eq!(error.message(), "could not be read in part: S3 sent all of it");
+            assert!(error.hint().contains("ignores the header `Range`"), "{}", error.hint());
         }
     }
 }
@@ -124,6 +136,11 @@ fn a_body_that_was_cut_goes_on_with_the_same_object_or_not_at_all() {
         let (store, root) = s3(&server.url, &[]);
         let error = read(&store, &root.join("1.jpg")).unwrap_err();
         assert_eq!(error.kind(), kind, "{name}: {error}");
+        // The same of a range.
+        server.requests.lock().unwrap().clear();
+        let error = part(&store, &root.join("1.jpg"), 10..90_000, None).unwrap_err();
+        assert_eq!(error.kind(), kind, "a range, {name}: {error}");
+        assert_eq!(server.requests.lock().unwrap().len(), 2);
     }
 }
 
@@ -277,6 +294,6 @@ fn a_size_that_a_listing_gets_wrong_is_not_that_of_the_bytes() {
     assert!(object.bytes == content() && object.stat.size_bytes == 100_000);
     // Whoever relies on the size is told.
     let believed = Stat { size_bytes: 1, ..object.stat };
-    let error = store.read_range(&path, 0..1, believed, Duration::from_secs(20)).unwrap_err();
+    let error = part(&store, &path, 0..1, Some(believed)).unwrap_err();
     assert_eq!(error.kind(), Kind::Changed, "{error}");
 }

@@ -12,13 +12,15 @@ mod isolate;
 mod lying;
 mod redirect;
 mod remote;
+mod remote_ranges;
 mod scripted;
 mod servers;
 
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_store::testing::{Memory, Scripted, conformance};
-use forebay_store::{DirectorySink, Local, Store};
+use forebay_store::{DirectorySink, Local, ReadRequest, Store};
 
 #[test]
 fn local_files_keep_the_contract() {
@@ -31,6 +33,33 @@ fn local_files_keep_the_contract() {
     conformance::check(&Local, folder.path());
     conformance::check(&Scripted::new(Local), folder.path());
     conformance::check_changes(&Local, folder.path(), &rewrite);
+}
+
+/// Bytes that a process or a thread has read, by the kernel's count.
+fn read_bytes(of: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{of}/io")).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+/// A shard too large to be read for one sample, which takes no space on the disk.
+fn sparse_shard(folder: &Path) -> std::path::PathBuf {
+    let path = folder.join("train-0000.tar");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"sample", 1 << 39).unwrap();
+    path
+}
+
+#[test]
+fn of_a_local_shard_only_the_range_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = sparse_shard(folder.path());
+    let request = ReadRequest::new(&path, Duration::MAX).with_range(1 << 39..(1 << 39) + 6);
+    let before = read_bytes("thread-self");
+    let object = Local.fetch(&request, &mut |_| Ok(Vec::new())).unwrap();
+    let count = read_bytes("thread-self") - before;
+    assert!(count < 1_000, "{count} bytes, and those of the count are among them");
+    assert_eq!((&*object.bytes, object.stat.size_bytes), (&b"sample"[..], 1 << 40));
 }
 
 /// Writes over a file, and sets its time: one tick of a file system's clock may be longer than the whole test.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind};
-use forebay_store::{Cancel, Object, ObjectSink, Remote, Sink, Stat, StorageOptions, Store};
+use forebay_store::{Cancel, Object, ObjectSink, ReadRequest, Remote, Sink, Stat, StorageOptions, Store};
 
 use crate::remote::{options, s3};
 
@@ -133,7 +133,7 @@ pub(crate) fn status(line: &str, more: &str, body: &str) -> Vec<Act> {
     vec![Act::Send(text.into_bytes())]
 }
 
-fn open(url: &str, more: &[(&str, &str)]) -> (Remote, PathBuf) {
+pub(crate) fn open(url: &str, more: &[(&str, &str)]) -> (Remote, PathBuf) {
     let (store, root) = Remote::open(Path::new(&format!("{url}/data")), &options(more)).unwrap();
     (store, root.join("1.jpg"))
 }
@@ -347,7 +347,7 @@ fn silence_ends_with_the_deadline_and_a_stop_ends_it_at_once() {
 #[test]
 fn a_read_that_is_cancelled_ends_at_once_wherever_it_is_and_others_go_on() {
     // In its answer, or in its body; the server sees that the client has gone.
-    for sent in [0, 1_000] {
+    for (sent, range) in [(0, None), (1_000, None), (0, Some(10..90_000)), (1_000, Some(10..90_000))] {
         let (gone, has_gone) = std::sync::mpsc::channel();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -370,17 +370,18 @@ fn a_read_that_is_cancelled_ends_at_once_wherever_it_is_and_others_go_on() {
                 });
             }
         });
-        let (store, path) = open(&url, &[("read_timeout", "300")]);
+        let (store, path) = &open(&url, &[("read_timeout", "300")]);
         let (stalls, cancel) = (path.with_file_name("stalls.jpg"), Cancel::default());
         let within = Duration::from_secs(300);
         std::thread::scope(|scope| {
-            let stalled = scope.spawn(|| store.read_unless(&stalls, within, &cancel, &mut |_| Ok(Vec::new())));
+            let request = ReadRequest { range, ..ReadRequest::new(&stalls, within).with_cancel(&cancel) };
+            let stalled = scope.spawn(move || store.fetch(&request, &mut |_| Ok(Vec::new())));
             let until = Instant::now() + Duration::from_secs(20);
             assert_eq!(has_gone.recv_timeout(Duration::from_secs(20)), Ok(false), "it has come");
             while store.traffic().unwrap().requests == 0 && sent > 0 && Instant::now() < until {
                 std::thread::yield_now();
             }
-            let other = store.read_unless(&path, within, &Cancel::default(), &mut |_| Ok(Vec::new()));
+            let other = store.read_unless(path, within, &Cancel::default(), &mut |_| Ok(Vec::new()));
             assert_eq!(other.unwrap().bytes, content());
             let started = Instant::now();
             cancel.raise();

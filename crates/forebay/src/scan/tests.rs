@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Kind, SampleId, Stage, hash_words};
-use forebay_store::{Allot, Isolated, Local, Object, Stat};
+use forebay_store::{Allot, Isolated, Local, Object, ReadRequest, Stat};
 
 use super::*;
 
@@ -189,7 +189,7 @@ impl Scripted {
 }
 
 impl Store for Scripted {
-    fn read(&self, _: &Path, _: Duration, _: &mut Allot<'_>) -> Result<Object> {
+    fn fetch(&self, _: &ReadRequest<'_>, _: &mut Allot<'_>) -> Result<Object> {
         unreachable!("nothing is read here")
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Batch, Config, Interpolation, Loader, Op, Payload, Pipeline, ScanOptions, Source, Store, TensorData, Value,
+    Batch, Column, Config, Interpolation, Loader, Op, Pipeline, ScanOptions, Source, Store, TensorData, Value,
     scan_folder,
 };
 use forebay_store::testing::{Memory, Scripted};
@@ -79,15 +79,20 @@ pub(crate) fn loader(count: usize, damaged: bool, config: Config) -> Loader {
 
 /// One hash per sample of a batch: content, label and which sample it is.
 pub(crate) fn hashes(batch: Batch) -> Vec<u64> {
-    let samples: Vec<Vec<u8>> = match batch.payload {
-        Payload::Dense { mut buffer, layout } => {
+    let (labels, ids) = (batch.labels().unwrap().to_vec(), batch.samples.clone());
+    let samples: Vec<Vec<u8>> = match batch.into_content() {
+        Column::Dense { mut buffer, layout } => {
             let (size, bytes) = (layout.size_bytes(), buffer.bytes());
-            (0..batch.labels.len()).map(|place| bytes[place * size..][..size].to_vec()).collect()
+            (0..labels.len()).map(|place| bytes[place * size..][..size].to_vec()).collect()
         }
-        Payload::Values(values) => values.into_iter().map(|value| value_bytes(&value)).collect(),
+        Column::Ragged(arrays) => arrays.into_iter().map(|array| array.bytes).collect(),
+        Column::Text(texts) => texts.into_iter().map(String::into_bytes).collect(),
+        Column::Bytes(all) => all,
+        Column::Objects(values) => values.iter().map(value_bytes).collect(),
+        Column::Scalars(_) => panic!("the first column is the recipe's"),
     };
-    assert_eq!(samples.len(), batch.labels.len());
-    let ids = batch.labels.iter().zip(&batch.samples);
+    assert_eq!(samples.len(), labels.len());
+    let ids = labels.iter().zip(&ids);
     samples
         .into_iter()
         .zip(ids)
@@ -105,6 +110,8 @@ fn value_bytes(value: &Value) -> Vec<u8> {
         Value::Array(array) => array.bytes.clone(),
         Value::Text(text) => text.clone().into_bytes(),
         Value::Bytes(bytes) => bytes.clone(),
+        Value::Json(value) => value.to_string().into_bytes(),
+        Value::Row(values) => values.iter().flat_map(value_bytes).collect(),
         Value::Opaque(_) => unreachable!("no opaque values in these tests"),
     }
 }

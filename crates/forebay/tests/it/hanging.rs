@@ -11,7 +11,7 @@ use forebay::{
     Stage, Store, Value,
 };
 use forebay_store::testing::{Fault, Memory, Scripted};
-use forebay_store::{Allot, Object, Stat};
+use forebay_store::{Allot, Object, ReadRequest, Stat};
 
 use crate::fixture::{crop, epoch, hashes, path_of, pictures, source};
 
@@ -179,11 +179,11 @@ struct Distant {
 }
 
 impl Store for Distant {
-    fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
+    fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         self.most.fetch_max(self.reading.fetch_add(1, SeqCst) + 1, SeqCst);
         std::thread::sleep(self.latency); // the distance itself, not a wait for something
         self.reading.fetch_sub(1, SeqCst);
-        self.inner.read(path, within, allot)
+        self.inner.fetch(request, allot)
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -196,7 +196,7 @@ impl Store for Distant {
 }
 
 #[test]
-fn reads_at_a_time_grow_where_that_gives_more_and_stay_where_they_were_put() {
+fn concurrent_reads_grow_where_that_gives_more_and_stay_where_they_were_put() {
     let most = |max_io_threads| {
         let latency = Duration::from_millis(5);
         let distant = Distant { inner: pictures(2000, false), latency, reading: 0.into(), most: 0.into() };
@@ -204,7 +204,7 @@ fn reads_at_a_time_grow_where_that_gives_more_and_stay_where_they_were_put() {
         let config = Config { batch_size: 50, io_threads: 4, max_io_threads, ..Config::default() };
         let loader = Loader::new(source(Arc::clone(&store) as Arc<dyn Store>, crop()), config).unwrap();
         assert_eq!(epoch(&loader).len(), 2000);
-        assert!(loader.stats().reads_at_a_time <= max_io_threads as u64);
+        assert!(loader.stats().concurrent_reads <= max_io_threads as u64);
         store.most.load(SeqCst)
     };
     assert!((12..=24).contains(&most(24)));

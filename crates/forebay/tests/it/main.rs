@@ -8,6 +8,7 @@ mod hanging;
 mod lifecycle;
 mod memory;
 mod order;
+mod parts;
 mod provenance;
 mod recipes;
 mod recovery;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::{Config, Custom, Kind, Loader, Op, Payload, Pipeline, Result, Value};
+use forebay::{Column, Config, Custom, Kind, Loader, Op, Pipeline, Result, Value};
 use forebay_store::testing::Scripted;
 
 use crate::fixture::{bitmap, crop, epoch, loader, path_of, source};
@@ -148,7 +148,7 @@ fn a_loop_that_is_slower_than_its_loader_gets_the_memory_of_the_batch_it_let_go(
     let mut held = None;
     let mut places = HashSet::new();
     for (number, batch) in loader.epoch().unwrap().enumerate() {
-        let Payload::Dense { buffer, .. } = batch.unwrap().payload else { panic!("a dense batch is expected") };
+        let Column::Dense { buffer, .. } = batch.unwrap().into_content() else { panic!("a dense batch is expected") };
         places.insert(buffer.as_ptr() as usize);
         // As in `for images, labels in loader`: the batch before is let go once there is the next one.
         drop(held.replace(buffer));
@@ -170,7 +170,7 @@ fn a_loop_that_takes_its_time_has_one_batch_waiting_and_all_that_it_keeps() {
     let mut run = loader.epoch().unwrap().enumerate();
     let mut take = || {
         let (number, batch) = run.next().expect("fewer batches than that are needed to see it");
-        let Payload::Dense { buffer, .. } = batch.unwrap().payload else { panic!("a dense batch is expected") };
+        let Column::Dense { buffer, .. } = batch.unwrap().into_content() else { panic!("a dense batch is expected") };
         (number as u64, buffer)
     };
     let made = || loader.stats().assemble.items;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use forebay::{Config, Epoch, OnError, Rank, Step, WorldSize};
+use forebay::{Config, Epoch, OnError, Rank, ScalarColumn, Step, WorldSize};
 
 use crate::fixture::{epoch, loader};
 
@@ -52,7 +52,9 @@ fn explain_equals_what_is_delivered_on_any_world_size() {
                 let batch = batch.unwrap();
                 let explained = loader.explain(batch.step, None, None, None).unwrap();
                 assert_eq!(explained.iter().map(|row| row.sample).collect::<Vec<_>>(), batch.samples);
-                assert_eq!(explained.iter().map(|row| row.label).collect::<Vec<_>>(), batch.labels);
+                let labels = explained.iter().flat_map(|row| row.scalars.clone());
+                let expected = batch.labels().unwrap().iter().map(|label| ScalarColumn::labels(vec![*label]));
+                assert!(labels.eq(expected));
                 let from_outside =
                     one_rank.explain(batch.step, Some(Epoch(0)), Some(WorldSize(world)), Some(Rank(rank)));
                 assert_eq!(from_outside.unwrap(), explained);

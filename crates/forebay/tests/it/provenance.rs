@@ -26,7 +26,7 @@ fn explained(loader: &Loader, epoch: Epoch, step: Step, rank: u32) -> Vec<Sample
     let rows = loader.explain(step, Some(epoch), None, Some(Rank(rank))).unwrap();
     for row in &rows {
         assert_eq!(row.path, loader.source().dataset.path(row.sample));
-        assert_eq!(row.label, loader.source().dataset.label(row.sample));
+        assert_eq!(row.scalars, loader.source().dataset.scalars(&[row.sample]));
     }
     rows.iter().map(|row| row.sample).collect()
 }

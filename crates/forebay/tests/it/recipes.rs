@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Batch, BytesRecipe, Config, Element, Endian, InvalidText, Kind, Loader, NpyRecipe, OnError, Payload, Rank,
-    RawRecipe, Recipe, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
+    Batch, BytesRecipe, Column, Config, Element, Endian, InvalidText, JsonRecipe, Kind, Loader, NpyRecipe, OnError,
+    Rank, RawRecipe, Recipe, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
 };
 use forebay_store::testing::{Memory, Scripted};
 
@@ -41,7 +41,7 @@ const ROWS: &[Row] = &[
     Row { name: "pictures", recipe: || Arc::new(crop()), content: |index| bitmap(9, 7, index), damage: Some(cut) },
     Row {
         name: "text",
-        recipe: || Arc::new(TextRecipe { invalid: InvalidText::Strict }),
+        recipe: || Arc::new(TextRecipe { invalid: InvalidText::Strict, ..TextRecipe::default() }),
         content: |index| format!("Zeile {index}: größer\n").repeat(index as usize % 5).into_bytes(),
         damage: Some(|mut bytes| {
             bytes.push(0xFC);
@@ -70,6 +70,27 @@ const ROWS: &[Row] = &[
         name: "arrays of many shapes",
         recipe: || Arc::new(NpyRecipe),
         content: |index| npy(index, index % 4),
+        damage: Some(cut),
+    },
+    Row {
+        name: "rows of any number",
+        recipe: || Arc::new(RawRecipe::of_any_length(vec![2], Element::U16, Endian::Little).unwrap()),
+        content: |index| vec![index as u8; 4 * (index as usize % 3)],
+        damage: Some(|mut bytes| {
+            bytes.push(0);
+            bytes
+        }),
+    },
+    Row {
+        name: "documents",
+        recipe: || Arc::new(JsonRecipe::default()),
+        content: |index| format!("{{\"id\": {index}, \"tags\": [\"a\", null]}}").into_bytes(),
+        damage: Some(cut),
+    },
+    Row {
+        name: "fields of documents",
+        recipe: || Arc::new(JsonRecipe { fields: ["id", "text"].map(str::to_owned).to_vec() }),
+        content: |index| format!("{{\"text\": \"number {index}\", \"id\": [{index}, 1]}}").into_bytes(),
         damage: Some(cut),
     },
 ];
@@ -168,6 +189,8 @@ fn damage_is_met_as_the_policy_says_and_the_books_balance() {
             assert_eq!(count as u64, SAMPLES as u64 - skipped, "{}", row.name);
             let codes: Vec<_> = loader.report().failures.iter().map(|failure| failure.code.clone()).collect();
             assert_eq!(codes, vec!["corrupt"; damaged as usize], "{}", row.name);
+            // A fresh read has to agree before damage is believed.
+            assert!(loader.failures().iter().all(|failure| failure.attempts == 2), "{}", row.name);
         }
     }
 }
@@ -186,23 +209,40 @@ fn number(place: usize) -> u64 {
 
 #[test]
 fn values_are_what_the_files_hold() {
-    let values = |name: &'static str| {
-        batches(name).into_iter().flat_map(move |batch| match batch.payload {
-            Payload::Values(values) => values,
-            Payload::Dense { .. } => panic!("{name}: expected values of their own"),
-        })
-    };
-    for (place, value) in values("text").enumerate() {
-        let expected = (ROWS[1].content)(number(place));
-        assert!(matches!(value, Value::Text(text) if text.as_bytes() == expected));
+    let columns = |name| batches(name).into_iter().map(Batch::into_content);
+    let texts = columns("text").flat_map(|column| if let Column::Text(texts) = column { texts } else { vec![] });
+    let found: Vec<_> = texts.map(String::into_bytes).collect();
+    assert_eq!(found, (0..SAMPLES).map(|place| (ROWS[1].content)(number(place))).collect::<Vec<_>>());
+    let all = columns("bytes").flat_map(|column| if let Column::Bytes(all) = column { all } else { vec![] });
+    let expected: Vec<_> = (0..SAMPLES).map(|place| (ROWS[2].content)(number(place))).collect();
+    assert_eq!(all.collect::<Vec<_>>(), expected);
+    let arrays = columns("arrays of many shapes").flat_map(|column| match column {
+        Column::Ragged(arrays) => arrays,
+        other => panic!("expected arrays, got {other:?}"),
+    });
+    let shapes: Vec<_> = arrays.map(|array| array.shape).collect();
+    assert_eq!(shapes, (0..SAMPLES).map(|place| vec![number(place) as usize % 4, 2]).collect::<Vec<_>>());
+    let documents =
+        columns("documents").flat_map(|column| if let Column::Objects(all) = column { all } else { vec![] });
+    for (place, document) in documents.enumerate() {
+        assert!(matches!(document, Value::Json(fields) if fields["id"] == number(place)));
     }
-    for (place, value) in values("bytes").enumerate() {
-        let expected = (ROWS[2].content)(number(place));
-        assert!(matches!(value, Value::Bytes(bytes) if bytes == expected));
+}
+
+#[test]
+fn a_recipe_may_make_several_columns() {
+    let mut place = 0;
+    for batch in batches("fields of documents") {
+        let names: Vec<_> = batch.columns.iter().map(|column| &*column.name).collect();
+        assert_eq!(names, ["id", "text", "label"]);
+        let Some(Column::Text(texts)) = batch.column("text") else { panic!("expected texts") };
+        for text in texts {
+            assert_eq!(*text, format!("number {}", number(place)));
+            place += 1;
+        }
+        assert!(matches!(batch.column("id"), Some(Column::Dense { layout, .. }) if layout.shape == [2]));
     }
-    for (place, value) in values("arrays of many shapes").enumerate() {
-        assert!(matches!(value, Value::Array(array) if array.shape == [number(place) as usize % 4, 2]));
-    }
+    assert_eq!(place, SAMPLES);
 }
 
 #[test]
@@ -211,7 +251,9 @@ fn arrays_of_one_shape_become_one() {
         let mut place = 0;
         for batch in batches(name) {
             let count = batch.len();
-            let Payload::Dense { mut buffer, layout } = batch.payload else { panic!("{name}: expected one array") };
+            let Column::Dense { mut buffer, layout } = batch.into_content() else {
+                panic!("{name}: expected one array")
+            };
             assert_eq!((layout.shape.as_slice(), layout.element), (shape.as_slice(), element));
             for sample in buffer.bytes().chunks_exact(layout.size_bytes()).take(count) {
                 let first = match element {

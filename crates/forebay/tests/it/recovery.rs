@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::{
-    Batch, Config, Error, Failure, FailureLimit, Kind, Loader, Next, OnError, Op, Outcome, Payload, Pipeline, Result,
+    Batch, Column, Config, Error, Failure, FailureLimit, Kind, Loader, Next, OnError, Op, Outcome, Pipeline, Result,
     Retry, Store,
 };
 use forebay_core::{Listing, ManualClock};
 use forebay_store::testing::{Fault, Scripted};
-use forebay_store::{Allot, Object, Stat};
+use forebay_store::{Allot, Object, ReadRequest, Stat};
 
 use crate::fixture::{crop, epoch, loader, path_of, pictures, source};
 
@@ -161,9 +161,9 @@ fn storage_that_answers_nothing_stops_the_run_soon() {
 struct Down(Arc<ManualClock>);
 
 impl Store for Down {
-    fn read(&self, path: &Path, _: Duration, _: &mut Allot<'_>) -> Result<Object> {
+    fn fetch(&self, request: &ReadRequest<'_>, _: &mut Allot<'_>) -> Result<Object> {
         self.0.advance(Duration::from_secs(30));
-        Err(Error::io("read", std::io::Error::from_raw_os_error(libc::EIO)).at_path(path))
+        Err(Error::io("read", std::io::Error::from_raw_os_error(libc::EIO)).at_path(request.path))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -266,7 +266,7 @@ fn samples_of_different_shape_come_as_values() {
     let pipeline = Pipeline::new(vec![Op::ToTensor]).unwrap();
     let loader = Loader::new(source(Arc::new(Scripted::new(store)), pipeline), config(OnError::Raise)).unwrap();
     let batch = loader.epoch().unwrap().next().unwrap().unwrap();
-    assert!(matches!(batch.payload, Payload::Values(ref values) if values.len() == 2));
+    assert!(matches!(batch.into_content(), Column::Objects(values) if values.len() == 2));
 }
 
 #[test]

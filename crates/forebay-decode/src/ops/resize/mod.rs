@@ -19,6 +19,7 @@ mod nearest;
 mod neon;
 mod portable;
 mod table;
+mod transform;
 
 #[cfg(target_arch = "x86_64")]
 use avx2 as simd;
@@ -28,6 +29,7 @@ use table::{Table, Tables, check_table, table_bytes};
 
 pub(crate) use nearest::is_nearest;
 pub(crate) use table::{support, weight};
+pub(crate) use transform::resample;
 
 /// Weights are integers of this many fractional bits; 8 bits of pixel and 2 of headroom complete an `i32`.
 const PRECISION_BITS: u32 = 22;

@@ -2,6 +2,7 @@
 //! allocate or recurse until the process ends: so they are read in a child process without much memory.
 
 use super::*;
+use crate::manifest::Labels;
 use std::path::Path;
 use std::process::Command;
 
@@ -198,7 +199,7 @@ fn then(count: u64, first: i64, other: i64) -> Vec<u8> {
 }
 
 fn parsed(file: &File) -> Result<crate::manifest::Manifest> {
-    crate::manifest::read_manifest(file.bytes(), Path::new("m.parquet"), None, Keeps::Facts)
+    crate::manifest::read_manifest(file.bytes(), Path::new("m.parquet"), None, Keeps::Facts, &Labels::Class)
 }
 
 fn dictionary(claimed: i32, rows: i32) -> File {

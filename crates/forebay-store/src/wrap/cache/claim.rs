@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::directory::{GATE_PATIENCE, held_too_long};
 use super::evict::evict;
 use super::folder::Folder;
-use super::home::{GATE_PATIENCE, held_too_long};
 use super::key::Name;
 use super::lock::{Lock, Waited, wait};
 use super::usage::{Gate, disk_bytes};

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use forebay_core::{Error, Result};
 
 use super::claim::enter;
+use super::directory::{Cache, format_folder, is_format, root};
 use super::entry::{self, Head};
 use super::evict::remove_known;
 use super::folder::Folder;
-use super::home::{Cache, format_folder, is_format, root};
 use super::key::{Key, SHARDS, Sort, is_shard, shard, sort_of};
 use super::lock::Lock;
 use super::usage::{USAGE, disk_bytes, is_absent, peek};

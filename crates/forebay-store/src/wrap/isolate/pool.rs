@@ -49,7 +49,7 @@ struct State {
     /// Those being started.
     starting: usize,
     lost: Vec<Lost>,
-    nursery: Option<Nursery>,
+    spawner: Option<Spawner>,
     /// Nobody needs readers now: those that are given back are ended.
     is_resting: bool,
     started: u64,
@@ -126,9 +126,9 @@ impl Pool {
             return Err(too_many_stuck("reader processes", &state.stuck()));
         }
         (state.count, state.starting, state.is_resting) = (state.count + 1, state.starting + 1, false);
-        let reader = Nursery::of(&mut state.nursery).map(|orders| {
+        let reader = Spawner::of(&mut state.spawner).map(|requests| {
             drop(state);
-            start(&orders)
+            start(&requests)
         });
         let reader = reader.and_then(|reader| reader);
         let mut state = self.state();
@@ -169,13 +169,13 @@ impl Pool {
         state.count -= state.idle.len();
         let (idle, lost) = (std::mem::take(&mut state.idle), std::mem::take(&mut state.lost));
         // Readers die with the thread that started them.
-        let nursery = if state.count == 0 { state.nursery.take() } else { None };
+        let spawner = if state.count == 0 { state.spawner.take() } else { None };
         drop(state);
         self.freed.notify_all();
         reap::soon(idle.into_iter().map(Reader::kill).collect());
         reap::later(lost.into_iter().map(|lost| lost.child).collect());
-        if let Some(nursery) = nursery {
-            nursery.end();
+        if let Some(spawner) = spawner {
+            spawner.end();
             program::forget();
         }
     }
@@ -232,14 +232,14 @@ impl Drop for Pool {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if is_forked {
             // Its own copies of the descriptors are closed with it; processes and threads are the parent's.
-            std::mem::forget(state.nursery.take());
+            std::mem::forget(state.spawner.take());
             return;
         }
         let mut children: Vec<_> = state.idle.drain(..).map(Reader::kill).collect();
         children.extend(state.lost.drain(..).map(|lost| lost.child));
         reap::soon(children);
-        if let Some(nursery) = state.nursery.take() {
-            nursery.end();
+        if let Some(spawner) = state.spawner.take() {
+            spawner.end();
         }
     }
 }
@@ -254,40 +254,40 @@ fn not_started(error: io::Error) -> Error {
 /// The thread that starts readers. They die with the thread that started them (`PR_SET_PDEATHSIG` is of threads, not
 /// of processes), and those of the loader come and go.
 #[derive(Debug)]
-struct Nursery {
-    orders: Sender<Order>,
+struct Spawner {
+    requests: Sender<SpawnRequest>,
     thread: JoinHandle<()>,
 }
 
-type Order = SyncSender<io::Result<Reader>>;
+type SpawnRequest = SyncSender<io::Result<Reader>>;
 
-impl Nursery {
-    fn of(nursery: &mut Option<Self>) -> io::Result<Sender<Order>> {
-        if let Some(nursery) = nursery {
-            return Ok(nursery.orders.clone());
+impl Spawner {
+    fn of(spawner: &mut Option<Self>) -> io::Result<Sender<SpawnRequest>> {
+        if let Some(spawner) = spawner {
+            return Ok(spawner.requests.clone());
         }
-        let (orders, received) = channel::<Order>();
+        let (requests, received) = channel::<SpawnRequest>();
         let work = move || {
-            for order in received {
-                // Whoever ordered it waits for it.
-                let _taken = order.send(Reader::start());
+            for request in received {
+                // The requesting thread waits for it.
+                let _taken = request.send(Reader::start());
             }
         };
         let thread = Builder::new().name("forebay-readers".to_owned()).spawn(work)?;
-        Ok(nursery.insert(Self { orders, thread }).orders.clone())
+        Ok(spawner.insert(Self { requests, thread }).requests.clone())
     }
 
     fn end(self) {
-        drop(self.orders);
+        drop(self.requests);
         // It does nothing that could panic; were it so, there is nothing more to do.
         let _ended = self.thread.join();
     }
 }
 
-fn start(orders: &Sender<Order>) -> io::Result<Reader> {
-    let (order, started) = sync_channel(1);
+fn start(requests: &Sender<SpawnRequest>) -> io::Result<Reader> {
+    let (request, started) = sync_channel(1);
     let gone = || io::Error::other("the thread that starts them has ended");
-    orders.send(order).map_err(|_| gone())?;
+    requests.send(request).map_err(|_| gone())?;
     started.recv().map_err(|_| gone())?
 }
 

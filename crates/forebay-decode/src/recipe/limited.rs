@@ -1,0 +1,61 @@
+//! A recipe that refuses objects above a size.
+
+use forebay_core::Result;
+use std::sync::Arc;
+
+use crate::{ColumnSpec, Dense, Layout, Made, Recipe, Sample, Scratch, Tensor};
+
+/// Another recipe, for objects of at most so many bytes.
+pub struct LimitedRecipe {
+    recipe: Arc<dyn Recipe>,
+    max_bytes: u64,
+}
+
+impl LimitedRecipe {
+    /// The same recipe; an object above `max_bytes` fails before it is read.
+    pub fn new(recipe: Arc<dyn Recipe>, max_bytes: u64) -> Self {
+        Self { recipe, max_bytes }
+    }
+}
+
+impl Recipe for LimitedRecipe {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        self.recipe.schema()
+    }
+
+    fn max_bytes(&self) -> Option<u64> {
+        Some(self.recipe.max_bytes().map_or(self.max_bytes, |inner| inner.min(self.max_bytes)))
+    }
+
+    fn reads_bytes(&self) -> bool {
+        self.recipe.reads_bytes()
+    }
+
+    fn layout(&self) -> Option<&Dense> {
+        self.recipe.layout()
+    }
+
+    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
+        self.recipe.memory_bytes(bytes, scratch)
+    }
+
+    fn uses_landmarks(&self) -> bool {
+        self.recipe.uses_landmarks()
+    }
+
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        self.recipe.make(sample)
+    }
+
+    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
+        self.recipe.fails_always(bytes, scratch)
+    }
+
+    fn batch_layout(&self, made: Layout) -> Result<Layout> {
+        self.recipe.batch_layout(made)
+    }
+
+    fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
+        self.recipe.place(tensor, slot)
+    }
+}

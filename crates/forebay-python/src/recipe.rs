@@ -1,0 +1,137 @@
+//! Recipes: what the engine makes of samples, from Python's description of it.
+
+use std::sync::Arc;
+
+use forebay::{
+    BytesRecipe, ColumnKind, Element, Encoding, Endian, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe,
+    NpyRecipe, Opened, RawRecipe, TextRecipe,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+
+use crate::call::PyCall;
+use crate::errors::convert;
+use crate::pipeline::Pipeline;
+
+/// What is made of each sample.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Recipe {
+    pub(crate) native: Arc<dyn forebay::Recipe>,
+    /// A callable of the user's in it, for the garbage collector.
+    call: Option<Arc<PyCall>>,
+    /// What it was made of, which shows the callables in it to the garbage collector.
+    pipeline: Option<Py<Pipeline>>,
+    base: Option<Py<Recipe>>,
+}
+
+impl Recipe {
+    fn of(native: impl forebay::Recipe + 'static) -> Self {
+        Self { native: Arc::new(native), call: None, pipeline: None, base: None }
+    }
+}
+
+/// Name, kind, and the shape and type of arrays that have one.
+type Column = (String, &'static str, Option<Vec<usize>>, Option<&'static str>);
+
+#[pymethods]
+impl Recipe {
+    /// Pictures through transforms; `open` is the user's own way to open a path, in place of reading and decoding it.
+    #[staticmethod]
+    fn image(pipeline: Bound<'_, Pipeline>, open: Option<Py<PyAny>>) -> Self {
+        let transforms = Arc::clone(&pipeline.get().native);
+        let call = open.map(|callable| Arc::new(PyCall::new("loader".to_owned(), callable)));
+        let native: Arc<dyn forebay::Recipe> = match &call {
+            Some(call) => Arc::new(Opened::new(Arc::clone(call) as _, transforms)),
+            None => transforms,
+        };
+        Self { native, call, pipeline: Some(pipeline.unbind()), base: None }
+    }
+
+    /// Text: "utf-8", "ascii" or "latin-1"; what is none: "strict", "replace" or "ignore".
+    #[staticmethod]
+    fn text(encoding: &str, errors: &str) -> PyResult<Self> {
+        let encoding = match encoding {
+            "utf-8" => Encoding::Utf8,
+            "ascii" => Encoding::Ascii,
+            "latin-1" => Encoding::Latin1,
+            other => return Err(PyValueError::new_err(format!("encoding: {other:?} is not native"))),
+        };
+        let invalid = match errors {
+            "strict" => InvalidText::Strict,
+            "replace" => InvalidText::Replace,
+            "ignore" => InvalidText::Ignore,
+            other => return Err(PyValueError::new_err(format!("errors: {other:?} is not native"))),
+        };
+        Ok(Self::of(TextRecipe { encoding, invalid }))
+    }
+
+    #[staticmethod]
+    fn bytes() -> Self {
+        Self::of(BytesRecipe)
+    }
+
+    /// Elements and nothing else; `is_of_any_length`: the file decides the first dimension, `shape` is what follows.
+    #[staticmethod]
+    fn raw(
+        py: Python<'_>,
+        dtype: &str,
+        shape: Vec<usize>,
+        is_of_any_length: bool,
+        is_big_endian: bool,
+    ) -> PyResult<Self> {
+        let element = Element::from_name(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype:?}")))?;
+        let endian = if is_big_endian { Endian::Big } else { Endian::Little };
+        let make = if is_of_any_length { RawRecipe::of_any_length } else { RawRecipe::new };
+        Ok(Self::of(convert(py, make(shape, element, endian))?))
+    }
+
+    #[staticmethod]
+    fn npy() -> Self {
+        Self::of(NpyRecipe)
+    }
+
+    #[staticmethod]
+    fn json(fields: Vec<String>) -> Self {
+        Self::of(JsonRecipe { fields })
+    }
+
+    /// The same, for objects of at most so many bytes.
+    fn limited(slf: &Bound<'_, Self>, max_bytes: u64) -> Self {
+        let recipe = LimitedRecipe::new(Arc::clone(&slf.get().native), max_bytes);
+        Self { base: Some(slf.clone().unbind()), ..Self::of(recipe) }
+    }
+
+    /// The same, with the user's own function behind it.
+    fn mapped(slf: &Bound<'_, Self>, name: String, function: Py<PyAny>) -> Self {
+        let call = Arc::new(PyCall::new(name, function));
+        let recipe = MappedRecipe::new(Arc::clone(&slf.get().native), Arc::clone(&call) as _);
+        Self { call: Some(call), base: Some(slf.clone().unbind()), ..Self::of(recipe) }
+    }
+
+    #[getter]
+    fn schema(&self) -> Vec<Column> {
+        let column = |spec: forebay::ColumnSpec| {
+            let (kind, layout) = match spec.kind {
+                ColumnKind::Dense(layout) => ("dense", Some(layout)),
+                ColumnKind::Arrays => ("arrays", None),
+                ColumnKind::Text => ("text", None),
+                ColumnKind::Bytes => ("bytes", None),
+                ColumnKind::Objects => ("objects", None),
+            };
+            let dtype = layout.as_ref().map(|layout| layout.element.name());
+            (spec.name.into_owned(), kind, layout.map(|layout| layout.shape), dtype)
+        };
+        self.native.schema().into_iter().map(column).collect()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.pipeline)?;
+        visit.call(&self.base)?;
+        self.call.as_ref().map_or(Ok(()), |call| call.traverse(&visit))
+    }
+
+    fn __clear__(&self) {
+        self.call.iter().for_each(|call| call.clear());
+    }
+}

@@ -1,0 +1,145 @@
+//! Threads of one process that want the same object at the same time: one of them gets it, and the others wait for that.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::key::Name;
+use super::lock::Waited;
+use crate::store::Ends;
+
+/// What became of getting an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// There is an entry now.
+    Kept,
+    /// It was got, and not kept.
+    Passed,
+    /// It was not got.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Fetch {
+    /// `None` until it has finished.
+    outcome: Mutex<Option<Outcome>>,
+    finished: Condvar,
+}
+
+/// Objects that threads of this process are getting.
+#[derive(Debug, Default)]
+pub(super) struct FetchesInFlight(Mutex<HashMap<Name, Arc<Fetch>>>);
+
+/// What a thread that wants an object is to do.
+pub(super) enum Joined<'a> {
+    /// Get it.
+    Leader(Leader<'a>),
+    /// Another one tried.
+    Finished(Outcome),
+}
+
+/// The others wait until this is dropped.
+pub(super) struct Leader<'a> {
+    fetches: &'a FetchesInFlight,
+    name: Name,
+    fetch: Arc<Fetch>,
+    pub(super) outcome: Outcome,
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        self.fetches.map().remove(&self.name);
+        *lock(&self.fetch.outcome) = Some(self.outcome);
+        self.fetch.finished.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FetchesInFlight {
+    fn map(&self) -> MutexGuard<'_, HashMap<Name, Arc<Fetch>>> {
+        lock(&self.0)
+    }
+
+    /// Leads, or waits for whoever does.
+    pub(super) fn join(&self, name: &Name, until: Instant, ends: Option<&Ends>) -> Waited<Joined<'_>> {
+        /// A stop is noticed this late.
+        const SLICE: Duration = Duration::from_millis(50);
+        let fetch = {
+            let mut map = self.map();
+            match map.get(name) {
+                Some(fetch) => Arc::clone(fetch),
+                None => {
+                    let fetch = Arc::new(Fetch { outcome: Mutex::new(None), finished: Condvar::new() });
+                    map.insert(name.clone(), Arc::clone(&fetch));
+                    drop(map);
+                    return Waited::Done(Joined::Leader(Leader {
+                        fetches: self,
+                        name: name.clone(),
+                        fetch,
+                        outcome: Outcome::Failed,
+                    }));
+                }
+            }
+        };
+        let mut outcome = lock(&fetch.outcome);
+        loop {
+            if let Some(outcome) = *outcome {
+                return Waited::Done(Joined::Finished(outcome));
+            }
+            if ends.is_some_and(Ends::is_raised) {
+                return Waited::Stopped;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Waited::Late;
+            }
+            outcome = fetch.finished.wait_timeout(outcome, left.min(SLICE)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::key::Key;
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn one_leads_and_the_others_wait_for_it_or_are_late() {
+        let (fetches, name) = (FetchesInFlight::default(), Key::whole("", Path::new("/a")).name);
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let Waited::Done(Joined::Leader(mut leader)) = fetches.join(&name, soon(), None) else {
+            panic!("nobody else does")
+        };
+        assert!(matches!(fetches.join(&name, soon(), None), Waited::Late));
+        let other = Key::whole("", Path::new("/b")).name;
+        assert!(matches!(fetches.join(&other, soon(), None), Waited::Done(Joined::Leader(_))));
+        let far = Instant::now() + Duration::from_secs(60);
+        let wait = || matches!(fetches.join(&name, far, None), Waited::Done(Joined::Finished(Outcome::Kept)));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(wait);
+            // Until the other one has it too, beside the map and the leader.
+            while Arc::strong_count(&leader.fetch) < 3 {
+                std::thread::yield_now();
+            }
+            leader.outcome = Outcome::Kept;
+            drop(leader);
+            assert!(waiting.join().unwrap());
+        });
+        assert!(fetches.map().is_empty(), "nothing is kept");
+    }
+
+    #[test]
+    fn a_leader_that_panics_lets_the_others_go() {
+        let (fetches, name) = (FetchesInFlight::default(), Key::whole("", Path::new("/a")).name);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _leader = fetches.join(&name, Instant::now(), None);
+            panic!("as any store may");
+        }));
+        assert!(panicked.is_err());
+        assert!(matches!(fetches.join(&name, Instant::now(), None), Waited::Done(Joined::Leader(_))));
+    }
+}

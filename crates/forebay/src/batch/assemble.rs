@@ -1,0 +1,145 @@
+//! Assembly: what a batch is, and how samples without a fixed shape, late ones and gaps become one.
+
+use std::sync::Arc;
+
+use forebay_core::{Epoch, Error, Result, SampleId, Scalars, Stage, Step};
+use forebay_decode::{Dense, Recipe, Value};
+
+use crate::batch::buffer_pool::{Buffer, BufferPool};
+use crate::batch::column::{Column, NamedColumn};
+use crate::loader::deliver::Progress;
+
+/// One batch, as planned.
+#[derive(Debug)]
+pub struct Batch {
+    /// The epoch it belongs to.
+    pub epoch: Epoch,
+    /// Its step within the epoch.
+    pub step: Step,
+    /// What the recipe made of the samples, then what the dataset says of them: labels.
+    pub columns: Vec<NamedColumn>,
+    /// Which samples they are, substitutes included.
+    pub samples: Vec<SampleId>,
+    /// How many of the planned ones failed: replaced or left out.
+    pub failed: u64,
+    /// For [`crate::Run::commit`].
+    pub receipt: Receipt,
+}
+
+/// The progress of a run once the batch is delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Receipt(pub(crate) Progress);
+
+impl Batch {
+    /// How many samples it has.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The column of this name.
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| *column.name == *name).map(|column| &column.column)
+    }
+
+    /// What the recipe made: its first column.
+    pub fn into_content(mut self) -> Column {
+        self.columns.swap_remove(0).column
+    }
+
+    /// The labels, where they are whole numbers.
+    pub fn labels(&self) -> Option<&[i64]> {
+        match self.column("label")? {
+            Column::Scalars(Scalars::I64(labels)) => Some(labels),
+            _ => None,
+        }
+    }
+}
+
+/// Copies a batch with slots that late threads may still write to. `values` are the samples that replace those slots, and `kept`
+/// are the slots to copy. The late threads keep the memory of the batch itself.
+pub(crate) fn copy_apart(
+    batch: &Buffer,
+    kept: &[bool],
+    values: &[(usize, Value)],
+    recipe: &dyn Recipe,
+    pool: &Arc<BufferPool>,
+) -> Result<Buffer> {
+    let size = recipe.layout().map_or(0, Dense::size_bytes);
+    let size_bytes = size * kept.len();
+    let mut copy = pool.take_lent(size_bytes).map_or_else(|| pool.take(size_bytes), Ok)?;
+    let bytes = copy.bytes();
+    for slot in (0..kept.len()).filter(|&slot| kept[slot]) {
+        let target = &mut bytes[slot * size..][..size];
+        match values.iter().find(|(at, _)| *at == slot) {
+            Some((_, Value::Tensor(tensor))) => {
+                recipe.place(tensor, target).map_err(|error| error.at_stage(Stage::Assemble))?;
+            }
+            Some((_, Value::Array(array))) if array.bytes.len() == target.len() => {
+                target.copy_from_slice(&array.bytes);
+            }
+            Some((_, other)) => return Err(Error::internal(format!("a batch of tensors got {other:?}"))),
+            // SAFETY: a kept slot without a value of its own was filled in time by the one thread that it was given to;
+            // late threads have other slots. So no thread writes to these bytes any more.
+            None => target.copy_from_slice(unsafe { batch.slot(slot * size, size) }),
+        }
+    }
+    pool.leave(batch);
+    Ok(copy)
+}
+
+/// Closes the gaps that skipped samples leave in a dense batch.
+pub(crate) fn compact(buffer: &mut Buffer, slot_bytes: usize, keep: &[bool]) {
+    let bytes = buffer.bytes();
+    let kept = (0..keep.len()).filter(|&slot| keep[slot]);
+    for (target, slot) in kept.enumerate().filter(|(target, slot)| target != slot) {
+        bytes.copy_within(slot * slot_bytes..(slot + 1) * slot_bytes, target * slot_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_decode::{Op, Pipeline, Tensor, TensorData};
+
+    #[test]
+    fn a_batch_with_a_late_writer_is_copied_and_its_memory_stays_the_writers() {
+        let pipeline = Pipeline::new(vec![Op::CenterCrop { size: 2.into() }, Op::ToTensor]).unwrap();
+        let size = pipeline.layout().unwrap().size_bytes();
+        let tensor = Tensor { channels: 3, height: 2, width: 2, data: TensorData::F32(vec![1.5; 12]) };
+        let pool = Arc::new(BufferPool::new(2));
+        let batch = Arc::new(pool.take(4 * size).unwrap());
+        for slot in [0, 2] {
+            // SAFETY: the only reference to this slot.
+            unsafe { batch.slot(slot * size, size) }.fill(slot as u8 + 1);
+        }
+        let writer = Arc::clone(&batch);
+        // SAFETY: as above; the late thread has it for longer than the batch lives.
+        let late = unsafe { writer.slot(size, size) };
+        let (kept, values) = ([true, true, true, false], [(1, Value::Tensor(tensor))]);
+        let mut copy = copy_apart(&batch, &kept, &values, &pipeline, &pool).unwrap();
+        late.fill(9);
+        drop(batch);
+        let slots: Vec<&[u8]> = copy.bytes()[..4 * size].chunks(size).collect();
+        assert!(slots[0].iter().all(|&byte| byte == 1) && slots[2].iter().all(|&byte| byte == 3));
+        assert_eq!(slots[1], [1.5_f32.to_ne_bytes(); 12].concat());
+        assert!(slots[3].iter().all(|&byte| byte == 0), "a slot that does not count is not looked at");
+        assert_eq!(pool.counts(), (0, 1), "only the copy counts as in use");
+        drop(writer);
+        assert_eq!(pool.counts(), (1, 1), "the late one is back");
+        drop(copy);
+        assert_eq!(pool.counts(), (2, 0));
+    }
+
+    #[test]
+    fn gaps_are_closed_in_order() {
+        let mut buffer = Arc::new(BufferPool::new(2)).take(8).unwrap();
+        buffer.bytes().copy_from_slice(&[1, 1, 2, 2, 3, 3, 4, 4]);
+        compact(&mut buffer, 2, &[true, false, true, true]);
+        assert_eq!(buffer.bytes()[..6], [1, 1, 3, 3, 4, 4]);
+    }
+}

@@ -1,0 +1,5 @@
+//! Batches: their memory, and how samples are put together in it.
+
+pub(crate) mod assemble;
+pub(crate) mod buffer_pool;
+pub(crate) mod column;

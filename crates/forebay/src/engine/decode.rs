@@ -1,0 +1,80 @@
+//! Decode and transform: the loop of a CPU thread. Turns bytes into the sample's slot of the batch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forebay_core::{Result, Rng, Stage};
+use forebay_decode::{Made, Sample, Scratch};
+
+use crate::engine::recover::{after_trouble, panicked};
+use crate::engine::work_queue::{DecodeTask, WorkQueue};
+
+/// Works until the stream stops, or until a sample took longer than its deadline.
+pub(crate) fn run(queue: &WorkQueue, thread: usize) {
+    let mut scratch = Scratch::default();
+    while let Some(task) = queue.next_decode(thread) {
+        let result = catch_unwind(AssertUnwindSafe(|| make(queue, &task, &mut scratch))).unwrap_or_else(|panic| {
+            scratch = Scratch::default(); // half-written by whatever panicked
+            Err(panicked(panic.as_ref()))
+        });
+        // What quarantine rests on: a verdict about the file, not about what one crop saw of it.
+        let is_about_file = result.as_ref().is_err_and(|error| {
+            let object = task.object.as_ref().filter(|_| error.kind().is_about_bytes(error.stage()));
+            object.is_some_and(|object| queue.context.source.recipe.fails_always(&object.bytes, &mut scratch))
+        });
+        let DecodeTask { object, buffer, .. } = task;
+        drop(buffer); // before the slot is filled: then the batch has its memory to itself
+        let stat = object.as_ref().filter(|_| is_about_file).map(|object| object.stat);
+        let bytes = object.map(|object| object.bytes.into_buffer()).unwrap_or_default();
+        let (made, error) = match result {
+            Ok((value, timing)) => {
+                queue.context.meters.decode.record(timing.decode);
+                queue.context.meters.transform.record(timing.transform);
+                (Some(value), None)
+            }
+            Err(error) => (None, Some(error)),
+        };
+        let (failed, continues) = queue.decoded(thread, bytes, made);
+        if let Some((item, error)) = failed.zip(error) {
+            let path = queue.context.source.dataset.path(item.sample);
+            after_trouble(queue, item, &path, error, stat);
+        }
+        if !continues {
+            return;
+        }
+    }
+}
+
+/// One sample: into its slot, or as a value when samples have no fixed shape.
+fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<Made> {
+    let recipe = &*queue.context.source.recipe;
+    let job = &task.job;
+    let mut rng = Rng::for_sample(queue.context.plan.seed, job.epoch, job.sample);
+    if job.is_given {
+        // A user's own order may draw a sample again and again: each time with another crop.
+        rng = rng.fork(job.position);
+    }
+    let slot = match (&task.buffer, recipe.layout()) {
+        (Some(buffer), Some(layout)) => {
+            let size = layout.size_bytes();
+            // SAFETY: the work queue has given this slot to this thread alone, and reads it only after this thread has
+            // filled it in time. If it is late, no other thread ever gets this slot of this buffer, and the reference
+            // that this thread holds keeps the buffer from reuse.
+            Some(unsafe { buffer.slot(job.slot as usize * size, size) })
+        }
+        _ => None,
+    };
+    let bytes = task.object.as_ref().map(|object| &*object.bytes);
+    if let Some(bytes) = bytes {
+        queue.context.source.dataset.verify(job.sample, bytes).map_err(|error| error.at_stage(Stage::Decode))?;
+    }
+    if recipe.uses_landmarks() && queue.context.landmark_cache.has_room() {
+        scratch.lend(queue.context.landmark_cache.take(job.sample));
+    }
+    let path = || queue.context.source.dataset.path(job.sample);
+    let sample = Sample { bytes: bytes.unwrap_or_default(), path: &path, rng: &rng, scratch, slot };
+    let made = recipe.make(sample).map_err(|error| error.at_stage(Stage::Decode));
+    if let Some(known) = scratch.take_back() {
+        queue.context.landmark_cache.keep(job.sample, known);
+    }
+    made
+}

@@ -1,0 +1,119 @@
+//! The memory budget: what is charged, and buffers for reuse. It is part of the work queue's state, under its mutex.
+//!
+//! Memory is charged before it is taken. Compressed, decoded and batched bytes share one budget. A stage that holds nothing
+//! admits a sample of any size, so the most that can be in use is the budget and one sample, and there is no deadlock.
+
+use forebay_core::{Error, Result};
+
+/// Spare buffers are not charged, so they stay small: a buffer that one huge file has grown is freed.
+const MAX_SPARE_BYTES: usize = 1 << 20;
+
+/// What is returned to the budget in one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge {
+    pub(crate) bytes: u64,
+    /// Samples that hold compressed bytes.
+    pub(crate) holding: usize,
+}
+
+/// The bytes in use, and their limit.
+#[derive(Debug)]
+pub(crate) struct MemoryBudget {
+    limit_bytes: u64,
+    used_bytes: u64,
+    /// Samples that hold compressed bytes, or wait for them in a read.
+    holding: usize,
+    /// Empty buffers for compressed bytes.
+    spare: Vec<Vec<u8>>,
+}
+
+impl MemoryBudget {
+    pub(crate) fn new(limit_bytes: u64) -> Self {
+        Self { limit_bytes, used_bytes: 0, holding: 0, spare: Vec::new() }
+    }
+
+    /// Bytes charged.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// Whether so many more bytes stay within the budget.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.used_bytes + bytes <= self.limit_bytes
+    }
+
+    /// Whether a sample of this size may be read: it fits, or no other sample holds compressed bytes.
+    pub(crate) fn admits_read(&self, bytes: u64) -> bool {
+        self.fits(bytes) || self.holding == 0
+    }
+
+    pub(crate) fn charge(&mut self, bytes: u64) {
+        self.used_bytes += bytes;
+    }
+
+    /// Charges the compressed bytes of one sample, and gives a buffer for them.
+    pub(crate) fn charge_read(&mut self, bytes: u64) -> Vec<u8> {
+        self.used_bytes += bytes;
+        self.holding += 1;
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Returns a charge. A charge that was never made is a bug, and an error: a counter that wrapped around would make every
+    /// thread wait for memory forever.
+    pub(crate) fn uncharge(&mut self, charge: Charge) -> Result<()> {
+        let used_bytes = self.used_bytes.checked_sub(charge.bytes);
+        if let (Some(used_bytes), Some(holding)) = (used_bytes, self.holding.checked_sub(charge.holding)) {
+            (self.used_bytes, self.holding) = (used_bytes, holding);
+            return Ok(());
+        }
+        Err(Error::internal(format!(
+            "more memory was given back than was charged (charged: {} bytes, {} read; given back: {charge:?})",
+            self.used_bytes, self.holding
+        )))
+    }
+
+    /// Keeps a buffer for reuse, unless it is large or there are `max_spare` already.
+    pub(crate) fn reuse(&mut self, buffer: Vec<u8>, max_spare: usize) {
+        if (1..=MAX_SPARE_BYTES).contains(&buffer.capacity()) && self.spare.len() < max_spare {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_core::Kind;
+
+    #[test]
+    fn a_sample_larger_than_the_budget_is_admitted_alone() {
+        let mut memory = MemoryBudget::new(100);
+        assert!(memory.admits_read(1_000) && !memory.fits(1_000));
+        memory.charge_read(1_000);
+        assert!(!memory.admits_read(1));
+        memory.uncharge(Charge { bytes: 1_000, holding: 1 }).unwrap();
+        assert!(memory.admits_read(100) && memory.fits(100) && !memory.fits(101));
+    }
+
+    #[test]
+    fn more_than_was_charged_cannot_be_returned() {
+        let mut memory = MemoryBudget::new(100);
+        memory.charge_read(10);
+        for charge in [Charge { bytes: 11, holding: 0 }, Charge { bytes: 0, holding: 2 }] {
+            assert_eq!(memory.uncharge(charge).unwrap_err().kind(), Kind::Internal);
+        }
+        memory.uncharge(Charge { bytes: 10, holding: 1 }).unwrap();
+    }
+
+    #[test]
+    fn small_buffers_are_reused_and_large_ones_are_freed() {
+        let mut memory = MemoryBudget::new(100);
+        memory.reuse(Vec::new(), 2);
+        memory.reuse(Vec::with_capacity(2 * MAX_SPARE_BYTES), 2);
+        assert_eq!(memory.charge_read(0).capacity(), 0);
+        (0..3).for_each(|_| memory.reuse(Vec::with_capacity(8), 2));
+        let reused = (0..3).filter(|_| memory.charge_read(0).capacity() > 0).count();
+        assert_eq!(reused, 2);
+    }
+}

@@ -1,0 +1,35 @@
+//! The run context: what the threads of a stream share and never change.
+
+use std::sync::Arc;
+
+use forebay_core::{Clock, Config, Plan};
+use forebay_store::Stop;
+
+use crate::batch::buffer_pool::BufferPool;
+use crate::batch::column::Schema;
+use crate::engine::landmark_cache::LandmarkCache;
+use crate::engine::recover::Quarantine;
+use crate::record::stats::Meters;
+use crate::source::Source;
+
+/// What is loaded, by which settings, and where its effects are recorded.
+pub(crate) struct RunContext {
+    pub(crate) source: Source,
+    pub(crate) schema: Schema,
+    pub(crate) config: Config,
+    pub(crate) plan: Plan,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) quarantine: Arc<Quarantine>,
+    pub(crate) landmark_cache: Arc<LandmarkCache>,
+    pub(crate) pool: Arc<BufferPool>,
+    /// Ends reads that hang, where the store can.
+    pub(crate) stop_reads: Option<Stop>,
+}
+
+impl RunContext {
+    /// Bytes of one sample's slot in a batch buffer; 0 where samples have no fixed shape.
+    pub(crate) fn slot_bytes(&self) -> u64 {
+        self.source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64)
+    }
+}

@@ -1,0 +1,479 @@
+//! The source of a loader: which samples, where their bytes are, and the recipe that turns them into values.
+
+pub(crate) mod defaults;
+pub(crate) mod manifest;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_core::{
+    Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Locator, Result, Retry, Rng, SampleId,
+    ScalarColumn, Stage, hash_words,
+};
+use forebay_decode::{ColumnSpec, Dense, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor, Timing, Value};
+use forebay_format::{FolderIndex, ScanOptions};
+use forebay_store::{
+    Allot, CacheStats, Capabilities, Isolated, Local, Mount, MountKind, Object, ReadRequest, Readers, Remote, Stat,
+    StorageOptions, Store, Traffic, is_url, machine,
+};
+
+use crate::scan::scan_folder;
+use crate::source::defaults::Defaults;
+
+/// Samples: where each one's bytes are, and what is known of it without reading them.
+pub trait Dataset: Send + Sync {
+    /// How many there are.
+    fn len(&self) -> u64;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// What a sample goes by: its path, or the name of the part of an object that it is ([`Locator::name`]).
+    fn path(&self, sample: SampleId) -> PathBuf;
+    /// Where its bytes are, in place of what `locator` was, whose memory may be used again. By default all of its path.
+    fn locate(&self, sample: SampleId, locator: &mut Locator) {
+        (locator.range, locator.member) = (None, None);
+        self.write_path(sample, &mut locator.path);
+    }
+    /// The same in place of what `path` was, whose memory may be used again.
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        *path = self.path(sample);
+    }
+    /// What is known of these samples without reading them, as columns: labels.
+    fn scalars(&self, _samples: &[SampleId]) -> Vec<ScalarColumn> {
+        Vec::new()
+    }
+    /// What its object has to be, where that was written down.
+    fn expected(&self, _sample: SampleId) -> Option<Expected> {
+        None
+    }
+    /// Whether these bytes are the ones that were written down, where that is asked for.
+    fn verify(&self, _sample: SampleId, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    /// What a resume state is bound to.
+    fn identity(&self) -> DatasetIdentity;
+    /// The directory that all samples are below, where there is one.
+    fn root(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+/// Whether what was read of a sample is what was written down about it.
+pub(crate) fn check(dataset: &dyn Dataset, sample: SampleId, stat: Stat) -> Result<()> {
+    let differs = dataset.expected(sample).and_then(|expected| expected.differs(stat.size_bytes, stat.mtime_ns));
+    match differs {
+        Some(what) => Err(Error::new(Kind::Stale, format!("is not what the manifest describes ({what})"))),
+        None => Ok(()),
+    }
+}
+
+/// The read of a sample's bytes.
+pub(crate) fn read_request(locator: &Locator, within: Duration) -> ReadRequest<'_> {
+    let request = ReadRequest::new(&locator.path, within);
+    match &locator.range {
+        Some(range) => request.with_range(range.clone()),
+        None => request,
+    }
+}
+
+/// Reads a sample's bytes, and compares their object with what was written down about it.
+pub(crate) fn read_located(
+    store: &dyn Store,
+    dataset: &dyn Dataset,
+    sample: SampleId,
+    request: &ReadRequest<'_>,
+    allot: &mut Allot<'_>,
+) -> Result<Object> {
+    let mut object = store.fetch(request, allot)?;
+    if store.origin().is_some() && check(dataset, sample, object.stat).is_err() {
+        // A copy of what it once was, perhaps: the manifest may be the newer one.
+        doubt(store, request.path, request.range.clone());
+        object = store.fetch(request, allot)?;
+    }
+    check(dataset, sample, object.stat)?;
+    Ok(object)
+}
+
+/// What was read of an object, or of a part of it, may not be what it is: the next read is not one of a copy.
+pub(crate) fn doubt(store: &dyn Store, path: &Path, range: Option<Range<u64>>) {
+    match range {
+        Some(range) => store.doubt_range(path, range),
+        None => store.doubt(path),
+    }
+}
+
+/// Refuses an object that is larger than its recipe takes.
+pub(crate) fn check_size(recipe: &dyn Recipe, size_bytes: u64) -> Result<()> {
+    match recipe.max_bytes() {
+        Some(most) if size_bytes > most => {
+            let message = format!("is larger than `max_bytes` (expected at most {most} bytes, got {size_bytes})");
+            let hint = "raise `max_bytes` if the file is meant to be in the dataset; leave it out if it is not";
+            Err(Error::new(Kind::Exhausted, message).with_hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Dataset for FolderIndex {
+    fn len(&self) -> u64 {
+        FolderIndex::len(self)
+    }
+
+    fn path(&self, sample: SampleId) -> PathBuf {
+        FolderIndex::path(self, sample)
+    }
+
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        FolderIndex::write_path(self, sample, path);
+    }
+
+    fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
+        match self.has_classes() {
+            true => vec![ScalarColumn::labels(samples.iter().map(|sample| self.label(*sample)).collect())],
+            false => Vec::new(),
+        }
+    }
+
+    fn expected(&self, sample: SampleId) -> Option<Expected> {
+        FolderIndex::expected(self, sample)
+    }
+
+    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+        FolderIndex::verify(self, sample, bytes)
+    }
+
+    fn identity(&self) -> DatasetIdentity {
+        FolderIndex::identity(self)
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        let root = FolderIndex::root(self);
+        // Object stores have no directories.
+        (!root.as_os_str().is_empty() && !is_url(root)).then(|| root.to_owned())
+    }
+}
+
+/// Some samples of a dataset, in an order of their own.
+pub struct Selection {
+    base: Arc<dyn Dataset>,
+    samples: Vec<u64>,
+}
+
+impl Selection {
+    /// Selects samples; each has to exist.
+    pub fn new(base: Arc<dyn Dataset>, samples: Vec<u64>) -> Result<Self> {
+        match samples.iter().find(|&&sample| sample >= base.len()) {
+            Some(sample) => Err(Error::config(format!("subset: expected indices below {}, got {sample}", base.len()))),
+            None => Ok(Self { base, samples }),
+        }
+    }
+
+    fn base_of(&self, sample: SampleId) -> SampleId {
+        SampleId(self.samples[sample.0 as usize])
+    }
+}
+
+impl Dataset for Selection {
+    fn len(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    fn path(&self, sample: SampleId) -> PathBuf {
+        self.base.path(self.base_of(sample))
+    }
+
+    fn locate(&self, sample: SampleId, locator: &mut Locator) {
+        self.base.locate(self.base_of(sample), locator);
+    }
+
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        self.base.write_path(self.base_of(sample), path);
+    }
+
+    fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
+        self.base.scalars(&samples.iter().map(|sample| self.base_of(*sample)).collect::<Vec<_>>())
+    }
+
+    fn expected(&self, sample: SampleId) -> Option<Expected> {
+        self.base.expected(self.base_of(sample))
+    }
+
+    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+        self.base.verify(self.base_of(sample), bytes)
+    }
+
+    fn identity(&self) -> DatasetIdentity {
+        let base = self.base.identity();
+        let selected = hash_words(&self.samples);
+        DatasetIdentity { samples: self.len(), fingerprint: format!("{}+{selected:016x}", base.fingerprint), ..base }
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        self.base.root()
+    }
+}
+
+/// A dataset whose samples have columns of their own in place of its classes.
+pub struct Labelled {
+    base: Arc<dyn Dataset>,
+    columns: Vec<ScalarColumn>,
+}
+
+impl Labelled {
+    /// Gives each sample a value in each of these columns, which may be none.
+    pub fn new(base: Arc<dyn Dataset>, columns: Vec<ScalarColumn>) -> Result<Self> {
+        let len = base.len();
+        if let Some(column) = columns.iter().find(|column| column.values.len() as u64 != len) {
+            let (name, got) = (&column.name, column.values.len());
+            return Err(Error::config(format!(
+                "labels: expected {len} values in {name:?}, one for each sample, got {got}"
+            )));
+        }
+        Ok(Self { base, columns })
+    }
+}
+
+impl Dataset for Labelled {
+    fn len(&self) -> u64 {
+        self.base.len()
+    }
+
+    fn path(&self, sample: SampleId) -> PathBuf {
+        self.base.path(sample)
+    }
+
+    fn locate(&self, sample: SampleId, locator: &mut Locator) {
+        self.base.locate(sample, locator);
+    }
+
+    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
+        self.base.write_path(sample, path);
+    }
+
+    fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
+        let select = |column: &ScalarColumn| ScalarColumn {
+            name: Arc::clone(&column.name),
+            values: column.values.select(samples.iter().map(|sample| sample.0 as usize)),
+        };
+        self.columns.iter().map(select).collect()
+    }
+
+    fn expected(&self, sample: SampleId) -> Option<Expected> {
+        self.base.expected(sample)
+    }
+
+    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+        self.base.verify(sample, bytes)
+    }
+
+    fn identity(&self) -> DatasetIdentity {
+        let base = self.base.identity();
+        let columns: Vec<_> = self.columns.iter().map(ScalarColumn::fingerprint).collect();
+        DatasetIdentity { fingerprint: format!("{}={:016x}", base.fingerprint, hash_words(&columns)), ..base }
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        self.base.root()
+    }
+}
+
+/// A user's own way from a path to a sample, instead of reading and decoding its bytes.
+pub trait Open: Send + Sync {
+    /// Makes the sample.
+    fn open(&self, path: &Path) -> Result<Value>;
+}
+
+/// The recipe of samples that a user opens: their transforms.
+pub struct Opened {
+    open: Arc<dyn Open>,
+    transforms: Arc<Pipeline>,
+}
+
+impl Opened {
+    /// Opens samples by `open`, and applies `transforms`.
+    pub fn new(open: Arc<dyn Open>, transforms: Arc<Pipeline>) -> Self {
+        Self { open, transforms }
+    }
+}
+
+impl Recipe for Opened {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        self.transforms.schema()
+    }
+
+    fn reads_bytes(&self) -> bool {
+        false
+    }
+
+    fn layout(&self) -> Option<&Dense> {
+        Recipe::layout(&*self.transforms)
+    }
+
+    fn memory_bytes(&self, _bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
+        Ok(0) // not known before it is opened
+    }
+
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        let Sample { path, rng, scratch, slot, .. } = sample;
+        let started = Instant::now();
+        let value = self.open.open(&path())?;
+        let decode = started.elapsed();
+        let value = self.transforms.transform(value, rng, scratch).map_err(|error| error.at_stage(Stage::Transform))?;
+        let timing = Timing { decode, transform: started.elapsed().saturating_sub(decode) };
+        match (value, slot) {
+            (Value::Tensor(tensor), Some(slot)) => {
+                self.place(&tensor, slot).map_err(|error| error.at_stage(Stage::Assemble))?;
+                Ok((None, timing))
+            }
+            (value, _) => Ok((Some(value), timing)),
+        }
+    }
+
+    fn fails_always(&self, _bytes: &[u8], _scratch: &mut Scratch) -> bool {
+        false // the bytes are the user's, and so is the verdict
+    }
+
+    fn batch_layout(&self, made: Layout) -> Result<Layout> {
+        self.transforms.output().layout(made)
+    }
+
+    fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
+        self.transforms.place(tensor, slot)
+    }
+}
+
+/// What a loader loads.
+#[derive(Clone)]
+pub struct Source {
+    /// The samples.
+    pub dataset: Arc<dyn Dataset>,
+    /// Where their bytes are.
+    pub store: Arc<dyn Store>,
+    /// What to make of them.
+    pub recipe: Arc<dyn Recipe>,
+}
+
+impl Source {
+    /// Where the samples' bytes come from.
+    pub fn storage(&self) -> Storage {
+        let first = (!self.dataset.is_empty()).then(|| self.dataset.path(SampleId(0)));
+        let mount = first.and_then(|path| Mount::behind(&path));
+        Storage { mount, readers: self.store.readers(), traffic: self.store.traffic(), cache: self.store.cache() }
+    }
+
+    /// A folder with one directory per class: of this machine, scanned and read in other processes where its mount can
+    /// hang; or of an object store, by its URL.
+    pub fn image_folder(root: &Path, pipeline: Pipeline) -> Result<Self> {
+        let max_io_threads = Defaults::on(None, 1).max_io_threads; // whatever the loader's settings will be
+        let config = Config { max_io_threads, ..Config::default() };
+        let (store, root) = open_store(root, &StorageOptions::default(), &config)?;
+        let index = scan_folder(&store, &root, &ScanOptions::images(), None)?;
+        Ok(Self::new(Arc::new(index), store, pipeline))
+    }
+
+    /// Samples whose bytes a store reads, and what a recipe makes of them.
+    pub fn new(dataset: Arc<dyn Dataset>, store: Arc<dyn Store>, recipe: impl Recipe + 'static) -> Self {
+        Self { dataset, store, recipe: Arc::new(recipe) }
+    }
+
+    /// One sample in the calling thread, without a loader: no retry, no substitute, no budget.
+    pub fn load(&self, sample: SampleId, seed: u64, epoch: Epoch) -> Result<Value> {
+        let (path, mut locator) = (self.dataset.path(sample), Locator::default());
+        self.dataset.locate(sample, &mut locator);
+        let rng = Rng::for_sample(seed, epoch, sample);
+        let mut scratch = Scratch::default();
+        let read = || {
+            let allot = &mut |size| check_size(&*self.recipe, size).map(|()| Vec::new());
+            let request = read_request(&locator, Retry::default().deadline);
+            let object = read_located(&*self.store, &*self.dataset, sample, &request, allot)?;
+            self.dataset.verify(sample, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
+            Ok(object)
+        };
+        let mut load = || {
+            let object = if self.recipe.reads_bytes() { Some(read()?) } else { None };
+            let bytes = object.as_ref().map_or(&[][..], |object| &object.bytes);
+            let (path, rng, scratch) = (&|| path.clone(), &rng, &mut scratch);
+            let made = self.recipe.make(Sample { bytes, path, rng, scratch, slot: None });
+            let (value, _) = made.map_err(|error| error.at_stage(Stage::Decode))?;
+            value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))
+        };
+        load().map_err(|error: Error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))
+    }
+}
+
+/// Says `auto`, `always` or `never` for every store of the process, whatever its settings say.
+const ISOLATE_VARIABLE: &str = "FOREBAY_ISOLATE";
+
+/// The store that a URL names, and the root that its paths begin with: without options, user or password.
+pub fn open_remote(root: &Path, options: &StorageOptions) -> Result<(Arc<dyn Store>, PathBuf)> {
+    let (store, root) = Remote::open(root, options)?;
+    Ok((Arc::new(store), root))
+}
+
+/// What kind of storage a store reads from below `root`; `None` where the system does not tell.
+pub fn kind_of(store: &dyn Store, root: &Path) -> Option<MountKind> {
+    match store.capabilities().is_remote {
+        true => Some(MountKind::Remote),
+        false => Mount::behind(root).map(|mount| mount.kind),
+    }
+}
+
+/// The store that a root lies in, by its scheme, and the root that its paths begin with.
+pub fn open_store(root: &Path, options: &StorageOptions, config: &Config) -> Result<(Arc<dyn Store>, PathBuf)> {
+    match is_url(root) {
+        true => open_remote(root, options),
+        false => Ok((store_for(root, config)?, root.to_owned())),
+    }
+}
+
+/// The store for files below `root`: in this process, or in others that answer in time.
+pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
+    if is_url(root) {
+        return open_remote(root, &StorageOptions::default()).map(|(store, _)| store);
+    }
+    let isolate = match std::env::var(ISOLATE_VARIABLE) {
+        Ok(text) if !text.is_empty() => text.parse().map_err(|error: Error| {
+            Error::config(format!("{ISOLATE_VARIABLE} in the environment: {}", error.message()))
+        })?,
+        _ => config.isolate,
+    };
+    let is_isolated = match isolate {
+        Isolate::Always => true,
+        Isolate::Never => false,
+        // Where the system does not tell, there is no reason to expect the worst.
+        Isolate::Auto => Mount::behind(root).is_some_and(|mount| mount.kind.can_hang()),
+    };
+    if !is_isolated {
+        return Ok(Arc::new(Local));
+    }
+    let isolated = Capabilities { is_isolated: true, ..Capabilities::default() };
+    let max_readers = max_reads(config.io_threads.max(config.max_io_threads), isolated);
+    let store = Isolated::new(max_readers, config.retry.deadline).with_max_lost_readers(config.max_lost_threads);
+    Ok(Arc::new(store))
+}
+
+/// Reads at a time that the descriptors of this process allow. A reader process takes two, and one more to start; a cache
+/// takes three while it keeps something.
+pub(crate) fn max_reads(wanted: usize, store: Capabilities) -> usize {
+    /// Left to the rest of the process.
+    const RESERVED: u64 = 24;
+    let each = if store.is_isolated { 3 } else { 1 } + if store.is_cached { 3 } else { 0 };
+    let possible = (machine::max_open_files().saturating_sub(RESERVED) / each).max(1);
+    wanted.min(possible.try_into().unwrap_or(usize::MAX))
+}
+
+/// Where the samples' bytes come from.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// The mount of the first sample, links followed; `None` where the system does not tell.
+    pub mount: Option<Mount>,
+    /// The reader processes; `None` when this process reads by itself.
+    pub readers: Option<Readers>,
+    /// What went over the network; `None` when the files are of this machine or its mounts.
+    pub traffic: Option<Traffic>,
+    /// What the cache did; `None` when there is none.
+    pub cache: Option<CacheStats>,
+}

@@ -1,0 +1,1 @@
+"""What cannot be sent to another process, and why."""

@@ -1,0 +1,1 @@
+"""Loaders of Python datasets: passes over them, their order, progress and state."""

@@ -1,0 +1,1 @@
+"""How jobs, tasks and batches travel between processes: serialisation, shared memory, messages."""

@@ -1,0 +1,1 @@
+"""What is recorded and told: failures, books, notices, hints."""

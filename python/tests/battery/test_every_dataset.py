@@ -1,0 +1,316 @@
+"""Every dataset under the same promises. A row of `KINDS` is all that a new one needs."""
+
+import gc
+import hashlib
+import itertools
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import faultfs
+import folders
+import forebay as fb
+import objectstore
+from forebay import transforms as T
+from missing import missing
+
+COUNT, BATCH = 30, 4
+# 7 % of them.
+DAMAGED = (5, 19)
+AUGMENT = T.Compose([T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToTensor()])
+
+
+def as_jpeg(path: Path, number: int) -> None:
+    folders.picture(number, 24, 20).save(path, "JPEG", quality=90)
+
+
+def as_text(path: Path, number: int) -> None:
+    path.write_text(f"Zeile {number}: größer\n" * (1 + number % 3))
+
+
+def as_floats(path: Path, number: int) -> None:
+    path.write_bytes((numpy.arange(6, dtype="<f4") + number).tobytes())
+
+
+def as_array(path: Path, number: int) -> None:
+    numpy.save(path, numpy.full((1 + number % 3, 2), number))
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def no_text(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\xfc")
+
+
+class TextDataset:
+    """A Python dataset of the same files."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.paths = sorted(str(path) for path in Path(root).rglob("*.txt"))
+
+    def __getitem__(self, index: int) -> tuple[str, int]:
+        with open(self.paths[index], encoding="utf-8") as file:
+            return file.read(), index % 2
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A dataset, and how to make and damage its files."""
+
+    ending: str
+    write: Callable[[Path, int], None]
+    damage: Callable[[Path], None]
+    dataset: Callable[..., Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    # What a damaged file is called; a Python dataset raises an exception of its own.
+    code: str = "corrupt"
+    is_native: bool = True
+
+
+KINDS = {
+    "ImageFolder": Kind(".jpg", as_jpeg, cut, lambda root, **more: fb.ImageFolder(root, AUGMENT, **more)),
+    "ImageFiles": Kind(".jpg", as_jpeg, cut, lambda root, **more: fb.ImageFiles(root, AUGMENT, **more)),
+    "TextFiles": Kind(".txt", as_text, no_text, lambda root, **more: fb.TextFiles(root, labels="directory", **more)),
+    "BinaryFiles": Kind(
+        ".bin", as_floats, cut, lambda root, **more: fb.BinaryFiles(root, dtype="float32", shape=(2, 3), **more)
+    ),
+    "NpyFiles": Kind(".npy", as_array, cut, fb.NpyFiles, {"ragged": "pad", "pad_value": -1}),
+    "a Python dataset": Kind(".txt", as_text, no_text, TextDataset, {"num_workers": 0}, "user_code", False),
+}
+NATIVE = [name for name, kind in KINDS.items() if kind.is_native]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Of each kind the folder of good files, and one of which some are damaged."""
+    made = {}
+    for name, kind in KINDS.items():
+        base = tmp_path_factory.mktemp("kind")
+        for folder in ("good", "damaged"):
+            for number in range(COUNT):
+                path = base / folder / ("a" if number < COUNT // 2 else "b") / f"{number:03}{kind.ending}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                kind.write(path, number)
+                if folder == "damaged" and number in DAMAGED:
+                    kind.damage(path)
+        made[name] = (base / "good", base / "damaged")
+    return made
+
+
+def loader(name: str, root: Path | str, dataset: dict[str, Any] | None = None, **options: Any) -> fb.DataLoader:
+    kind = KINDS[name]
+    made = kind.dataset(root, **(dataset or {}))
+    # A seed of its own makes a Python dataset's samples independent of where they are made, too.
+    given = {"batch_size": BATCH, "shuffle": True, "seed": 7} | kind.options | options
+    return fb.DataLoader(made, **given)
+
+
+def digest(batch: Any) -> str:
+    """Of everything that is in a batch."""
+    columns = batch if isinstance(batch, list | tuple) else [batch]
+    content = [column.numpy().tobytes() if hasattr(column, "numpy") else repr(column).encode() for column in columns]
+    shapes = [tuple(getattr(column, "shape", ())) for column in columns]
+    return hashlib.blake2b(b"".join(content) + repr(shapes).encode(), digest_size=8).hexdigest()
+
+
+def digests(batches: Iterable[Any]) -> list[str]:
+    return [digest(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_epoch_is_the_same_on_any_number_of_threads(name: str, trees: dict[str, tuple[Path, Path]]) -> None:
+    # A Python dataset has worker processes, which cost seconds: test_dropin_state.py has those.
+    counts = (1, 2, 5) if KINDS[name].is_native else (0,)
+    whole = [digests(loader(name, trees[name][0], num_workers=count)) for count in counts]
+    assert all(each == whole[0] for each in whole) and len(set(whole[0])) == len(whole[0])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_resumes_exactly_after_every_step(name: str, trees: dict[str, tuple[Path, Path]]) -> None:
+    options = {"on_error": "replace"}
+    whole = digests(loader(name, trees[name][1], **options))
+    running = loader(name, trees[name][1], **options)
+    for step, _ in enumerate(running, start=1):
+        state = json.loads(json.dumps(running.state_dict()))
+        resumed = loader(name, trees[name][1], **options)
+        resumed.load_state_dict(state)
+        assert digests(resumed) == whole[step:], f"after step {step}"
+    assert step == len(whole)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("name", KINDS)
+def test_ranks_share_an_epoch_and_a_state(name: str, world_size: int, trees: dict[str, tuple[Path, Path]]) -> None:
+    def ranks(state: Any = None) -> list[fb.DataLoader]:
+        made = [
+            loader(name, trees[name][0], batch_size=1, with_ids=True, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        if state is not None:
+            for each in made:
+                each.load_state_dict(state)
+        return made
+
+    def ids(loaders: list[fb.DataLoader]) -> list[int]:
+        return [int(batch[-1][0]) for batches in zip(*loaders, strict=True) for batch in batches]
+
+    alone = loader(name, trees[name][0], batch_size=1, with_ids=True, rank=0, world_size=1)
+    order = [int(batch[-1][0]) for batch in alone]
+    assert sorted(order) == list(range(COUNT))
+    if not KINDS[name].is_native:  # dealt by torch's own sampler; their states: test_dropin_elastic.py
+        assert set(ids(ranks())) == set(order)
+    else:
+        assert ids(ranks())[:COUNT] == order
+        halfway = loader(name, trees[name][0], batch_size=1, with_ids=True, rank=0, world_size=1)
+        steps = iter(halfway)
+        for _ in range(12):
+            next(steps)
+        assert ids(ranks(halfway.state_dict()))[: COUNT - 12] == order[12:]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "replace", "skip"])
+@pytest.mark.parametrize("name", KINDS)
+def test_damage_is_met_as_the_policy_says_and_the_books_balance(
+    name: str, on_error: str, trees: dict[str, tuple[Path, Path]]
+) -> None:
+    damaged = loader(name, trees[name][1], on_error=on_error, with_ids=True)
+    if on_error == "raise":
+        with pytest.raises((OSError, UnicodeDecodeError)) as raised:
+            list(damaged)
+        if KINDS[name].is_native:
+            assert isinstance(raised.value, fb.ForebayError) and raised.value.code == KINDS[name].code
+            assert Path(str(raised.value.path)).stem in ("005", "019")
+        return
+    delivered = [int(index) for batch in damaged for index in batch[-1]]
+    assert len(delivered) == (COUNT if on_error == "replace" else COUNT - len(DAMAGED))
+    assert not set(delivered) & set(DAMAGED)
+    failures = damaged.failures
+    assert {failure.index for failure in failures} == set(DAMAGED)
+    assert {failure.code for failure in failures} == {KINDS[name].code}
+    assert {failure.outcome for failure in failures} == {"replaced" if on_error == "replace" else "skipped"}
+    report = str(damaged.report())
+    kept = f"delivered {COUNT - len(DAMAGED)}"
+    assert f"planned {COUNT} = {kept}" in report, report
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_is_known_to_be_bad_is_not_read_again(
+    name: str, trees: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    for attempts in (2, 0):
+        each = loader(name, trees[name][1], on_error="replace", ledger=ledger)
+        list(each)
+        each.close()
+        assert {failure.attempts for failure in each.failures} == {attempts}
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert {Path(line["path"]).stem for line in lines} == {"005", "019"}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_epochs_leave_descriptors_and_memory_as_they_are(name: str, trees: dict[str, tuple[Path, Path]]) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def epochs() -> None:
+        """Three of them. Closed, the loader reads nothing of the next one while descriptors are counted."""
+        with loader(name, trees[name][1], on_error="replace") as each:
+            for _ in range(3):
+                list(each)
+
+    epochs()
+    gc.collect()  # what earlier tests left
+    before, memory = descriptors(), [resident()]
+    for _ in range(5):
+        epochs()
+        gc.collect()
+        memory.append(resident())
+    assert descriptors() == before
+    # What leaks grows in every stretch; an allocator that takes another arena does so in one.
+    assert min(after - earlier for earlier, after in itertools.pairwise(memory)) < 1 << 20, memory
+
+
+@pytest.fixture(scope="module")
+def hanging_fs(trees: dict[str, tuple[Path, Path]]) -> Iterator[faultfs.FaultFs]:
+    if why_not := faultfs.why_not():
+        missing("fuse", why_not)
+    mounted = faultfs.FaultFs(next(iter(trees.values()))[0].parent.parent)
+    yield mounted
+    mounted.close()
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_file_that_hangs_is_replaced_within_its_deadline(
+    name: str, trees: dict[str, tuple[Path, Path]], hanging_fs: faultfs.FaultFs
+) -> None:
+    root = hanging_fs.root / trees[name][0].relative_to(hanging_fs.source)
+    each = loader(name, root, on_error="replace", deadline_seconds=1.0)
+    hanging_fs.rule(f"*{KINDS[name].ending}-never", "read", hang=True)  # a rule that meets nothing
+    hanging_fs.rule(f"*/good/a/003{KINDS[name].ending}", "read", hang=True)
+    started = time.monotonic()
+    try:
+        assert sum(1 for _ in each) == -(-COUNT // BATCH)
+        assert time.monotonic() - started < 20
+        (failure,) = each.failures
+        assert (failure.code, failure.outcome) == ("timeout", "replaced")
+        assert Path(failure.path).name == f"003{KINDS[name].ending}"
+        each.close()
+        assert time.monotonic() - started < 25
+    finally:
+        hanging_fs.clear()
+        hanging_fs.release()
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_an_object_store_and_a_cache_give_the_same(
+    name: str, trees: dict[str, tuple[Path, Path]], store: objectstore.ObjectStore, tmp_path: Path
+) -> None:
+    here = digests(loader(name, trees[name][0]))
+    prefix = name.lower()
+    store.put_folder(trees[name][0], prefix)
+    url, options = f"s3://bucket/{prefix}", {"storage_options": store.options}
+    assert digests(loader(name, url, options)) == here
+    cached = options | {"cache": tmp_path / "cache", "cache_bytes": "1GiB"}
+    assert digests(loader(name, url, cached)) == here
+    again = loader(name, url, cached)
+    assert digests(again) == here
+    storage = again.stats()["storage"]
+    assert storage["cache_misses"] == 0 and storage["cache_hits"] >= COUNT  # batches of the next epoch are prefetched
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_cache_in_memory_reads_each_file_once_and_gives_the_same(
+    name: str, trees: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    plain, cached = (loader(name, trees[name][0], given) for given in ({}, {"cache": "memory", "cache_bytes": "64MiB"}))
+    for _ in range(3):
+        assert digests(cached) == digests(plain)
+    storage = cached.stats()["storage"]
+    assert (storage["cache_misses"], storage["cache_passes"]) == (COUNT, 0) and storage["cache_hits"] >= 2 * COUNT
+    assert 0 < storage["cache_bytes"] <= storage["cache_limit_bytes"] == 64 << 20
+    # What does not fit is read again, and nothing is evicted for it.
+    small = loader(name, trees[name][0], {"cache": "memory", "cache_bytes": storage["cache_bytes"] // 3})
+    assert digests(small) == digests(loader(name, trees[name][0]))
+    storage = small.stats()["storage"]
+    assert storage["cache_passes"] > 0 and storage["cache_bytes"] <= storage["cache_limit_bytes"]
+
+
+def test_a_cache_in_memory_has_nothing_to_revalidate(trees: dict[str, tuple[Path, Path]]) -> None:
+    with pytest.raises(fb.errors.ConfigError, match="cache_revalidate"):
+        fb.TextFiles(trees["TextFiles"][0], cache="memory", cache_revalidate=True)

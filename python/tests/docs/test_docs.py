@@ -1,0 +1,92 @@
+"""Everything in a document that can be wrong is executed: README, guides and docstrings."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import numpy
+import pytest
+
+import folders
+import forebay
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PACKAGE = Path(forebay.__file__).parent
+SOURCES = {".".join(source.relative_to(PACKAGE).with_suffix("").parts): source for source in PACKAGE.rglob("*.py")}
+
+
+@pytest.fixture(autouse=True)
+def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the examples call data/train, and data/val where they have one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "val"):
+        folders.write_folder(tmp_path / "data" / name, 8)
+    for name, text in {
+        "neg/0.txt": "too long",
+        "neg/2.txt": "dull",
+        "pos/1.txt": "lovely",
+        "pos/3.txt": "again!",
+    }.items():
+        path = tmp_path / "data" / "texts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "data" / "arrays").mkdir()
+    for number in (2, 3):
+        numpy.save(tmp_path / "data" / "arrays" / f"{number}.npy", numpy.ones((number, 3)))
+
+
+def blocks(document: Path) -> list[tuple[int, str]]:
+    """Line and text of every Python block; those of one document are one program, which goes on from the README's."""
+    text = document.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+WITH_EXAMPLES = [document for document in DOCUMENTS if blocks(document)]
+
+
+@pytest.mark.parametrize("document", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_examples_of_a_document_run(document: Path) -> None:
+    names: dict[str, object] = {"__name__": "example"}
+    for source in dict.fromkeys([ROOT / "README.md", document]):
+        for line, block in blocks(source):
+            # Blank lines before it, so that a traceback names the document's own line.
+            exec(compile("\n" * line + block, str(source), "exec"), names)
+
+
+def test_the_readme_has_an_example() -> None:
+    assert blocks(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("name", sorted(name for name, source in SOURCES.items() if ">>>" in source.read_text()))
+def test_the_examples_of_a_module_run(name: str) -> None:
+    module = "forebay" if name == "__init__" else f"forebay.{name}"
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert (result.failed, result.attempted > 0) == (0, True)
+
+
+def test_the_public_classes_have_examples() -> None:
+    for thing in (
+        forebay.DataLoader,
+        forebay.ImageFolder,
+        forebay.ImageFiles,
+        forebay.TextFiles,
+        forebay.BinaryFiles,
+        forebay.NpyFiles,
+        forebay.ForebayError,
+        forebay.transforms,
+    ):
+        assert ">>>" in (thing.__doc__ or ""), thing
+
+
+def test_every_link_inside_the_repository_leads_somewhere() -> None:
+    links = [
+        (document, target)
+        for document in DOCUMENTS
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text())
+        if "://" not in target
+    ]
+    assert len(links) > 50
+    assert [str(document) for document, target in links if not (document.parent / target).exists()] == []
