@@ -14,6 +14,7 @@ import pytest
 import children
 import folders
 import forebay as fb
+import threads
 from forebay import transforms as T
 
 SETUP = """
@@ -30,54 +31,46 @@ def dataset(folder: Path, plain: T.Compose) -> fb.ImageFolder:
     return fb.ImageFolder(folder, transform=plain)
 
 
-def threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
 def test_breaking_off_leaves_no_thread(dataset: fb.ImageFolder) -> None:
-    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
-    before = threads()
+    before = threads.listed()
     loader = fb.DataLoader(dataset, 2)
     for _ in loader:
-        assert threads() > before
+        assert threads.listed() > before
         break
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 def test_an_iterator_that_is_garbage_leaves_no_thread(dataset: fb.ImageFolder) -> None:
-    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
-    before = threads()
+    before = threads.listed()
     iterator = iter(fb.DataLoader(dataset, 2))
     next(iterator)
     cycle = [iterator]
     cycle.append(cycle)  # type: ignore[arg-type]
     del iterator, cycle
     gc.collect()
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 def test_a_finished_epoch_keeps_its_threads_for_the_next_until_closed(dataset: fb.ImageFolder) -> None:
-    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
-    before = threads()
+    before = threads.listed()
     loader = fb.DataLoader(dataset, 2)
     list(loader)
     loader.close()
-    assert threads() == before
+    threads.expect_no_more_than(before)
     another = fb.DataLoader(dataset, 2)
     list(another)
     del another
     gc.collect()
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 def test_an_exception_in_the_loop_leaves_no_thread(dataset: fb.ImageFolder) -> None:
-    gc.collect()  # loaders of other tests may be garbage that nobody has collected yet
-    before = threads()
+    before = threads.listed()
     with pytest.raises(ZeroDivisionError):
         for _ in fb.DataLoader(dataset, 2):
             raise ZeroDivisionError
     gc.collect()
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 def test_two_iterators_do_not_disturb_each_other(dataset: fb.ImageFolder) -> None:

@@ -15,6 +15,7 @@ from torch.utils import data
 
 import folders
 import forebay as fb
+import threads
 from faultfs import FaultFs
 from forebay import transforms as T
 from forebay._options import settings
@@ -23,10 +24,6 @@ from forebay._options import settings
 @pytest.fixture
 def dataset(folder: Path, plain: T.Compose) -> fb.ImageFolder:
     return fb.ImageFolder(folder, transform=plain)
-
-
-def threads() -> int:
-    return len(os.listdir("/proc/self/task"))
 
 
 def labels_of(loader: Any) -> list[list[int]]:
@@ -133,10 +130,10 @@ def test_an_exception_of_a_sampler_is_the_users_own(dataset: fb.ImageFolder) -> 
         yield 1
         raise ZeroDivisionError("mine")
 
-    before = threads()
+    before = threads.listed()
     with pytest.raises(ZeroDivisionError, match="mine"):
         list(fb.DataLoader(dataset, 1, sampler=broken()))
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 @pytest.mark.parametrize("wrong", [24, -1, 2**70, "a"])
@@ -210,10 +207,10 @@ def test_collate_fn_gets_pictures_of_any_size(tmp_path: Path) -> None:
 
 
 def test_an_exception_of_collate_fn_is_the_users_own(dataset: fb.ImageFolder) -> None:
-    before = threads()
+    before = threads.listed()
     with pytest.raises(ZeroDivisionError):
         list(fb.DataLoader(dataset, 5, collate_fn=lambda pairs: 1 / 0))
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 def stop(*_: Any) -> Any:
@@ -222,7 +219,7 @@ def stop(*_: Any) -> Any:
 
 @pytest.mark.parametrize("place", ["transform", "loader", "target_transform", "collate_fn"])
 def test_a_stop_iteration_of_the_users_own_code_does_not_end_the_epoch(folder: Path, place: str) -> None:
-    before = threads()
+    before = threads.listed()
     transform = T.Compose([T.Lambda(stop) if place == "transform" else T.Resize((8, 8)), T.ToTensor()])
     options = {place: stop} if place in ("loader", "target_transform") else {}
     loader = fb.DataLoader(
@@ -232,7 +229,7 @@ def test_a_stop_iteration_of_the_users_own_code_does_not_end_the_epoch(folder: P
         list(loader)
     assert type(raised.value) is RuntimeError and isinstance(raised.value.__cause__, StopIteration)
     assert raised.value.__cause__.args == ("mine",)
-    assert threads() == before
+    threads.expect_no_more_than(before)
 
 
 @pytest.mark.parametrize(
@@ -329,12 +326,12 @@ def test_ranks_come_from_torch_distributed(dataset: fb.ImageFolder, tmp_path: Pa
 
 def test_num_workers_counts_threads(dataset: fb.ImageFolder) -> None:
     for num_workers, expected in ((0, 1), (1, 1), (3, 3)):
-        before = threads()
+        before = threads.listed()
         iterator = iter(fb.DataLoader(dataset, 4, num_workers=num_workers, io_threads=2))
         next(iterator)
-        assert threads() - before == expected + 3  # two that read, one that watches
+        assert len(threads.listed() - before) == expected + 3  # two that read, one that watches
         del iterator
-        assert threads() == before
+        threads.expect_no_more_than(before)
 
 
 PAUSE = 0.05
@@ -436,11 +433,11 @@ def test_failures_become_a_table(folder: Path, plain: T.Compose) -> None:
 
 
 def test_a_closed_loader_keeps_its_books_and_refuses_to_go_on(dataset: fb.ImageFolder) -> None:
-    before = threads()
+    before = threads.listed()
     with fb.DataLoader(dataset, 4) as loader:
         iterator = iter(loader)
         next(iterator)
-    assert threads() == before
+    threads.expect_no_more_than(before)
     assert loader.state_dict()["step"] == 1 and "epoch 0" in loader.report()
     with pytest.raises(fb.errors.StoppedError, match="closed before its end"):
         next(iterator)
@@ -512,14 +509,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_settings_are_named_before_any_thread_starts(
     dataset: fb.ImageFolder, arguments: dict[str, Any], named: str
 ) -> None:
-    before = set(os.listdir("/proc/self/task"))
+    before = threads.listed()
     with pytest.raises((fb.ForebayError,), match=named) as raised:
         fb.DataLoader(dataset, **arguments)
     assert isinstance(raised.value, (ValueError, OSError))
-    # A thread that has ended, such as the one that tried the ledger, is listed for a moment longer.
-    until = time.monotonic() + 5
-    while started := set(os.listdir("/proc/self/task")) - before:
-        assert time.monotonic() < until, f"{len(started)} threads were started"
+    threads.expect_no_more_than(before)
 
 
 @pytest.mark.parametrize("name", ["timeout", "deadline_seconds", "stall_seconds", "memory_budget"])
