@@ -32,18 +32,18 @@ fn main() -> Result<()> {
         let window = NonZeroU64::new(window).unwrap_or(NonZeroU64::MIN);
         let equal = Blocks::new((0..count).map(|block| length(len, count, block)))?;
         let uneven = Blocks::new(uneven(len, count))?;
-        for (name, shuffle) in [
+        for (name, order) in [
             ("global", OrderKind::Global),
             ("shard-local, equal blocks", OrderKind::ShardLocal { blocks: equal, window }),
             ("shard-local, uneven blocks", OrderKind::ShardLocal { blocks: uneven, window }),
         ] {
-            let plan = Plan { len, batch_size: 1, world_size: WorldSize(1), shuffle, drop_last: false, seed: 1 };
-            let order = plan.order(Epoch(0));
-            let in_order = fastest(ROUNDS, || positions(&order, |step| len / 3 + step % (len / 3)));
-            let random = fastest(ROUNDS, || positions(&order, |step| hash_words(&[step]) % len));
+            let plan = Plan { len, batch_size: 1, world_size: WorldSize(1), order, drop_last: false, seed: 1 };
+            let epoch_order = plan.epoch_order(Epoch(0));
+            let in_order = fastest(ROUNDS, || positions(&epoch_order, |step| len / 3 + step % (len / 3)));
+            let random = fastest(ROUNDS, || positions(&epoch_order, |step| hash_words(&[step]) % len));
             let epoch = fastest(10, || {
                 let start = Instant::now();
-                black_box(plan.order(Epoch(black_box(1))));
+                black_box(plan.epoch_order(Epoch(black_box(1))));
                 start.elapsed().as_secs_f64() * 1e3
             });
             println!("{len:>10} {count:>8} {window:>7}  {name:<26}{in_order:>9.1} ns{random:>9.1} ns{epoch:>9.3} ms");

@@ -1,8 +1,9 @@
 //! The settings of a loader, checked before any thread starts: all that is wrong is said at once.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use crate::{Error, FailureLimit, Hedge, Isolate, OnError, Plan, Rank, Result, Retry, WorldSize};
+use crate::{Blocks, Error, FailureLimit, Hedge, Isolate, OnError, OrderKind, Plan, Rank, Result, Retry, WorldSize};
 
 /// What is wrong with some settings, collected.
 #[derive(Debug, Default)]
@@ -29,6 +30,9 @@ pub struct Config {
     pub batch_size: u64,
     /// Permute each epoch.
     pub shuffle: bool,
+    /// Permute the dataset's blocks, and the samples inside windows of so many blocks, instead of all samples at once. Has no
+    /// effect without `shuffle`.
+    pub shuffle_window: Option<NonZeroU64>,
     /// Leave out an incomplete last step.
     pub drop_last: bool,
     /// The key of order and augmentation; the same on every rank.
@@ -73,6 +77,7 @@ impl Default for Config {
         Self {
             batch_size: 1,
             shuffle: false,
+            shuffle_window: None,
             drop_last: false,
             seed: 0,
             rank: Rank(0),
@@ -144,16 +149,25 @@ impl Config {
         self.max_sample_bytes.unwrap_or(self.memory_budget)
     }
 
-    /// The plan over a dataset of this many samples.
-    pub fn plan(&self, len: u64) -> Plan {
-        Plan {
-            len,
-            batch_size: self.batch_size,
-            world_size: self.world_size,
-            shuffle: self.shuffle,
-            drop_last: self.drop_last,
-            seed: self.seed,
-        }
+    /// The plan over a dataset of this many samples, which may lie in blocks.
+    pub fn plan(&self, len: u64, blocks: Option<Blocks>) -> Result<Plan> {
+        let order = match (self.shuffle, self.shuffle_window, blocks) {
+            (false, ..) => OrderKind::Sequential,
+            (true, None, _) => OrderKind::Global,
+            (true, Some(window), Some(blocks)) if blocks.sample_count() == len => {
+                OrderKind::ShardLocal { blocks, window }
+            }
+            (true, Some(_), Some(blocks)) => {
+                let held = blocks.sample_count();
+                return Err(Error::internal(format!("the dataset has {len} samples and blocks of {held}")));
+            }
+            (true, Some(window), None) => {
+                let message = format!("shuffle_window: expected a dataset whose samples lie in blocks, got {window}");
+                return Err(Error::config(message).with_hint("leave `shuffle_window` out to shuffle all samples"));
+            }
+        };
+        let Self { batch_size, world_size, drop_last, seed, .. } = *self;
+        Ok(Plan { len, batch_size, world_size, order, drop_last, seed })
     }
 }
 

@@ -30,16 +30,7 @@ pub enum OrderKind {
     },
 }
 
-impl From<bool> for OrderKind {
-    /// What `shuffle` means: global, or sequential.
-    fn from(shuffle: bool) -> Self {
-        if shuffle { Self::Global } else { Self::Sequential }
-    }
-}
-
 /// What determines the order of every epoch.
-///
-/// `shuffle` is a `bool`, or an [`OrderKind`] where a dataset may ask for shard-local order:
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -47,23 +38,23 @@ impl From<bool> for OrderKind {
 ///
 /// let blocks = Blocks::new([4, 4, 2])?;
 /// let len = blocks.sample_count();
-/// let shuffle = OrderKind::ShardLocal { blocks, window: NonZeroU64::MIN };
-/// let plan = Plan { len, batch_size: 2, world_size: WorldSize(1), shuffle, drop_last: false, seed: 0 };
-/// let order = plan.order(Epoch(0));
+/// let order = OrderKind::ShardLocal { blocks, window: NonZeroU64::MIN };
+/// let plan = Plan { len, batch_size: 2, world_size: WorldSize(1), order, drop_last: false, seed: 0 };
+/// let order = plan.epoch_order(Epoch(0));
 /// let first = order.at(0); // any position, without those before it
 /// assert!(first.0 < 10);
 /// # Ok::<(), forebay_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan<S = bool> {
+pub struct Plan {
     /// Samples in the dataset.
     pub len: u64,
     /// Samples per rank and step.
     pub batch_size: u64,
     /// Ranks that share the epoch.
     pub world_size: WorldSize,
-    /// Permute each epoch, or take the dataset's own order.
-    pub shuffle: S,
+    /// How the samples of every epoch are ordered.
+    pub order: OrderKind,
     /// Leave out the positions that do not fill a whole step, instead of a smaller last step.
     pub drop_last: bool,
     /// The key of the permutation and of all augmentation.
@@ -103,7 +94,7 @@ pub struct PlannedBatch {
     pub end_position: u64,
 }
 
-impl<S: Clone + Into<OrderKind>> Plan<S> {
+impl Plan {
     fn global_batch(&self) -> u64 {
         self.batch_size.saturating_mul(u64::from(self.world_size.0))
     }
@@ -148,7 +139,7 @@ impl<S: Clone + Into<OrderKind>> Plan<S> {
     ///
     /// Computes the epoch's order first; [`Plan::batch_of`] is for many batches of one epoch.
     pub fn batch(&self, epoch: Epoch, origin: Origin, step: Step, rank: Rank) -> Option<PlannedBatch> {
-        let order = self.order(epoch);
+        let order = self.epoch_order(epoch);
         self.batch_of(&order, epoch, origin, step, rank)
     }
 
@@ -180,23 +171,18 @@ impl<S: Clone + Into<OrderKind>> Plan<S> {
         order.at(if position < self.len { position } else { (position - self.len) % self.len })
     }
 
-    /// How epochs are ordered.
-    pub fn kind(&self) -> OrderKind {
-        self.shuffle.clone().into()
-    }
-
     /// The global order of an epoch. Shard-local order permutes its blocks here, once for all positions.
     ///
     /// # Panics
     /// If the blocks of a shard-local order do not hold `len` samples.
-    pub fn order(&self, epoch: Epoch) -> EpochOrder {
-        EpochOrder(match self.kind() {
+    pub fn epoch_order(&self, epoch: Epoch) -> EpochOrder {
+        EpochOrder(match &self.order {
             OrderKind::Sequential => Inner::Sequential,
             OrderKind::Global => Inner::Global(Shuffle::new(self.len, self.seed, epoch)),
             OrderKind::ShardLocal { blocks, window } => {
                 let held = blocks.sample_count();
                 assert!(held == self.len, "the blocks hold {held} samples, the plan has {}", self.len);
-                Inner::ShardLocal(ShardLocal::new(&blocks, window, self.seed, epoch))
+                Inner::ShardLocal(ShardLocal::new(blocks, *window, self.seed, epoch))
             }
         })
     }
@@ -247,19 +233,19 @@ mod tests {
     use proptest::prelude::*;
 
     fn plan(len: u64, batch_size: u64, world: u32, drop_last: bool) -> Plan {
-        Plan { len, batch_size, world_size: WorldSize(world), shuffle: true, drop_last, seed: 11 }
+        Plan { len, batch_size, world_size: WorldSize(world), order: OrderKind::Global, drop_last, seed: 11 }
     }
 
     /// The same in blocks of 7 samples, the last one shorter, and windows of 3 blocks.
-    fn shard_local(plan: &Plan) -> Plan<OrderKind> {
+    fn shard_local(plan: &Plan) -> Plan {
         let &Plan { len, batch_size, world_size, drop_last, seed, .. } = plan;
         let blocks = Blocks::new((0..len.div_ceil(7)).map(|block| (len - block * 7).min(7))).unwrap();
-        let shuffle = OrderKind::ShardLocal { blocks, window: NonZeroU64::new(3).unwrap() };
-        Plan { len, batch_size, world_size, shuffle, drop_last, seed }
+        let order = OrderKind::ShardLocal { blocks, window: NonZeroU64::new(3).unwrap() };
+        Plan { len, batch_size, world_size, order, drop_last, seed }
     }
 
     /// The global sequence of real (not padded) samples from `origin` on, read off all ranks.
-    fn remaining<S: Clone + Into<OrderKind>>(plan: &Plan<S>, epoch: Epoch, origin: Origin) -> Vec<SampleId> {
+    fn remaining(plan: &Plan, epoch: Epoch, origin: Origin) -> Vec<SampleId> {
         let mut out = Vec::new();
         for step in 0..plan.steps_from(origin) {
             for rank in 0..plan.world_size.0 {
@@ -337,7 +323,7 @@ mod tests {
     #[test]
     fn padding_repeats_the_start_of_the_order_and_is_marked() {
         let plan = plan(10, 2, 4, false); // global batch 8: the last step has 2 samples for 4 ranks
-        let order = plan.order(Epoch(0));
+        let order = plan.epoch_order(Epoch(0));
         let last = |rank| plan.batch(Epoch(0), Origin::default(), Step(1), Rank(rank)).unwrap().places;
         assert_eq!(plan.steps(), 2);
         assert!(!last(0)[0].padded && !last(1)[0].padded);
@@ -361,27 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn a_bool_is_global_or_sequential() {
-        let global = plan(50, 4, 1, false);
-        let explicit =
-            |shuffle| Plan { len: 50, batch_size: 4, world_size: WorldSize(1), shuffle, drop_last: false, seed: 11 };
-        let samples = |order: EpochOrder| (0..50).map(|position| order.at(position).0).collect::<Vec<_>>();
-        assert_eq!(samples(global.order(Epoch(2))), samples(explicit(OrderKind::Global).order(Epoch(2))));
-        let sequential = Plan { shuffle: false, ..global };
-        assert_eq!(samples(sequential.order(Epoch(2))), (0..50).collect::<Vec<_>>());
-        assert_eq!(samples(explicit(OrderKind::Sequential).order(Epoch(2))), (0..50).collect::<Vec<_>>());
+    fn a_sequential_order_is_that_of_the_dataset() {
+        let plan = Plan { order: OrderKind::Sequential, ..plan(50, 4, 1, false) };
+        assert_eq!(remaining(&plan, Epoch(2), Origin::default()), (0..50).map(SampleId).collect::<Vec<_>>());
     }
 
     #[test]
     fn padding_repeats_the_start_of_a_shard_local_order() {
         let plan = shard_local(&plan(10, 2, 4, false));
         let last = plan.batch(Epoch(0), Origin::default(), Step(1), Rank(3)).unwrap().places;
-        assert_eq!(last, [Place { position: 11, sample: plan.order(Epoch(0)).at(1), padded: true }]);
+        assert_eq!(last, [Place { position: 11, sample: plan.epoch_order(Epoch(0)).at(1), padded: true }]);
     }
 
     #[test]
     #[should_panic(expected = "the blocks hold 10 samples, the plan has 11")]
     fn refuses_blocks_of_another_dataset() {
-        Plan { len: 11, ..shard_local(&plan(10, 2, 4, false)) }.order(Epoch(0));
+        Plan { len: 11, ..shard_local(&plan(10, 2, 4, false)) }.epoch_order(Epoch(0));
     }
 }

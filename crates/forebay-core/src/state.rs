@@ -84,21 +84,14 @@ impl State {
     pub const ORDER: u32 = 1;
 
     /// The state of a loader with this plan.
-    pub fn new<S: Clone + Into<OrderKind>>(
-        plan: &Plan<S>,
-        dataset: DatasetIdentity,
-        epoch: Epoch,
-        at: Origin,
-        books: Books,
-    ) -> Self {
-        let kind = plan.kind();
+    pub fn new(plan: &Plan, dataset: DatasetIdentity, epoch: Epoch, at: Origin, books: Books) -> Self {
         Self {
             version: Self::VERSION,
             order: Self::ORDER,
             dataset,
             seed: plan.seed,
-            shuffle: kind != OrderKind::Sequential,
-            shard_local: ShardLocalIdentity::of(&kind),
+            shuffle: plan.order != OrderKind::Sequential,
+            shard_local: ShardLocalIdentity::of(&plan.order),
             drop_last: plan.drop_last,
             batch_size: plan.batch_size,
             world_size: plan.world_size.0,
@@ -136,8 +129,7 @@ impl State {
     }
 
     /// Refuses a state of another dataset or order, with everything that differs.
-    pub fn check<S: Clone + Into<OrderKind>>(&self, plan: &Plan<S>, dataset: &DatasetIdentity) -> Result<Origin> {
-        let kind = plan.kind();
+    pub fn check(&self, plan: &Plan, dataset: &DatasetIdentity) -> Result<Origin> {
         let mut differences = Vec::new();
         let mut compare = |name: &str, loader: &dyn std::fmt::Display, state: &dyn std::fmt::Display| {
             let (loader, state) = (loader.to_string(), state.to_string());
@@ -150,9 +142,9 @@ impl State {
         compare("classes", &dataset.classes, &self.dataset.classes);
         compare("fingerprint of paths and labels", &dataset.fingerprint, &self.dataset.fingerprint);
         compare("seed", &plan.seed, &self.seed);
-        compare("shuffle", &(kind != OrderKind::Sequential), &self.shuffle);
+        compare("shuffle", &(plan.order != OrderKind::Sequential), &self.shuffle);
         let describe = ShardLocalIdentity::describe;
-        let shard_local = ShardLocalIdentity::of(&kind);
+        let shard_local = ShardLocalIdentity::of(&plan.order);
         compare("shard-local order", &describe(shard_local.as_ref()), &describe(self.shard_local.as_ref()));
         compare("drop_last", &plan.drop_last, &self.drop_last);
         let Books { planned, delivered, replaced, skipped, .. } = self.books;
@@ -184,7 +176,7 @@ mod tests {
     use crate::{Blocks, WorldSize};
 
     fn fixture() -> (Plan, DatasetIdentity, State) {
-        let plan = Plan { len: 10, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 3 };
+        let plan = with_order(OrderKind::Global);
         let dataset = DatasetIdentity { samples: 10, classes: 2, fingerprint: "ab".into() };
         let state =
             State::new(&plan, dataset.clone(), Epoch(1), Origin { step: Step(2), position: 4 }, Books::default());
@@ -221,9 +213,9 @@ mod tests {
         }
     }
 
-    /// As the fixture's plan, in an order of this kind.
-    fn with_order(shuffle: OrderKind) -> Plan<OrderKind> {
-        Plan { len: 10, batch_size: 2, world_size: WorldSize(1), shuffle, drop_last: false, seed: 3 }
+    /// A plan in an order of this kind.
+    fn with_order(order: OrderKind) -> Plan {
+        Plan { len: 10, batch_size: 2, world_size: WorldSize(1), order, drop_last: false, seed: 3 }
     }
 
     fn shard_local(lengths: &[u64], window: u64) -> OrderKind {

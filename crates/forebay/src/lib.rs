@@ -56,9 +56,9 @@ pub use source::{
 };
 
 pub use forebay_core::{
-    Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, Locator,
-    MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, ScalarColumn, Scalars, Stage,
-    State, Step, WorldSize, substitute,
+    Blocks, Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind,
+    Locator, MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, ScalarColumn, Scalars,
+    Stage, State, Step, WorldSize, substitute,
 };
 pub use forebay_decode::{
     Array, BytesRecipe, ColumnKind, ColumnSpec, Custom, Dense, Detail, Dtype, Encoding, Endian, Erase, Image,

@@ -116,7 +116,7 @@ impl Loader {
         for threads in [&mut config.io_threads, &mut config.max_io_threads] {
             *threads = max_reads(*threads, source.store.capabilities());
         }
-        let plan = config.plan(source.dataset.len());
+        let plan = config.plan(source.dataset.len(), source.dataset.blocks())?;
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let provenance = Provenance::new(&plan, &source.dataset);
         let (journal, bad) = Journal::open_with(config.ledger.as_deref(), config.retry.deadline, Some(provenance))?;

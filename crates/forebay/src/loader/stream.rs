@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Epoch, EpochOrder, Error, Origin, Place, Plan, PlannedBatch, Rank, Result, SampleId, Step};
@@ -19,7 +19,7 @@ pub(crate) enum Feed {
     /// The plan, epoch after epoch.
     Planned {
         plan: Plan,
-        order: Arc<EpochOrder>,
+        order: Arc<OnceLock<EpochOrder>>,
         rank: Rank,
         epoch: Epoch,
         origin: Origin,
@@ -33,8 +33,8 @@ pub(crate) enum Feed {
 impl Feed {
     /// From `origin` on; the steps in `skipped` are left out of the first epoch.
     pub(crate) fn planned(plan: &Plan, rank: Rank, epoch: Epoch, origin: Origin, skipped: Range<u64>) -> Self {
-        let (order, step) = (Arc::new(plan.order(epoch)), origin.step);
-        Self::Planned { plan: plan.clone(), order, rank, epoch, origin, step, skipped }
+        let step = origin.step;
+        Self::Planned { plan: plan.clone(), order: Arc::default(), rank, epoch, origin, step, skipped }
     }
 
     pub(crate) fn given(epoch: Epoch, origin: Origin) -> Self {
@@ -94,7 +94,7 @@ impl Feed {
                 }
                 if plan.batch_len(*origin, *step).is_none() {
                     *epoch = Epoch(epoch.0 + 1);
-                    (*order, *origin, *step) = (Arc::new(plan.order(*epoch)), Origin::default(), Step(0));
+                    (*order, *origin, *step) = (Arc::default(), Origin::default(), Step(0));
                     *skipped = 0..0;
                 }
                 let len = plan.batch_len(*origin, *step)?;
@@ -108,9 +108,9 @@ impl Feed {
     }
 }
 
-/// The next batch of a feed. Its samples are computed without the lock of the work queue.
+/// The next batch of a feed. Its samples, and the order of a new epoch, are computed without the lock of the work queue.
 pub(crate) enum Upcoming {
-    Planned { order: Arc<EpochOrder>, rank: Rank, epoch: Epoch, origin: Origin, step: Step, len: u64 },
+    Planned { order: Arc<OnceLock<EpochOrder>>, rank: Rank, epoch: Epoch, origin: Origin, step: Step, len: u64 },
     Given(PlannedBatch),
 }
 
@@ -127,7 +127,8 @@ impl Upcoming {
     pub(crate) fn plan(self, plan: &Plan) -> PlannedBatch {
         match self {
             Self::Planned { order, rank, epoch, origin, step, .. } => {
-                plan.batch_of(&order, epoch, origin, step, rank).expect("a step with a length is in the plan")
+                let order = order.get_or_init(|| plan.epoch_order(epoch));
+                plan.batch_of(order, epoch, origin, step, rank).expect("a step with a length is in the plan")
             }
             Self::Given(batch) => batch,
         }
@@ -285,11 +286,15 @@ impl Drop for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_core::WorldSize;
+    use forebay_core::{OrderKind, WorldSize};
+
+    fn plan(len: u64, drop_last: bool) -> Plan {
+        Plan { len, batch_size: 2, world_size: WorldSize(1), order: OrderKind::Global, drop_last, seed: 1 }
+    }
 
     #[test]
     fn runs_on_into_the_next_epoch() {
-        let plan = Plan { len: 5, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: false, seed: 1 };
+        let plan = plan(5, false);
         let mut feed = Feed::planned(&plan, Rank(0), Epoch(3), Origin { step: Step(1), position: 2 }, 0..0);
         assert!(feed.is_in(Epoch(3)) && !feed.is_in(Epoch(4)));
         let mut next = || feed.advance().unwrap().plan(&plan);
@@ -301,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_plan_without_steps_is_closed() {
-        let plan = Plan { len: 1, batch_size: 2, world_size: WorldSize(1), shuffle: true, drop_last: true, seed: 1 };
+        let plan = plan(1, true);
         let mut feed = Feed::planned(&plan, Rank(0), Epoch(0), Origin::default(), 0..0);
         assert!(feed.is_closed() && feed.advance().is_none());
     }

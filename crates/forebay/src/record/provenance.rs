@@ -111,7 +111,7 @@ impl Provenance {
         let plan = &self.plan;
         let order = match self.order.take() {
             Some((known, order)) if known == epoch => order,
-            _ => plan.order(epoch),
+            _ => plan.epoch_order(epoch),
         };
         let sample = plan.sample_at(&order, position);
         self.order = Some((epoch, order));
@@ -183,7 +183,7 @@ fn entry_of(failure: &Failure) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_core::{DatasetIdentity, Origin, Rank, Step, WorldSize};
+    use forebay_core::{DatasetIdentity, OrderKind, Origin, Rank, Step, WorldSize};
     use std::path::{Path, PathBuf};
 
     struct Numbers(&'static str);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn plan(seed: u64) -> Plan {
-        Plan { len: 100, batch_size: 8, world_size: WorldSize(3), shuffle: true, drop_last: false, seed }
+        Plan { len: 100, batch_size: 8, world_size: WorldSize(3), order: OrderKind::Global, drop_last: false, seed }
     }
 
     fn provenance(root: &'static str, seed: u64) -> Provenance {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_core::{
-    Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Locator, Result, Retry, Rng, SampleId,
+    Blocks, Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Locator, Result, Retry, Rng, SampleId,
     ScalarColumn, Stage, hash_words,
 };
 use forebay_decode::{ColumnSpec, Dense, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor, Timing, Value};
@@ -40,6 +40,10 @@ pub trait Dataset: Send + Sync {
     /// The same in place of what `path` was, whose memory may be used again.
     fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
         *path = self.path(sample);
+    }
+    /// How its samples lie in blocks that are best read together (shards, chunks); `None` where they do not.
+    fn blocks(&self) -> Option<Blocks> {
+        None
     }
     /// What is known of these samples without reading them, as columns: labels.
     fn scalars(&self, _samples: &[SampleId]) -> Vec<ScalarColumn> {
@@ -251,6 +255,10 @@ impl Dataset for Labelled {
 
     fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
         self.base.write_path(sample, path);
+    }
+
+    fn blocks(&self) -> Option<Blocks> {
+        self.base.blocks()
     }
 
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {

@@ -1,19 +1,24 @@
 //! Samples that are parts of one object: reads of ranges, and failures that condemn a part and not its object.
 
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Config, Dataset, DatasetIdentity, Kind, Loader, Locator, OnError, SampleId, ScalarColumn, Source, Store, TextRecipe,
+    Blocks, Config, Dataset, DatasetIdentity, Kind, Loader, Locator, OnError, SampleId, ScalarColumn, Source, Store,
+    TextRecipe,
 };
 use forebay_store::testing::{Memory, Scripted};
 
-use crate::fixture::hashes;
+use crate::fixture::{crop, hashes, pictures, source};
 
 const SHARD: &str = "/shards/records.bin";
 const COUNT: u64 = 30;
 const SIZE: u64 = 16;
 const DAMAGED: u64 = 11;
+/// Records that lie in one block.
+const BLOCK: u64 = 6;
 
 /// Records of one file, of which the even ones have names.
 struct Records;
@@ -31,6 +36,9 @@ impl Dataset for Records {
         let start = sample.0 * SIZE;
         let member = sample.0.is_multiple_of(2).then(|| format!("{:02}.txt", sample.0));
         *locator = Locator { path: SHARD.into(), range: Some(start..start + SIZE), member };
+    }
+    fn blocks(&self) -> Option<Blocks> {
+        Blocks::new(std::iter::repeat_n(BLOCK, (COUNT / BLOCK) as usize)).ok()
     }
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
         vec![ScalarColumn::labels(samples.iter().map(|sample| sample.0 as i64).collect())]
@@ -57,8 +65,54 @@ fn config() -> Config {
     Config { batch_size: 4, shuffle: true, seed: 5, cpu_threads: 2, on_error: OnError::Replace, ..Config::default() }
 }
 
+fn in_windows(blocks: u64) -> Config {
+    Config { shuffle_window: NonZeroU64::new(blocks), ..config() }
+}
+
 #[test]
 fn parts_are_read_by_themselves_and_resume_exactly() {
+    resumes_exactly(&config());
+}
+
+#[test]
+fn an_order_by_blocks_resumes_exactly() {
+    resumes_exactly(&in_windows(2));
+}
+
+#[test]
+fn an_order_by_blocks_needs_the_blocks_of_one_window_at_a_time() {
+    let order = |config: Config| -> Vec<u64> {
+        let loader = loader(Arc::new(store()), Config { batch_size: COUNT, ..config });
+        let places = loader.explain(forebay::Step(0), None, None, None).unwrap();
+        places.iter().map(|place| place.planned.0).collect()
+    };
+    let blocks_of = |samples: &[u64]| samples.iter().map(|sample| sample / BLOCK).collect::<BTreeSet<_>>().len();
+    let (by_block, by_two, global) = (order(in_windows(1)), order(in_windows(2)), order(config()));
+    assert!(by_block.chunks(BLOCK as usize).all(|window| blocks_of(window) == 1), "{by_block:?}");
+    // Five blocks in windows of at most two: 2 + 2 + 1.
+    let counts: Vec<_> = by_two.chunks(2 * BLOCK as usize).map(blocks_of).collect();
+    assert_eq!(counts, [2, 2, 1]);
+    assert!(blocks_of(&global[..BLOCK as usize]) > 2, "{global:?}");
+    for mut order in [by_block, by_two, global] {
+        order.sort_unstable();
+        assert_eq!(order, (0..COUNT).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_order_by_blocks_is_refused_where_it_cannot_be_had_or_was_another() {
+    let by_two = loader(Arc::new(store()), in_windows(2));
+    let error = loader(Arc::new(store()), config()).load_state(&by_two.state()).unwrap_err();
+    assert_eq!(error.kind(), Kind::StateMismatch);
+    assert!(error.to_string().contains("shard-local order: this loader has none"), "{error}");
+    let pictures = source(Arc::new(pictures(4, false)), crop());
+    let error = Loader::new(pictures, in_windows(2)).err().unwrap();
+    assert_eq!(error.kind(), Kind::Config);
+    assert!(error.to_string().contains("expected a dataset whose samples lie in blocks"), "{error}");
+}
+
+fn resumes_exactly(config: &Config) {
+    let config = || config.clone();
     let first = loader(Arc::new(store()), config());
     let mut states = Vec::new();
     let mut whole: Vec<Vec<u64>> = Vec::new();
