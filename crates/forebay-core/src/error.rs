@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Field;
+
 /// Shorthand used throughout forebay.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -253,6 +255,7 @@ struct Inner {
     stage: Option<Stage>,
     path: Option<PathBuf>,
     index: Option<u64>,
+    field: Option<Field>,
     errno: Option<i32>,
     detail: Option<String>,
     hint: Option<Cow<'static, str>>,
@@ -275,6 +278,7 @@ impl Error {
             stage: None,
             path: None,
             index: None,
+            field: None,
             errno: None,
             detail: None,
             hint: None,
@@ -346,6 +350,12 @@ impl Error {
         self
     }
 
+    /// Adds the field of the sample that it is about; an inner field is kept.
+    pub fn at_field(mut self, field: Field) -> Self {
+        self.0.field.get_or_insert(field);
+        self
+    }
+
     /// Adds the stage; an inner stage is kept.
     pub fn at_stage(mut self, stage: Stage) -> Self {
         self.0.stage.get_or_insert(stage);
@@ -406,6 +416,11 @@ impl Error {
     /// The sample it is about.
     pub fn index(&self) -> Option<u64> {
         self.0.index
+    }
+
+    /// The field of the sample that it is about: the first where nothing else is known.
+    pub fn field(&self) -> Field {
+        self.0.field.unwrap_or_default()
     }
 
     /// The error number of the system call.

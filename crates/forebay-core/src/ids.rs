@@ -22,6 +22,10 @@ id!(
     SampleId(u64)
 );
 id!(
+    /// One of the parts that each sample of a dataset is read from, each with a locator of its own: `0..fields`.
+    Field(u32)
+);
+id!(
     /// A step (one batch on every rank) within an epoch, from 0.
     Step(u64)
 );

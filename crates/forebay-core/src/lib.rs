@@ -29,7 +29,7 @@ pub use config::{Config, Problems};
 pub use element::Element;
 pub use error::{Error, Kind, REGISTRY, Registered, Result, Stage};
 pub use hash::{hash_words, mix};
-pub use ids::{Epoch, Rank, SampleId, Step, WorldSize};
+pub use ids::{Epoch, Field, Rank, SampleId, Step, WorldSize};
 pub use ledger::{Failure, Outcome};
 pub use listing::{Entry, Listing};
 pub use locator::Locator;

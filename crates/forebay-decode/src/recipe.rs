@@ -10,12 +10,14 @@ use forebay_core::{Error, Result, Rng};
 use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
 
 mod arrays;
+mod fields;
 mod json;
 mod limited;
 mod mapped;
 mod text;
 
 pub use arrays::{NpyRecipe, RawRecipe};
+pub use fields::FieldsRecipe;
 pub use json::JsonRecipe;
 pub(crate) use json::size_bytes as json_bytes;
 pub use limited::LimitedRecipe;
@@ -60,10 +62,21 @@ impl ColumnKind {
     }
 }
 
+/// What was read of a sample: the bytes of each of its fields. None where nothing is read before the recipe runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a>(pub &'a [&'a [u8]]);
+
+impl<'a> Fields<'a> {
+    /// The bytes of a sample that has a single field.
+    pub fn only(self) -> &'a [u8] {
+        self.0.first().copied().unwrap_or_default()
+    }
+}
+
 /// One sample, as a recipe is given it.
 pub struct Sample<'a> {
-    /// What was read of it; empty where nothing is read before the recipe runs.
-    pub bytes: &'a [u8],
+    /// What was read of it.
+    pub fields: Fields<'a>,
     /// Where it is.
     pub path: &'a dyn Fn() -> PathBuf,
     /// Its random numbers.
@@ -76,7 +89,8 @@ pub struct Sample<'a> {
 
 impl std::fmt::Debug for Sample<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sample").field("size_bytes", &self.bytes.len()).finish_non_exhaustive()
+        let sizes: Vec<_> = self.fields.0.iter().map(|bytes| bytes.len()).collect();
+        f.debug_struct("Sample").field("field_bytes", &sizes).finish_non_exhaustive()
     }
 }
 
@@ -89,6 +103,10 @@ pub type Made = (Option<Value>, Timing);
 pub trait Recipe: Send + Sync {
     /// The columns it makes. With more than one, each sample is made as a [`Value::Row`] of as many values.
     fn schema(&self) -> Vec<ColumnSpec>;
+    /// How many fields of a sample it takes.
+    fn field_count(&self) -> u32 {
+        1
+    }
     /// The largest object it takes: a larger one fails before memory is taken for it.
     fn max_bytes(&self) -> Option<u64> {
         None
@@ -100,7 +118,7 @@ pub trait Recipe: Send + Sync {
     /// Shape, type and order of every sample in a batch, where they are always the same: then samples are made in place.
     fn layout(&self) -> Option<&Dense>;
     /// Bytes of memory that one sample takes at its peak, beside its own and its place in the batch: charged before it runs.
-    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64>;
+    fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64>;
     /// Whether it uses what was learnt of a sample in an epoch before ([`Scratch::lend`]).
     fn uses_landmarks(&self) -> bool {
         false
@@ -108,7 +126,7 @@ pub trait Recipe: Send + Sync {
     /// Makes one sample: in its place in the batch where it has one, else as a value.
     fn make(&self, sample: Sample<'_>) -> Result<Made>;
     /// Whether bytes that failed would fail with any random choice, too: a verdict about the file.
-    fn fails_always(&self, _bytes: &[u8], _scratch: &mut Scratch) -> bool {
+    fn fails_always(&self, _fields: Fields<'_>, _scratch: &mut Scratch) -> bool {
         true
     }
     /// What a tensor that was made as a value is in a batch.
@@ -131,8 +149,8 @@ impl Recipe for Pipeline {
         self.dense()
     }
 
-    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
-        Self::memory_bytes(self, bytes, scratch)
+    fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
+        Self::memory_bytes(self, fields.only(), scratch)
     }
 
     fn uses_landmarks(&self) -> bool {
@@ -140,15 +158,16 @@ impl Recipe for Pipeline {
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
-        let Sample { bytes, rng, scratch, slot, .. } = sample;
+        let Sample { fields, rng, scratch, slot, .. } = sample;
+        let bytes = fields.only();
         match slot {
             Some(slot) => self.run_into(bytes, rng, scratch, slot).map(|timing| (None, timing)),
             None => self.run(bytes, rng, scratch).map(|(value, timing)| (Some(value), timing)),
         }
     }
 
-    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
-        Self::fails_always(self, bytes, scratch)
+    fn fails_always(&self, fields: Fields<'_>, scratch: &mut Scratch) -> bool {
+        Self::fails_always(self, fields.only(), scratch)
     }
 
     fn batch_layout(&self, made: Layout) -> Result<Layout> {

@@ -56,15 +56,15 @@ pub use source::{
 };
 
 pub use forebay_core::{
-    Blocks, Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind,
+    Blocks, Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Field, Hedge, Isolate, Kind,
     Locator, MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, ScalarColumn, Scalars,
     Stage, State, Step, WorldSize, substitute,
 };
 pub use forebay_decode::{
-    Array, BytesRecipe, ColumnKind, ColumnSpec, Custom, Dense, Detail, Dtype, Encoding, Endian, Erase, Image,
-    Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order,
-    Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData,
-    TextRecipe, Value,
+    Array, BytesRecipe, ColumnKind, ColumnSpec, Custom, Dense, Detail, Dtype, Encoding, Endian, Erase, Fields,
+    FieldsRecipe, Image, Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe,
+    NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size,
+    Tensor, TensorData, TextRecipe, Value,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Manifest, Note, Picture, ScanOptions,

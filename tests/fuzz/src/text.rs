@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use forebay_core::{DatasetIdentity, Plan, Rank, SampleId, State, Step, WorldSize};
+use forebay_core::{DatasetIdentity, OrderKind, Plan, Rank, SampleId, State, Step, WorldSize};
 use forebay_format::{Keeps, Labels, Manifest, read_manifest};
 use forebay_store::testing::{EntryFile, read_ledger};
 
@@ -62,7 +62,7 @@ pub(crate) fn state(bytes: &[u8]) {
         len: state.dataset.samples,
         batch_size: 7,
         world_size: WorldSize(3),
-        shuffle: state.shuffle,
+        order: if state.shuffle { OrderKind::Global } else { OrderKind::Sequential },
         drop_last: state.drop_last,
         seed: state.seed,
     };

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use forebay_core::{Element, Error, Result};
 
-use crate::{Array, ColumnKind, ColumnSpec, Dense, Endian, Made, Order, Recipe, Sample, Scratch, Timing, Value, npy};
+use crate::{
+    Array, ColumnKind, ColumnSpec, Dense, Endian, Fields, Made, Order, Recipe, Sample, Scratch, Timing, Value, npy,
+};
 
 /// Every sample is the array of its `.npy` file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,14 +21,14 @@ impl Recipe for NpyRecipe {
         None // of a batch whose arrays are of one shape they are put together afterwards
     }
 
-    fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
+    fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
         // One that lies column by column is copied once more.
-        Ok((bytes.len() as u64).saturating_mul(2))
+        Ok((fields.only().len() as u64).saturating_mul(2))
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let array = npy::read(sample.bytes)?;
+        let array = npy::read(sample.fields.only())?;
         Ok((Some(Value::Array(array)), Timing { decode: started.elapsed(), ..Timing::default() }))
     }
 }
@@ -78,13 +80,13 @@ impl Recipe for RawRecipe {
         (!self.is_of_any_length).then_some(&self.dense)
     }
 
-    fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
-        Ok(bytes.len() as u64)
+    fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
+        Ok(fields.only().len() as u64)
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let (bytes, element) = (sample.bytes, self.dense.element);
+        let (bytes, element) = (sample.fields.only(), self.dense.element);
         let value = match sample.slot {
             Some(slot) if slot.len() == bytes.len() => {
                 slot.copy_from_slice(bytes);
@@ -105,7 +107,9 @@ mod tests {
 
     fn make(recipe: &dyn Recipe, bytes: &[u8], slot: Option<&mut [u8]>) -> Result<Option<Value>> {
         let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
-        recipe.make(Sample { bytes, path: &|| "unused".into(), rng, scratch, slot }).map(|(value, _)| value)
+        recipe
+            .make(Sample { fields: Fields(&[bytes]), path: &|| "unused".into(), rng, scratch, slot })
+            .map(|(value, _)| value)
     }
 
     #[test]

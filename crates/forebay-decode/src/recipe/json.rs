@@ -5,7 +5,7 @@ use std::time::Instant;
 use forebay_core::{Element, Error, Kind, Result};
 use serde_json::Value as Json;
 
-use crate::{Array, ColumnKind, ColumnSpec, Dense, Made, Recipe, Sample, Scratch, Timing, Value};
+use crate::{Array, ColumnKind, ColumnSpec, Dense, Fields, Made, Recipe, Sample, Scratch, Timing, Value};
 
 /// Every sample is a JSON document: as one object, or with a column for each of the fields that are named.
 ///
@@ -44,15 +44,15 @@ impl Recipe for JsonRecipe {
         None
     }
 
-    fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
+    fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
         // "[0,0,…" has a value of 32 bytes for every two of its own, in a list that doubles when it is full.
         let value = size_of::<Json>() as u64;
-        Ok((bytes.len() as u64).saturating_mul(value + 2))
+        Ok((fields.only().len() as u64).saturating_mul(value + 2))
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let bytes = sample.bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(sample.bytes);
+        let bytes = sample.fields.only().strip_prefix(b"\xEF\xBB\xBF").unwrap_or(sample.fields.only());
         let mut document: Json = serde_json::from_slice(bytes).map_err(|error| {
             let message = format!("is not JSON (line {}, column {})", error.line(), error.column());
             Error::new(Kind::Corrupt, message).with_detail(error.to_string())
@@ -147,7 +147,7 @@ mod tests {
     fn make(fields: &[&str], text: &str) -> Result<Value> {
         let recipe = JsonRecipe { fields: fields.iter().map(|field| (*field).to_owned()).collect() };
         let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
-        let sample = Sample { bytes: text.as_bytes(), path: &|| "unused".into(), rng, scratch, slot: None };
+        let sample = Sample { fields: Fields(&[text.as_bytes()]), path: &|| "unused".into(), rng, scratch, slot: None };
         Ok(recipe.make(sample)?.0.unwrap())
     }
 
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn the_memory_of_a_document_is_charged() {
         let text = format!("[{}0]", "0,".repeat(1000));
-        let charged = JsonRecipe::default().memory_bytes(text.as_bytes(), &mut Scratch::default()).unwrap();
+        let charged = JsonRecipe::default().memory_bytes(Fields(&[text.as_bytes()]), &mut Scratch::default()).unwrap();
         let Value::Json(document) = make(&[], &text).unwrap() else { panic!("a document") };
         assert!(charged >= size_bytes(&document) as u64 * 2, "a list that has just doubled");
     }

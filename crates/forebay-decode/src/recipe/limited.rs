@@ -3,7 +3,7 @@
 use forebay_core::Result;
 use std::sync::Arc;
 
-use crate::{ColumnSpec, Dense, Layout, Made, Recipe, Sample, Scratch, Tensor};
+use crate::{ColumnSpec, Dense, Fields, Layout, Made, Recipe, Sample, Scratch, Tensor};
 
 /// Another recipe, for objects of at most so many bytes.
 pub struct LimitedRecipe {
@@ -23,6 +23,10 @@ impl Recipe for LimitedRecipe {
         self.recipe.schema()
     }
 
+    fn field_count(&self) -> u32 {
+        self.recipe.field_count()
+    }
+
     fn max_bytes(&self) -> Option<u64> {
         Some(self.recipe.max_bytes().map_or(self.max_bytes, |inner| inner.min(self.max_bytes)))
     }
@@ -35,8 +39,8 @@ impl Recipe for LimitedRecipe {
         self.recipe.layout()
     }
 
-    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
-        self.recipe.memory_bytes(bytes, scratch)
+    fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
+        self.recipe.memory_bytes(fields, scratch)
     }
 
     fn uses_landmarks(&self) -> bool {
@@ -47,8 +51,8 @@ impl Recipe for LimitedRecipe {
         self.recipe.make(sample)
     }
 
-    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
-        self.recipe.fails_always(bytes, scratch)
+    fn fails_always(&self, fields: Fields<'_>, scratch: &mut Scratch) -> bool {
+        self.recipe.fails_always(fields, scratch)
     }
 
     fn batch_layout(&self, made: Layout) -> Result<Layout> {

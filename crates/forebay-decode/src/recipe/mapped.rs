@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use forebay_core::{Error, Result, Stage};
 
-use crate::{ColumnKind, ColumnSpec, Custom, Dense, Made, Recipe, Sample, Scratch, Timing};
+use crate::{ColumnKind, ColumnSpec, Custom, Dense, Fields, Made, Recipe, Sample, Scratch, Timing};
 
 /// Another recipe, and a function of the user's that each of its values is given to.
 pub struct MappedRecipe {
@@ -26,6 +26,10 @@ impl Recipe for MappedRecipe {
         vec![ColumnSpec { name, kind: ColumnKind::Objects }]
     }
 
+    fn field_count(&self) -> u32 {
+        self.recipe.field_count()
+    }
+
     fn max_bytes(&self) -> Option<u64> {
         self.recipe.max_bytes()
     }
@@ -38,10 +42,10 @@ impl Recipe for MappedRecipe {
         None
     }
 
-    fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
+    fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
         // What the recipe would write to a place in the batch is a value here; what the function takes is not known.
         let value = self.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
-        self.recipe.memory_bytes(bytes, scratch).map(|taken| taken.saturating_add(value))
+        self.recipe.memory_bytes(fields, scratch).map(|taken| taken.saturating_add(value))
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
@@ -53,8 +57,8 @@ impl Recipe for MappedRecipe {
         Ok((Some(value), Timing { transform: timing.transform + started.elapsed(), ..timing }))
     }
 
-    fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
-        self.recipe.fails_always(bytes, scratch)
+    fn fails_always(&self, fields: Fields<'_>, scratch: &mut Scratch) -> bool {
+        self.recipe.fails_always(fields, scratch)
     }
 }
 
@@ -85,7 +89,9 @@ mod tests {
         let schema = recipe.schema();
         assert_eq!((schema.len(), &*schema[0].name, &schema[0].kind), (1, "bytes", &ColumnKind::Objects));
         let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
-        let mut make = |bytes| recipe.make(Sample { bytes, path: &|| "unused".into(), rng, scratch, slot: None });
+        let mut make = |bytes| {
+            recipe.make(Sample { fields: Fields(&[bytes]), path: &|| "unused".into(), rng, scratch, slot: None })
+        };
         assert!(matches!(make(b"abc").unwrap(), (Some(Value::Text(text)), _) if text == "3"));
         assert_eq!(make(b"").unwrap_err().stage(), Some(Stage::Transform));
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use forebay_core::{Error, Kind, Result};
 
 use crate::memory::reserve;
-use crate::{ColumnKind, ColumnSpec, Dense, Made, Recipe, Sample, Scratch, Timing, Value};
+use crate::{ColumnKind, ColumnSpec, Dense, Fields, Made, Recipe, Sample, Scratch, Timing, Value};
 
 /// Every sample is the bytes of its file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,13 +20,13 @@ impl Recipe for BytesRecipe {
         None
     }
 
-    fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
-        Ok(bytes.len() as u64)
+    fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
+        Ok(fields.only().len() as u64)
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let bytes = copy_of(sample.bytes)?;
+        let bytes = copy_of(sample.fields.only())?;
         Ok((Some(Value::Bytes(bytes)), Timing { decode: started.elapsed(), ..Timing::default() }))
     }
 }
@@ -142,19 +142,19 @@ impl Recipe for TextRecipe {
         None
     }
 
-    fn memory_bytes(&self, bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
+    fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
         // An invalid byte may become three, a byte of Latin-1 two, and a text that grows is copied.
         let times = match (self.encoding, self.invalid) {
             (Encoding::Latin1, _) => 2,
             (_, InvalidText::Replace) => 6,
             _ => 1,
         };
-        Ok((bytes.len() as u64).saturating_mul(times))
+        Ok((fields.only().len() as u64).saturating_mul(times))
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let started = Instant::now();
-        let text = self.decoded(sample.bytes)?;
+        let text = self.decoded(sample.fields.only())?;
         Ok((Some(Value::Text(text)), Timing { decode: started.elapsed(), ..Timing::default() }))
     }
 }

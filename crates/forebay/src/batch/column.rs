@@ -103,7 +103,7 @@ fn column_of(values: Vec<Value>, kind: &ColumnKind, recipe: &dyn Recipe, pool: &
                 Value::Array(array) => Some(array),
                 _ => None,
             });
-            arrays_of(arrays.collect(), pool)?
+            arrays_of(arrays.collect(), kind, pool)?
         }
         Some(Value::Tensor(_)) => tensors_of(values, recipe, pool)?,
         Some(Value::Text(_)) if values.iter().all(|value| matches!(value, Value::Text(_))) => {
@@ -143,15 +143,16 @@ fn tensors_of(values: Vec<Value>, recipe: &dyn Recipe, pool: &Arc<BufferPool>) -
     Ok(Column::Dense { buffer, layout })
 }
 
-/// Arrays of one shape and type side by side; others stay as they are.
-fn arrays_of(arrays: Vec<Array>, pool: &Arc<BufferPool>) -> Result<Column> {
+/// Arrays of one shape and type side by side, in the order that was announced for them; others stay as they are.
+fn arrays_of(arrays: Vec<Array>, kind: &ColumnKind, pool: &Arc<BufferPool>) -> Result<Column> {
     let Some((shape, element)) = arrays.first().map(|array| (array.shape.clone(), array.element)) else {
         return Ok(Column::Ragged(arrays));
     };
     if !arrays.iter().all(|array| array.shape == shape && array.element == element) {
         return Ok(Column::Ragged(arrays));
     }
-    let layout = Dense { shape, element, order: Order::default() };
+    let order = if let ColumnKind::Dense(announced) = kind { announced.order } else { Order::default() };
+    let layout = Dense { shape, element, order };
     let mut buffer = pool.take(layout.size_bytes() * arrays.len())?;
     for (array, slot) in arrays.iter().zip(buffer.bytes().chunks_exact_mut(layout.size_bytes().max(1))) {
         slot[..array.bytes.len()].copy_from_slice(&array.bytes);

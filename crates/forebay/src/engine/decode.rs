@@ -2,11 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay_core::{Result, Rng, Stage};
-use forebay_decode::{Made, Sample, Scratch};
+use forebay_core::{Error, Field, Result, Rng, Stage};
+use forebay_decode::{Fields, Made, Sample, Scratch};
 
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::{DecodeTask, WorkQueue};
+use crate::source::{bytes_of, into_buffers};
 
 /// Works until the stream stops, or until a sample took longer than its deadline.
 pub(crate) fn run(queue: &WorkQueue, thread: usize) {
@@ -18,13 +19,14 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
         });
         // What quarantine rests on: a verdict about the file, not about what one crop saw of it.
         let is_about_file = result.as_ref().is_err_and(|error| {
-            let object = task.object.as_ref().filter(|_| error.kind().is_about_bytes(error.stage()));
-            object.is_some_and(|object| queue.context.source.recipe.fails_always(&object.bytes, &mut scratch))
+            let fields = bytes_of(&task.objects);
+            let is_about_bytes = !fields.is_empty() && error.kind().is_about_bytes(error.stage());
+            is_about_bytes && queue.context.source.recipe.fails_always(Fields(&fields), &mut scratch)
         });
-        let DecodeTask { object, buffer, .. } = task;
+        let DecodeTask { objects, buffer, .. } = task;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
-        let stat = object.as_ref().filter(|_| is_about_file).map(|object| object.stat);
-        let bytes = object.map(|object| object.bytes.into_buffer()).unwrap_or_default();
+        let field = result.as_ref().err().filter(|_| is_about_file).map(Error::field);
+        let stat = field.and_then(|field| objects.get(field.0 as usize)).map(|object| object.stat);
         let (made, error) = match result {
             Ok((value, timing)) => {
                 queue.context.meters.decode.record(timing.decode);
@@ -33,9 +35,9 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
             }
             Err(error) => (None, Some(error)),
         };
-        let (failed, continues) = queue.decoded(thread, bytes, made);
+        let (failed, continues) = queue.decoded(thread, into_buffers(objects), made);
         if let Some((item, error)) = failed.zip(error) {
-            let path = queue.context.source.dataset.path(item.sample);
+            let path = queue.context.source.dataset.name(item.sample, error.field());
             after_trouble(queue, item, &path, error, stat);
         }
         if !continues {
@@ -63,15 +65,16 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
         }
         _ => None,
     };
-    let bytes = task.object.as_ref().map(|object| &*object.bytes);
-    if let Some(bytes) = bytes {
-        queue.context.source.dataset.verify(job.sample, bytes).map_err(|error| error.at_stage(Stage::Decode))?;
+    let fields = bytes_of(&task.objects);
+    for (field, bytes) in (0..).map(Field).zip(&fields) {
+        let verified = queue.context.source.dataset.verify(job.sample, field, bytes);
+        verified.map_err(|error| error.at_stage(Stage::Decode).at_field(field))?;
     }
     if recipe.uses_landmarks() && queue.context.landmark_cache.has_room() {
         scratch.lend(queue.context.landmark_cache.take(job.sample));
     }
     let path = || queue.context.source.dataset.path(job.sample);
-    let sample = Sample { bytes: bytes.unwrap_or_default(), path: &path, rng: &rng, scratch, slot };
+    let sample = Sample { fields: Fields(&fields), path: &path, rng: &rng, scratch, slot };
     let made = recipe.make(sample).map_err(|error| error.at_stage(Stage::Decode));
     if let Some(known) = scratch.take_back() {
         queue.context.landmark_cache.keep(job.sample, known);

@@ -2,14 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay_core::{Error, Locator, Result, Stage};
-use forebay_decode::Scratch;
+use forebay_core::{Error, Field, Locator, Result, Stage};
+use forebay_decode::{Fields, Scratch};
 use forebay_store::{Object, Stat};
 
 use crate::engine::reads_in_flight::ReadJob;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::WorkQueue;
-use crate::source::{check_size, read_located, read_request};
+use crate::source::{Objects, bytes_of, check_size, read_located, read_request};
 
 /// Reads until the stream stops, or until a read came back too late.
 pub(crate) fn run(queue: &WorkQueue, thread: usize) {
@@ -23,8 +23,8 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
 
 /// What a read gave.
 struct Read {
-    /// `None` where nothing is to be read.
-    object: Option<Object>,
+    /// None where nothing is to be read.
+    objects: Objects,
     decode_bytes: u64,
 }
 
@@ -33,17 +33,11 @@ type Trouble = (Error, Option<Stat>);
 
 fn fetch(queue: &WorkQueue, thread: usize, scratch: &mut Scratch, locator: &mut Locator, job: ReadJob) -> bool {
     locator.path.clear(); // whatever fails before there is a new one is not about the old one
-    let read = || {
-        queue.context.source.dataset.locate(job.sample, locator);
-        if let Some((error, stat)) = queue.context.quarantine.check(locator, &*queue.context.source.store) {
-            return Err((error, Some(stat)));
-        }
-        read(queue, thread, locator, &job, scratch).map_err(|error| (error.at_stage(Stage::Fetch), None))
-    };
+    let read = || read(queue, thread, locator, &job, scratch);
     let result: Result<Read, Trouble> =
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err((panicked(panic.as_ref()), None)));
     match result {
-        Ok(Read { object, decode_bytes }) => queue.fetched(thread, object, decode_bytes),
+        Ok(Read { objects, decode_bytes }) => queue.fetched(thread, objects, decode_bytes),
         Err((error, known)) => {
             let name = locator.name();
             let (trouble, continues) = queue.fetch_failed(thread, error.at_path(&name).at_index(job.sample.0));
@@ -56,22 +50,47 @@ fn fetch(queue: &WorkQueue, thread: usize, scratch: &mut Scratch, locator: &mut 
     }
 }
 
-fn read(queue: &WorkQueue, thread: usize, locator: &Locator, job: &ReadJob, scratch: &mut Scratch) -> Result<Read> {
-    let recipe = &*queue.context.source.recipe;
-    let mut allot = |size| check_size(recipe, size).and_then(|()| queue.allot(thread, size));
-    if !recipe.reads_bytes() {
-        allot(0)?;
-        return Ok(Read { object: None, decode_bytes: 0 });
+/// Reads all fields of a sample, one after the other. `locator` is left at the one that failed.
+fn read(
+    queue: &WorkQueue,
+    thread: usize,
+    locator: &mut Locator,
+    job: &ReadJob,
+    scratch: &mut Scratch,
+) -> Result<Read, Trouble> {
+    let (recipe, dataset) = (&*queue.context.source.recipe, &*queue.context.source.dataset);
+    let mut objects = Objects::new();
+    let mut within = job.within;
+    for field in (0..dataset.field_count()).map(Field) {
+        let at_field = |error: Error| error.at_stage(Stage::Fetch).at_field(field);
+        if !objects.is_empty() {
+            within = queue.next_field(thread, field).map_err(|error| (at_field(error), None))?;
+        }
+        dataset.locate(job.sample, field, locator);
+        if let Some((error, stat)) = queue.context.quarantine.check(locator, &*queue.context.source.store) {
+            return Err((error.at_field(field), Some(stat)));
+        }
+        if !recipe.reads_bytes() {
+            queue.allot(thread, 0).map_err(|error| (at_field(error), None))?;
+            return Ok(Read { objects, decode_bytes: 0 });
+        }
+        let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() });
+        objects.push(object.map_err(|error| (at_field(error), None))?);
     }
-    let store = &*queue.context.source.store;
+    // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
+    let decode_bytes = recipe.memory_bytes(Fields(&bytes_of(&objects)), scratch).unwrap_or(0);
+    let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
+    let checked = queue.check_sample_bytes(size_bytes, decode_bytes);
+    checked.map_err(|error| (error.at_stage(Stage::Decode), None))?;
+    Ok(Read { objects, decode_bytes })
+}
+
+fn read_field(queue: &WorkQueue, thread: usize, locator: &Locator, field: Field, job: ReadJob) -> Result<Object> {
+    let source = &queue.context.source;
+    let mut allot = |size| check_size(&*source.recipe, size).and_then(|()| queue.allot(thread, size));
     // The second of two reads does not wait for the first one, as it would in front of a cache.
-    let store = if job.is_hedge { store.origin().unwrap_or(store) } else { store };
+    let store = if job.is_hedge { source.store.origin().unwrap_or(&*source.store) } else { &*source.store };
     let mut request = read_request(locator, job.within);
     request.cancel = job.cancel.as_ref();
-    let object = read_located(store, &*queue.context.source.dataset, job.sample, &request, &mut allot)?;
-    // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
-    let decode_bytes = recipe.memory_bytes(&object.bytes, scratch).unwrap_or(0);
-    let checked = queue.check_sample_bytes(object.bytes.len() as u64, decode_bytes);
-    checked.map_err(|error| error.at_stage(Stage::Decode))?;
-    Ok(Read { object: Some(object), decode_bytes })
+    read_located(store, &*source.dataset, (job.sample, field), &request, &mut allot)
 }

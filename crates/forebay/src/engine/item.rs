@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use forebay_core::{Epoch, Error, PlannedBatch, SampleId, Stage};
 use forebay_decode::Value;
-use forebay_store::{Mount, Object, Stat};
+use forebay_store::{Mount, Stat};
 
 use crate::batch::buffer_pool::Buffer;
+use crate::source::Objects;
 
 /// Where a sample is needed: batches are numbered in order of delivery, across epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,9 +95,9 @@ pub(crate) fn item(sample: u64) -> Item {
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) item: Item,
-    /// What was read; `None` where nothing is read.
-    pub(crate) object: Option<Object>,
-    /// Bytes charged for `object`.
+    /// What was read; none where nothing is read.
+    pub(crate) objects: Objects,
+    /// Bytes charged for `objects`.
     pub(crate) charged: u64,
     /// Bytes that decoding it takes.
     pub(crate) decode_bytes: u64,

@@ -23,13 +23,15 @@ pub(crate) struct MemoryBudget {
     used_bytes: u64,
     /// Samples that hold compressed bytes, or wait for them in a read.
     holding: usize,
+    /// Those among them that hold some of their fields and wait for the memory of the next one.
+    pub(crate) waiting: usize,
     /// Empty buffers for compressed bytes.
     spare: Vec<Vec<u8>>,
 }
 
 impl MemoryBudget {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, used_bytes: 0, holding: 0, spare: Vec::new() }
+        Self { limit_bytes, used_bytes: 0, holding: 0, waiting: 0, spare: Vec::new() }
     }
 
     /// Bytes charged.
@@ -48,14 +50,20 @@ impl MemoryBudget {
         self.fits(bytes) || self.holding == 0
     }
 
+    /// Whether another field of a sample that holds some may be read: it fits, or no sample goes on without more memory. The
+    /// caller counts among those that wait, once it does.
+    pub(crate) fn admits_next_field(&self, bytes: u64) -> bool {
+        self.fits(bytes) || self.waiting == self.holding
+    }
+
     pub(crate) fn charge(&mut self, bytes: u64) {
         self.used_bytes += bytes;
     }
 
-    /// Charges the compressed bytes of one sample, and gives a buffer for them.
-    pub(crate) fn charge_read(&mut self, bytes: u64) -> Vec<u8> {
+    /// Charges compressed bytes, and gives a buffer for them. `holding` is 1 for the first field of a sample, 0 for others.
+    pub(crate) fn charge_read(&mut self, bytes: u64, holding: usize) -> Vec<u8> {
         self.used_bytes += bytes;
-        self.holding += 1;
+        self.holding += holding;
         self.spare.pop().unwrap_or_default()
     }
 
@@ -90,7 +98,7 @@ mod tests {
     fn a_sample_larger_than_the_budget_is_admitted_alone() {
         let mut memory = MemoryBudget::new(100);
         assert!(memory.admits_read(1_000) && !memory.fits(1_000));
-        memory.charge_read(1_000);
+        memory.charge_read(1_000, 1);
         assert!(!memory.admits_read(1));
         memory.uncharge(Charge { bytes: 1_000, holding: 1 }).unwrap();
         assert!(memory.admits_read(100) && memory.fits(100) && !memory.fits(101));
@@ -99,7 +107,7 @@ mod tests {
     #[test]
     fn more_than_was_charged_cannot_be_returned() {
         let mut memory = MemoryBudget::new(100);
-        memory.charge_read(10);
+        memory.charge_read(10, 1);
         for charge in [Charge { bytes: 11, holding: 0 }, Charge { bytes: 0, holding: 2 }] {
             assert_eq!(memory.uncharge(charge).unwrap_err().kind(), Kind::Internal);
         }
@@ -111,9 +119,9 @@ mod tests {
         let mut memory = MemoryBudget::new(100);
         memory.reuse(Vec::new(), 2);
         memory.reuse(Vec::with_capacity(2 * MAX_SPARE_BYTES), 2);
-        assert_eq!(memory.charge_read(0).capacity(), 0);
+        assert_eq!(memory.charge_read(0, 1).capacity(), 0);
         (0..3).for_each(|_| memory.reuse(Vec::with_capacity(8), 2));
-        let reused = (0..3).filter(|_| memory.charge_read(0).capacity() > 0).count();
+        let reused = (0..3).filter(|_| memory.charge_read(0, 1).capacity() > 0).count();
         assert_eq!(reused, 2);
     }
 }

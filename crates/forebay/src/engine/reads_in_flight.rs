@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use forebay_core::{Error, SampleId};
+use forebay_core::{Error, Field, SampleId};
 use forebay_store::Cancel;
 
 use crate::engine::item::Item;
@@ -40,15 +40,29 @@ struct SampleRead {
 pub(crate) struct Reading {
     read_id: u64,
     pub(crate) sample: SampleId,
+    /// The field that it reads now.
+    pub(crate) field: Field,
     pub(crate) attempt: u32,
     pub(crate) since: Duration,
     until: Duration,
     is_hedge: bool,
-    /// Bytes charged for what it reads.
+    /// Bytes charged for the fields that it has read; `None` before the first one is.
+    held: Option<u64>,
+    /// Bytes charged for the field that it reads.
     charged: Option<u64>,
     /// Time spent waiting for memory does not count against the deadline: since when, and how long in total.
     waiting: Option<Duration>,
     waited: Duration,
+}
+
+impl Reading {
+    /// Bytes charged for all of its fields.
+    fn total_charge(&self) -> Option<u64> {
+        match (self.held, self.charged) {
+            (None, None) => None,
+            (held, charged) => Some(held.unwrap_or(0) + charged.unwrap_or(0)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -80,6 +94,8 @@ pub(crate) struct EndedRead {
 pub(crate) struct WrittenOff {
     /// The item, unless another thread still reads it.
     pub(crate) item: Option<Item>,
+    /// The field that was being read.
+    pub(crate) field: Field,
     pub(crate) charged: Option<u64>,
 }
 
@@ -157,10 +173,12 @@ impl ReadsInFlight {
             Reading {
                 read_id,
                 sample,
+                field: Field(0),
                 attempt,
                 since: now,
                 until,
                 is_hedge: false,
+                held: None,
                 charged: None,
                 waiting: None,
                 waited: Duration::ZERO,
@@ -214,7 +232,8 @@ impl ReadsInFlight {
     /// A thread starts a second read of the oldest sample, if that has taken longer than `hedge_delay`.
     pub(crate) fn hedge(&mut self, thread: usize, now: Duration, hedge_delay: Duration) -> Option<ReadJob> {
         let oldest_unhedged = self.oldest_unhedged().filter(|reading| reading.since + hedge_delay <= now)?;
-        let second = Reading { since: now, is_hedge: true, charged: None, waited: Duration::ZERO, ..*oldest_unhedged };
+        let (field, held, charged, waited) = (Field(0), None, None, Duration::ZERO);
+        let second = Reading { since: now, is_hedge: true, field, held, charged, waited, ..*oldest_unhedged };
         let read = self.samples.get_mut(&second.read_id)?;
         (read.threads, read.is_hedged) = (2, true);
         let cancel = read.cancel.clone();
@@ -244,6 +263,19 @@ impl ReadsInFlight {
         self.active_read_of(thread)?.charged.take()
     }
 
+    /// Bytes charged for the fields that a thread has read of its sample; `None` before the first one is.
+    pub(crate) fn held_bytes(&mut self, thread: usize) -> Option<u64> {
+        self.active_read_of(thread)?.held
+    }
+
+    /// A thread has read a field and starts to read another one. Gives when it is due; `None` if the read was written off
+    /// meanwhile.
+    pub(crate) fn next_field(&mut self, thread: usize, field: Field) -> Option<Duration> {
+        let reading = self.active_read_of(thread)?;
+        (reading.field, reading.held, reading.charged) = (field, reading.total_charge(), None);
+        Some(reading.until)
+    }
+
     /// A thread waits for memory: its deadline is suspended.
     pub(crate) fn wait_for_memory(&mut self, thread: usize, now: Duration) {
         if let Some(reading) = self.active_read_of(thread) {
@@ -267,7 +299,7 @@ impl ReadsInFlight {
         let ended = |reading: &Reading, item, was_lost| EndedRead {
             read_id: reading.read_id,
             item,
-            charged: reading.charged,
+            charged: reading.total_charge(),
             latency: now.saturating_sub(reading.since).saturating_sub(reading.waited),
             is_hedge: reading.is_hedge,
             was_lost,
@@ -323,7 +355,8 @@ impl ReadsInFlight {
             .map(|(thread, reading)| {
                 self.threads[thread] = ThreadState::Lost(reading);
                 (self.reading, self.working, self.lost) = (self.reading - 1, self.working - 1, self.lost + 1);
-                WrittenOff { item: self.drop_reader(&reading), charged: reading.charged }
+                let (field, charged) = (reading.field, reading.total_charge());
+                WrittenOff { item: self.drop_reader(&reading), field, charged }
             })
             .collect()
     }

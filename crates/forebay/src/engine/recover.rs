@@ -48,7 +48,7 @@ pub(crate) fn after_trouble(queue: &WorkQueue, mut item: Item, path: &Path, erro
             if error.kind().is_about_bytes(error.stage()) {
                 // A fresh read is one of the storage itself.
                 let mut locator = Locator::default();
-                queue.context.source.dataset.locate(item.sample, &mut locator);
+                queue.context.source.dataset.locate(item.sample, error.field(), &mut locator);
                 doubt(&*queue.context.source.store, &locator.path, locator.range);
             }
             queue.context.meters.retries.fetch_add(1, Relaxed);

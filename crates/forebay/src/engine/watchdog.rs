@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Error, Kind, SampleId, Stage};
+use forebay_core::{Error, Field, Kind, SampleId, Stage};
 use forebay_store::{Mount, Stuck, late, too_many_stuck};
 
 use crate::engine::item::Item;
@@ -22,8 +22,8 @@ pub(crate) fn run(queue: &Arc<WorkQueue>, workers: &WorkerThreads) {
                 (_, Worker::Watchdog) | (Ok(()), _) => {}
             }
         }
-        for item in late.into_iter().filter_map(|late| late.item) {
-            write_off(queue, item, &stuck);
+        for late in late {
+            late.item.into_iter().for_each(|item| write_off(queue, item, late.field, &stuck));
         }
         for item in late_decodes {
             write_off_decode(queue, item, &stuck_decodes);
@@ -32,8 +32,8 @@ pub(crate) fn run(queue: &Arc<WorkQueue>, workers: &WorkerThreads) {
 }
 
 /// Hands an item whose read is overdue to recovery. `stuck` lists all lost reads when there are too many.
-fn write_off(queue: &WorkQueue, item: Item, stuck: &[(SampleId, Duration)]) {
-    let path = queue.context.source.dataset.path(item.sample);
+fn write_off(queue: &WorkQueue, item: Item, field: Field, stuck: &[(SampleId, Duration)]) {
+    let path = queue.context.source.dataset.name(item.sample, field);
     let error = if stuck.is_empty() {
         late(&path, queue.context.config.retry.deadline)
     } else {
@@ -46,7 +46,7 @@ fn write_off(queue: &WorkQueue, item: Item, stuck: &[(SampleId, Duration)]) {
             .collect();
         too_many_stuck("threads", &stuck)
     };
-    after_trouble(queue, item, &path, error.at_stage(Stage::Fetch), None);
+    after_trouble(queue, item, &path, error.at_stage(Stage::Fetch).at_field(field), None);
 }
 
 /// Hands an item whose decode is overdue to recovery. There is no second attempt: the sample's deadline is used up, and

@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use forebay_core::{Error, Stage};
+use forebay_core::{Error, Field, Stage};
 
 use crate::engine::concurrency::ConcurrencyLimit;
 use crate::engine::condition::Condition;
@@ -21,6 +21,7 @@ use crate::engine::prefetch_depth::PrefetchDepth;
 use crate::engine::reads_in_flight::ReadsInFlight;
 use crate::engine::run_context::RunContext;
 use crate::loader::stream::{Feed, Worker};
+use crate::source::Buffers;
 use crate::sync::{Mutex, MutexGuard};
 
 mod batches;
@@ -213,11 +214,11 @@ impl WorkQueue {
     }
 
     /// Returns memory charged by [`WorkQueue::allot`].
-    fn release(&self, state: &mut QueueState, charged: Option<u64>, buffer: Vec<u8>) {
+    fn release(&self, state: &mut QueueState, charged: Option<u64>, buffers: Buffers) {
         let Some(charged) = charged else { return };
         self.uncharge(state, Charge { bytes: charged, holding: 1 });
         let max_spare = self.max_ahead(state);
-        state.memory.reuse(buffer, max_spare);
+        buffers.into_iter().for_each(|buffer| state.memory.reuse(buffer, max_spare));
     }
 
     /// Whether to wake an I/O thread. Not for each decoded sample: one thread that reads several samples in a row costs less
@@ -264,8 +265,8 @@ impl WorkQueue {
             (state.reads.active_reads(), decodes.collect::<Vec<_>>(), backing_off.collect::<Vec<_>>())
         };
         let now = self.context.clock.now();
-        let in_flight = |worker: Option<Worker>, stage, sample, attempt, since| InFlight {
-            path: self.context.source.dataset.path(sample),
+        let in_flight = |worker: Option<Worker>, stage, (sample, field), attempt, since| InFlight {
+            path: self.context.source.dataset.name(sample, field),
             sample,
             stage,
             thread: worker.map_or_else(|| "none: waits for its next attempt".to_owned(), Worker::name),
@@ -274,14 +275,14 @@ impl WorkQueue {
             mount: None,
         };
         let reads = reads.iter().map(|(thread, read)| {
-            in_flight(Some(Worker::Io(*thread)), Stage::Fetch, read.sample, read.attempt, read.since)
+            in_flight(Some(Worker::Io(*thread)), Stage::Fetch, (read.sample, read.field), read.attempt, read.since)
         });
         let decodes = decodes.iter().map(|&(thread, sample, attempt, since)| {
-            in_flight(Some(Worker::Cpu(thread)), Stage::Decode, sample, attempt, since)
+            in_flight(Some(Worker::Cpu(thread)), Stage::Decode, (sample, Field(0)), attempt, since)
         });
         let backing_off = backing_off.iter();
-        let backing_off =
-            backing_off.map(|(sample, attempts, since)| in_flight(None, Stage::Fetch, *sample, *attempts, *since));
+        let backing_off = backing_off
+            .map(|(sample, attempts, since)| in_flight(None, Stage::Fetch, (*sample, Field(0)), *attempts, *since));
         let mut list: Vec<_> = reads.chain(decodes).chain(backing_off).collect();
         list.sort_by_key(|item| Reverse(item.elapsed));
         list

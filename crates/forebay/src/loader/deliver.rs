@@ -316,7 +316,7 @@ impl Settled {
             let Slot { filled, item } = slot;
             let enter = |error: &Error, sample, outcome, given_up: Option<&GivenUp>| {
                 let (dataset, mut locator) = (&queue.context.source.dataset, Locator::default());
-                dataset.locate(sample, &mut locator);
+                dataset.locate(sample, error.field(), &mut locator);
                 let stat = given_up.and_then(|given| given.stat);
                 Failure {
                     epoch: plan.epoch.0,

@@ -105,6 +105,10 @@ impl Loader {
         if source.dataset.is_empty() {
             return Err(Error::config("the dataset has no samples"));
         }
+        let (expected, got) = (source.recipe.field_count(), source.dataset.field_count());
+        if expected != got {
+            return Err(Error::config(format!("the recipe takes samples of {expected} fields, the dataset has {got}")));
+        }
         let slot_bytes = source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
         let batch_bytes = slot_bytes.saturating_mul(config.batch_size.min(source.dataset.len()));
         if batch_bytes > config.memory_budget {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_core::{
-    Epoch, EpochOrder, Error, Failure, Kind, Locator, Outcome, Place, Plan, PlannedBatch, REGISTRY, SampleId,
+    Epoch, EpochOrder, Error, Failure, Field, Kind, Locator, Outcome, Place, Plan, PlannedBatch, REGISTRY, SampleId,
 };
 
 use crate::source::Dataset;
@@ -99,7 +99,8 @@ impl Provenance {
         if sample.0 >= self.plan.len || self.planned(epoch, position) != sample {
             return;
         }
-        if failure.name() == self.dataset.path(sample) {
+        let (name, fields) = (failure.name(), self.dataset.field_count());
+        if (0..fields).any(|field| name == self.dataset.name(sample, Field(field))) {
             // Delivered as planned after all, unless nothing is known that this would end.
             if entry.fate() != Fate::Planned || self.ledger.get(epoch, position).is_some() {
                 self.ledger.insert(epoch, position, entry);
@@ -147,13 +148,13 @@ impl Provenance {
     }
 
     fn correction(&self, batch: &PlannedBatch, place: &Place, kind: Kind) -> Failure {
-        let path = self.dataset.path(place.sample);
+        let mut locator = Locator::default();
+        self.dataset.locate(place.sample, Field(0), &mut locator);
+        let path = locator.name();
         let error = Error::new(kind, "was replaced or skipped here before, and is delivered as planned now")
             .with_hint("nothing has to be done: it can be read again")
             .at_path(&path)
             .at_index(place.sample.0);
-        let mut locator = Locator::default();
-        self.dataset.locate(place.sample, &mut locator);
         Failure {
             epoch: batch.epoch.0,
             step: batch.step.0,
@@ -184,7 +185,7 @@ fn entry_of(failure: &Failure) -> Option<Entry> {
 mod tests {
     use super::*;
     use forebay_core::{DatasetIdentity, OrderKind, Origin, Rank, Step, WorldSize};
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     struct Numbers(&'static str);
 
@@ -192,8 +193,8 @@ mod tests {
         fn len(&self) -> u64 {
             100
         }
-        fn path(&self, sample: SampleId) -> PathBuf {
-            Path::new(self.0).join(sample.to_string())
+        fn locate(&self, sample: SampleId, _field: Field, locator: &mut Locator) {
+            *locator = Locator::whole(Path::new(self.0).join(sample.to_string()));
         }
         fn identity(&self) -> DatasetIdentity {
             unreachable!("nothing here resumes")

@@ -9,15 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_core::{
-    Blocks, Config, DatasetIdentity, Epoch, Error, Expected, Isolate, Kind, Locator, Result, Retry, Rng, SampleId,
-    ScalarColumn, Stage, hash_words,
+    Blocks, Config, DatasetIdentity, Epoch, Error, Expected, Field, Isolate, Kind, Locator, Result, Retry, Rng,
+    SampleId, ScalarColumn, Stage, hash_words,
 };
-use forebay_decode::{ColumnSpec, Dense, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor, Timing, Value};
+use forebay_decode::{
+    ColumnSpec, Dense, Fields, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor, Timing, Value,
+};
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
     Allot, CacheStats, Capabilities, Isolated, Local, Mount, MountKind, Object, ReadRequest, Readers, Remote, Stat,
     StorageOptions, Store, Traffic, is_url, machine,
 };
+use smallvec::SmallVec;
 
 use crate::scan::scan_folder;
 use crate::source::defaults::Defaults;
@@ -30,16 +33,21 @@ pub trait Dataset: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// What a sample goes by: its path, or the name of the part of an object that it is ([`Locator::name`]).
-    fn path(&self, sample: SampleId) -> PathBuf;
-    /// Where its bytes are, in place of what `locator` was, whose memory may be used again. By default all of its path.
-    fn locate(&self, sample: SampleId, locator: &mut Locator) {
-        (locator.range, locator.member) = (None, None);
-        self.write_path(sample, &mut locator.path);
+    /// How many fields each sample has.
+    fn field_count(&self) -> u32 {
+        1
     }
-    /// The same in place of what `path` was, whose memory may be used again.
-    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
-        *path = self.path(sample);
+    /// Where the bytes of one field are, in place of what `locator` was, whose memory may be used again.
+    fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator);
+    /// The name of one field ([`Locator::name`]): what failures and quarantine are kept by.
+    fn name(&self, sample: SampleId, field: Field) -> PathBuf {
+        let mut locator = Locator::default();
+        self.locate(sample, field, &mut locator);
+        locator.name()
+    }
+    /// What the sample itself goes by: the name of its first field.
+    fn path(&self, sample: SampleId) -> PathBuf {
+        self.name(sample, Field(0))
     }
     /// How its samples lie in blocks that are best read together (shards, chunks); `None` where they do not.
     fn blocks(&self) -> Option<Blocks> {
@@ -49,12 +57,12 @@ pub trait Dataset: Send + Sync {
     fn scalars(&self, _samples: &[SampleId]) -> Vec<ScalarColumn> {
         Vec::new()
     }
-    /// What its object has to be, where that was written down.
-    fn expected(&self, _sample: SampleId) -> Option<Expected> {
+    /// What the object of a field has to be, where that was written down.
+    fn expected(&self, _sample: SampleId, _field: Field) -> Option<Expected> {
         None
     }
-    /// Whether these bytes are the ones that were written down, where that is asked for.
-    fn verify(&self, _sample: SampleId, _bytes: &[u8]) -> Result<()> {
+    /// Whether the bytes of a field are the ones that were written down, where that is asked for.
+    fn verify(&self, _sample: SampleId, _field: Field, _bytes: &[u8]) -> Result<()> {
         Ok(())
     }
     /// What a resume state is bound to.
@@ -65,16 +73,16 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// Whether what was read of a sample is what was written down about it.
-pub(crate) fn check(dataset: &dyn Dataset, sample: SampleId, stat: Stat) -> Result<()> {
-    let differs = dataset.expected(sample).and_then(|expected| expected.differs(stat.size_bytes, stat.mtime_ns));
+/// Whether the object of a field is what was written down about it.
+pub(crate) fn check(dataset: &dyn Dataset, sample: SampleId, field: Field, stat: Stat) -> Result<()> {
+    let differs = dataset.expected(sample, field).and_then(|expected| expected.differs(stat.size_bytes, stat.mtime_ns));
     match differs {
         Some(what) => Err(Error::new(Kind::Stale, format!("is not what the manifest describes ({what})"))),
         None => Ok(()),
     }
 }
 
-/// The read of a sample's bytes.
+/// The read of a field's bytes.
 pub(crate) fn read_request(locator: &Locator, within: Duration) -> ReadRequest<'_> {
     let request = ReadRequest::new(&locator.path, within);
     match &locator.range {
@@ -83,22 +91,38 @@ pub(crate) fn read_request(locator: &Locator, within: Duration) -> ReadRequest<'
     }
 }
 
-/// Reads a sample's bytes, and compares their object with what was written down about it.
+/// Reads a field's bytes, and compares their object with what was written down about it.
 pub(crate) fn read_located(
     store: &dyn Store,
     dataset: &dyn Dataset,
-    sample: SampleId,
+    (sample, field): (SampleId, Field),
     request: &ReadRequest<'_>,
     allot: &mut Allot<'_>,
 ) -> Result<Object> {
     let mut object = store.fetch(request, allot)?;
-    if store.origin().is_some() && check(dataset, sample, object.stat).is_err() {
+    if store.origin().is_some() && check(dataset, sample, field, object.stat).is_err() {
         // A copy of what it once was, perhaps: the manifest may be the newer one.
         doubt(store, request.path, request.range.clone());
         object = store.fetch(request, allot)?;
     }
-    check(dataset, sample, object.stat)?;
+    check(dataset, sample, field, object.stat)?;
     Ok(object)
+}
+
+/// What was read of a sample: an object, or a part of one, for each of its fields.
+pub(crate) type Objects = SmallVec<[Object; 1]>;
+
+/// The buffers that they were read into, for the next reads.
+pub(crate) type Buffers = SmallVec<[Vec<u8>; 1]>;
+
+/// Gives the bytes up, and where a reader process has put them, its memory.
+pub(crate) fn into_buffers(objects: Objects) -> Buffers {
+    objects.into_iter().map(|object| object.bytes.into_buffer()).collect()
+}
+
+/// The bytes of a sample's fields, as recipes take them.
+pub(crate) fn bytes_of(objects: &Objects) -> SmallVec<[&[u8]; 4]> {
+    objects.iter().map(|object| &*object.bytes).collect()
 }
 
 /// What was read of an object, or of a part of it, may not be what it is: the next read is not one of a copy.
@@ -126,12 +150,9 @@ impl Dataset for FolderIndex {
         FolderIndex::len(self)
     }
 
-    fn path(&self, sample: SampleId) -> PathBuf {
-        FolderIndex::path(self, sample)
-    }
-
-    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
-        FolderIndex::write_path(self, sample, path);
+    fn locate(&self, sample: SampleId, _field: Field, locator: &mut Locator) {
+        (locator.range, locator.member) = (None, None);
+        self.write_path(sample, &mut locator.path);
     }
 
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
@@ -141,11 +162,11 @@ impl Dataset for FolderIndex {
         }
     }
 
-    fn expected(&self, sample: SampleId) -> Option<Expected> {
+    fn expected(&self, sample: SampleId, _field: Field) -> Option<Expected> {
         FolderIndex::expected(self, sample)
     }
 
-    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+    fn verify(&self, sample: SampleId, _field: Field, bytes: &[u8]) -> Result<()> {
         FolderIndex::verify(self, sample, bytes)
     }
 
@@ -185,28 +206,24 @@ impl Dataset for Selection {
         self.samples.len() as u64
     }
 
-    fn path(&self, sample: SampleId) -> PathBuf {
-        self.base.path(self.base_of(sample))
+    fn field_count(&self) -> u32 {
+        self.base.field_count()
     }
 
-    fn locate(&self, sample: SampleId, locator: &mut Locator) {
-        self.base.locate(self.base_of(sample), locator);
-    }
-
-    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
-        self.base.write_path(self.base_of(sample), path);
+    fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
+        self.base.locate(self.base_of(sample), field, locator);
     }
 
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
         self.base.scalars(&samples.iter().map(|sample| self.base_of(*sample)).collect::<Vec<_>>())
     }
 
-    fn expected(&self, sample: SampleId) -> Option<Expected> {
-        self.base.expected(self.base_of(sample))
+    fn expected(&self, sample: SampleId, field: Field) -> Option<Expected> {
+        self.base.expected(self.base_of(sample), field)
     }
 
-    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
-        self.base.verify(self.base_of(sample), bytes)
+    fn verify(&self, sample: SampleId, field: Field, bytes: &[u8]) -> Result<()> {
+        self.base.verify(self.base_of(sample), field, bytes)
     }
 
     fn identity(&self) -> DatasetIdentity {
@@ -245,16 +262,12 @@ impl Dataset for Labelled {
         self.base.len()
     }
 
-    fn path(&self, sample: SampleId) -> PathBuf {
-        self.base.path(sample)
+    fn field_count(&self) -> u32 {
+        self.base.field_count()
     }
 
-    fn locate(&self, sample: SampleId, locator: &mut Locator) {
-        self.base.locate(sample, locator);
-    }
-
-    fn write_path(&self, sample: SampleId, path: &mut PathBuf) {
-        self.base.write_path(sample, path);
+    fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
+        self.base.locate(sample, field, locator);
     }
 
     fn blocks(&self) -> Option<Blocks> {
@@ -269,12 +282,12 @@ impl Dataset for Labelled {
         self.columns.iter().map(select).collect()
     }
 
-    fn expected(&self, sample: SampleId) -> Option<Expected> {
-        self.base.expected(sample)
+    fn expected(&self, sample: SampleId, field: Field) -> Option<Expected> {
+        self.base.expected(sample, field)
     }
 
-    fn verify(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
-        self.base.verify(sample, bytes)
+    fn verify(&self, sample: SampleId, field: Field, bytes: &[u8]) -> Result<()> {
+        self.base.verify(sample, field, bytes)
     }
 
     fn identity(&self) -> DatasetIdentity {
@@ -320,7 +333,7 @@ impl Recipe for Opened {
         Recipe::layout(&*self.transforms)
     }
 
-    fn memory_bytes(&self, _bytes: &[u8], _scratch: &mut Scratch) -> Result<u64> {
+    fn memory_bytes(&self, _fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
         Ok(0) // not known before it is opened
     }
 
@@ -340,7 +353,7 @@ impl Recipe for Opened {
         }
     }
 
-    fn fails_always(&self, _bytes: &[u8], _scratch: &mut Scratch) -> bool {
+    fn fails_always(&self, _fields: Fields<'_>, _scratch: &mut Scratch) -> bool {
         false // the bytes are the user's, and so is the verdict
     }
 
@@ -389,26 +402,29 @@ impl Source {
 
     /// One sample in the calling thread, without a loader: no retry, no substitute, no budget.
     pub fn load(&self, sample: SampleId, seed: u64, epoch: Epoch) -> Result<Value> {
-        let (path, mut locator) = (self.dataset.path(sample), Locator::default());
-        self.dataset.locate(sample, &mut locator);
-        let rng = Rng::for_sample(seed, epoch, sample);
-        let mut scratch = Scratch::default();
-        let read = || {
+        let mut locator = Locator::default();
+        let mut read = |field| {
+            self.dataset.locate(sample, field, &mut locator);
             let allot = &mut |size| check_size(&*self.recipe, size).map(|()| Vec::new());
             let request = read_request(&locator, Retry::default().deadline);
-            let object = read_located(&*self.store, &*self.dataset, sample, &request, allot)?;
-            self.dataset.verify(sample, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
+            let object = read_located(&*self.store, &*self.dataset, (sample, field), &request, allot)?;
+            self.dataset.verify(sample, field, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
             Ok(object)
         };
         let mut load = || {
-            let object = if self.recipe.reads_bytes() { Some(read()?) } else { None };
-            let bytes = object.as_ref().map_or(&[][..], |object| &object.bytes);
-            let (path, rng, scratch) = (&|| path.clone(), &rng, &mut scratch);
-            let made = self.recipe.make(Sample { bytes, path, rng, scratch, slot: None });
+            let count = if self.recipe.reads_bytes() { self.dataset.field_count() } else { 0 };
+            let read = |field| read(field).map_err(|error: Error| error.at_field(field));
+            let objects = (0..count).map(Field).map(read).collect::<Result<Objects>>()?;
+            let (rng, scratch) = (&Rng::for_sample(seed, epoch, sample), &mut Scratch::default());
+            let (fields, path) = (Fields(&bytes_of(&objects)), &|| self.dataset.path(sample));
+            let made = self.recipe.make(Sample { fields, path, rng, scratch, slot: None });
             let (value, _) = made.map_err(|error| error.at_stage(Stage::Decode))?;
             value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))
         };
-        load().map_err(|error: Error| error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO))
+        load().map_err(|error: Error| {
+            let path = self.dataset.name(sample, error.field());
+            error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO)
+        })
     }
 }
 

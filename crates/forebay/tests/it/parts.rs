@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Blocks, Config, Dataset, DatasetIdentity, Kind, Loader, Locator, OnError, SampleId, ScalarColumn, Source, Store,
-    TextRecipe,
+    Blocks, Config, Dataset, DatasetIdentity, Field, Kind, Loader, Locator, OnError, SampleId, ScalarColumn, Source,
+    Store, TextRecipe,
 };
 use forebay_store::testing::{Memory, Scripted};
 
@@ -27,12 +27,7 @@ impl Dataset for Records {
     fn len(&self) -> u64 {
         COUNT
     }
-    fn path(&self, sample: SampleId) -> PathBuf {
-        let mut locator = Locator::default();
-        self.locate(sample, &mut locator);
-        locator.name()
-    }
-    fn locate(&self, sample: SampleId, locator: &mut Locator) {
+    fn locate(&self, sample: SampleId, _field: Field, locator: &mut Locator) {
         let start = sample.0 * SIZE;
         let member = sample.0.is_multiple_of(2).then(|| format!("{:02}.txt", sample.0));
         *locator = Locator { path: SHARD.into(), range: Some(start..start + SIZE), member };

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use forebay_core::Error;
 use forebay_decode::Value;
-use forebay_store::Object;
 
 use super::{ByKey, Charge, QueueState, WorkQueue};
 use crate::batch::buffer_pool::Buffer;
 use crate::engine::decodes_in_flight::{ActiveDecode, DecodeJob, EndedDecode};
 use crate::engine::item::{Fetched, Filled, Item};
+use crate::source::{Buffers, Objects};
 
 /// What a CPU thread is given.
 pub(crate) struct DecodeTask {
     pub(crate) job: DecodeJob,
-    pub(crate) object: Option<Object>,
+    pub(crate) objects: Objects,
     /// The batch buffer, if samples have a fixed shape and no late thread may still write to the slot.
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
@@ -35,7 +35,7 @@ impl WorkQueue {
                 .peek()
                 .is_some_and(|ByKey(_, next)| state.decodes.busy() == 0 || state.memory.fits(next.decode_bytes));
             if fits && let Some(ByKey(_, next)) = state.ready.pop() {
-                let Fetched { item, object, charged, decode_bytes, buffer } = next;
+                let Fetched { item, objects, charged, decode_bytes, buffer } = next;
                 state.memory.charge(decode_bytes);
                 let now = self.context.clock.now();
                 let deadline = self.context.config.retry.deadline;
@@ -47,22 +47,22 @@ impl WorkQueue {
                     self.decode_work.notify_one();
                 }
                 self.context.meters.decode.record_waiting(now.saturating_sub(asked));
-                return Some(DecodeTask { job, object, buffer });
+                return Some(DecodeTask { job, objects, buffer });
             }
             state = self.decode_work.wait(state);
         }
     }
 
-    /// Ends a CPU thread's decode: `buffer` is returned, and `made` is the result if it succeeded. Otherwise gives the item for
+    /// Ends a CPU thread's decode: `buffers` are returned, and `made` is the result if it succeeded. Otherwise gives the item for
     /// recovery, unless it was written off. The flag is false if the thread was written off: it has to end.
-    pub(crate) fn decoded(&self, thread: usize, buffer: Vec<u8>, made: Option<Option<Value>>) -> (Option<Item>, bool) {
+    pub(crate) fn decoded(&self, thread: usize, buffers: Buffers, made: Option<Option<Value>>) -> (Option<Item>, bool) {
         let now = self.context.clock.now();
         let mut state = self.lock();
         let (mut done, mut failed, mut continues) = (None, None, true);
         match state.decodes.end(thread) {
             EndedDecode::InTime(ActiveDecode { item, charged, decode_bytes, .. }) => {
                 self.uncharge(&mut state, Charge { bytes: decode_bytes, holding: 0 });
-                self.release(&mut state, Some(charged), buffer);
+                self.release(&mut state, Some(charged), buffers);
                 match made {
                     Some(value) => {
                         let filled = Filled::Done(item.sample, value);

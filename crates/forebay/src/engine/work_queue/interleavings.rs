@@ -14,8 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use forebay_core::{Books, Config, Error, Hedge, Kind, Listing, ManualClock, OnError, Result, Retry};
-use forebay_decode::{Op, Pipeline};
+use forebay_core::{
+    Books, Config, DatasetIdentity, Error, Field, Hedge, Kind, Listing, Locator, ManualClock, OnError, Result, Retry,
+    SampleId,
+};
+use forebay_decode::{FieldsRecipe, Op, Pipeline, Recipe};
 use forebay_format::FolderIndex;
 use forebay_store::testing::Memory;
 use forebay_store::{Allot, Object, ReadRequest, Stat, Store};
@@ -24,7 +27,7 @@ use shuttle::{FailurePersistence, MaxSteps, Runner};
 
 use super::WorkQueue;
 use crate::sync::Mutex;
-use crate::{Loader, Next, ScanOptions, Source, scan_folder};
+use crate::{Dataset, Loader, Next, ScanOptions, Source, scan_folder};
 
 /// Of every scenario. Together they are at least 100,000.
 const SCHEDULES: usize = 17_000;
@@ -125,11 +128,31 @@ impl WorkQueue {
 struct Scenario {
     acts: &'static [(usize, &'static [Act])],
     config: fn(Config) -> Config,
+    /// Samples have two fields.
+    has_pairs: bool,
     /// Batches after which the loop is left.
     batches: usize,
     moves_time: bool,
     /// What the books have to say in the end; not looked at where the loop is left before it.
     books: Option<fn(Books) -> bool>,
+}
+
+/// Every sample is two of the pictures.
+struct Pairs(Arc<FolderIndex>);
+
+impl Dataset for Pairs {
+    fn len(&self) -> u64 {
+        SAMPLES as u64
+    }
+    fn field_count(&self) -> u32 {
+        2
+    }
+    fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
+        self.0.locate(SampleId((sample.0 + u64::from(field.0)) % SAMPLES as u64), Field(0), locator);
+    }
+    fn identity(&self) -> DatasetIdentity {
+        self.0.identity()
+    }
 }
 
 fn play(scenario: Scenario, index: Arc<FolderIndex>) {
@@ -145,8 +168,15 @@ fn play(scenario: Scenario, index: Arc<FolderIndex>) {
         retry: Retry { deadline: DEADLINE, ..Retry::default() },
         ..Config::default()
     };
-    let pipeline = Pipeline::new(vec![Op::ToTensor]).unwrap();
-    let source = Source::new(index, store.clone(), pipeline);
+    let pipeline = || Pipeline::new(vec![Op::ToTensor]).unwrap();
+    let source = match scenario.has_pairs {
+        false => Source::new(index, store.clone(), pipeline()),
+        true => {
+            let field = |name: &str| (name.to_owned(), Arc::new(pipeline()) as Arc<dyn Recipe>);
+            let recipe = FieldsRecipe::new(vec![field("one"), field("two")]).unwrap();
+            Source::new(Arc::new(Pairs(index)), store.clone(), recipe)
+        }
+    };
     let loader = Loader::with_clock(source, (scenario.config)(base), clock.clone()).unwrap();
     let mut run = loader.epoch().unwrap();
     let queue = Arc::clone(&run.stream.as_ref().unwrap().queue);
@@ -214,35 +244,48 @@ fn short_of_memory(config: Config) -> Config {
 
 #[test]
 fn nobody_sleeps_while_there_is_work() {
-    check(Scenario { acts: &[], config: as_it_is, batches: 3, moves_time: false, books: ALL });
+    check(Scenario { acts: &[], config: as_it_is, has_pairs: false, batches: 3, moves_time: false, books: ALL });
 }
 
 #[test]
 fn nobody_sleeps_while_there_is_work_and_hardly_any_memory() {
-    check(Scenario { acts: &[], config: short_of_memory, batches: 3, moves_time: false, books: ALL });
+    check(Scenario { acts: &[], config: short_of_memory, has_pairs: false, batches: 3, moves_time: false, books: ALL });
+}
+
+/// Both readers may hold the first field of a sample, and then there is no room for a second one.
+fn short_of_memory_for_fields(config: Config) -> Config {
+    Config { memory_budget: 30, max_sample_bytes: Some(1 << 20), ..config }
+}
+
+#[test]
+fn nobody_sleeps_while_fields_of_samples_wait_for_memory() {
+    let config = short_of_memory_for_fields;
+    check(Scenario { acts: &[], config, has_pairs: true, batches: 3, moves_time: false, books: ALL });
+    let acts: &[(usize, &[Act])] = &[(2, &[Act::Hang]), (3, &[Act::Fail])];
+    check(Scenario { acts, config, has_pairs: true, batches: 3, moves_time: true, books: NONE_LOST });
 }
 
 #[test]
 fn a_loop_that_is_left_ends_all_threads() {
     let acts: &[(usize, &[Act])] = &[(1, &[Act::Late(3)])];
-    check(Scenario { acts, config: short_of_memory, batches: 1, moves_time: false, books: None });
+    check(Scenario { acts, config: short_of_memory, has_pairs: false, batches: 1, moves_time: false, books: None });
 }
 
 #[test]
 fn reads_that_fail_are_tried_again() {
     let acts: &[(usize, &[Act])] = &[(0, &[Act::Fail]), (3, &[Act::Late(5), Act::Fail])];
-    check(Scenario { acts, config: as_it_is, batches: 3, moves_time: true, books: NONE_LOST });
+    check(Scenario { acts, config: as_it_is, has_pairs: false, batches: 3, moves_time: true, books: NONE_LOST });
 }
 
 #[test]
 fn a_read_that_hangs_is_written_off_and_gives_everything_back() {
     let acts: &[(usize, &[Act])] = &[(2, &[Act::Hang])];
-    check(Scenario { acts, config: as_it_is, batches: 3, moves_time: true, books: SOME_REPLACED });
+    check(Scenario { acts, config: as_it_is, has_pairs: false, batches: 3, moves_time: true, books: SOME_REPLACED });
 }
 
 #[test]
 fn second_reads_overtake_slow_ones() {
     let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..short_of_memory(config) };
     let acts: &[(usize, &[Act])] = &[(1, &[Act::Hang]), (4, &[Act::Late(20)])];
-    check(Scenario { acts, config, batches: 3, moves_time: true, books: NONE_LOST });
+    check(Scenario { acts, config, has_pairs: false, batches: 3, moves_time: true, books: NONE_LOST });
 }

@@ -5,14 +5,14 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use forebay_core::{Error, Hedge, Kind, Result, SampleId};
-use forebay_store::Object;
+use forebay_core::{Error, Field, Hedge, Kind, Result, SampleId};
 
 use super::batches::Pick;
 use super::{ByKey, Charge, QueueState, WorkQueue};
 use crate::engine::item::{Fetched, Item};
 use crate::engine::reads_in_flight::{EndedRead, ReadJob, WrittenOff};
 use crate::loader::stream::Worker;
+use crate::source::{Buffers, Objects, into_buffers};
 use crate::sync::MutexGuard;
 
 impl EndedRead {
@@ -123,34 +123,51 @@ impl WorkQueue {
 
     /// Charges memory for compressed bytes, after a wait until the budget admits them, and gives a buffer for them.
     pub(crate) fn allot(&self, thread: usize, size_bytes: u64) -> Result<Vec<u8>> {
-        self.check_sample_bytes(size_bytes, 0)?;
         let mut state = self.lock();
+        // The fields of the sample that this thread has read before.
+        let held = state.reads.held_bytes(thread);
+        self.check_sample_bytes(held.unwrap_or(0).saturating_add(size_bytes), 0)?;
+        let holding = usize::from(held.is_none());
         if let Some(before) = state.reads.uncharge(thread) {
-            self.uncharge(&mut state, Charge { bytes: before, holding: 1 });
+            self.uncharge(&mut state, Charge { bytes: before, holding });
         }
-        let is_full = |state: &QueueState| !state.memory.admits_read(size_bytes) && !state.stopped;
+        let is_full = |state: &QueueState| {
+            let admits = match held {
+                None => state.memory.admits_read(size_bytes),
+                Some(_) => state.memory.admits_next_field(size_bytes),
+            };
+            !admits && !state.stopped
+        };
         if is_full(&state) {
             state.reads.wait_for_memory(thread, self.context.clock.now());
+            state.memory.waiting += usize::from(held.is_some());
             while is_full(&state) {
                 state = self.memory_freed.wait(state);
             }
+            state.memory.waiting -= usize::from(held.is_some());
             state.reads.end_wait_for_memory(thread, self.context.clock.now());
         }
         if state.stopped || !state.reads.charge(thread, size_bytes) {
-            return Err(Error::new(Kind::Stopped, "the loader was closed during a read, or went on without it"));
+            return Err(abandoned());
         }
-        Ok(state.memory.charge_read(size_bytes))
+        Ok(state.memory.charge_read(size_bytes, holding))
+    }
+
+    /// A thread has read one field of its sample and goes on with `field`. Gives how long that may take.
+    pub(crate) fn next_field(&self, thread: usize, field: Field) -> Result<Duration> {
+        let until = self.lock().reads.next_field(thread, field).ok_or_else(abandoned)?;
+        Ok(until.saturating_sub(self.context.clock.now()))
     }
 
     /// Ends a read that succeeded. False if the thread was written off meanwhile: it has to end.
-    pub(crate) fn fetched(&self, thread: usize, object: Option<Object>, decode_bytes: u64) -> bool {
+    pub(crate) fn fetched(&self, thread: usize, objects: Objects, decode_bytes: u64) -> bool {
         let now = self.context.clock.now();
         let mut state = self.lock();
         let ended = state.reads.end(thread, true, now);
         match ended.item {
             Some(item) => {
                 self.context.meters.fetch.record(ended.latency);
-                let size_bytes = object.as_ref().map_or(0, |object| object.bytes.len() as u64);
+                let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
                 self.context.meters.bytes_read.fetch_add(size_bytes, Relaxed);
                 self.context.meters.hedges_won.fetch_add(ended.is_hedge.into(), Relaxed);
                 state.concurrency.succeeded(ended.latency);
@@ -163,14 +180,10 @@ impl WorkQueue {
                 // A slot that a late thread may still write to is not given to another one.
                 let buffer = batch.filter(|batch| !batch.late.contains(&item.key.slot)).and_then(|b| b.buffer.clone());
                 let charged = ended.charged.unwrap_or(0);
-                state.ready.push(ByKey(item.key, Fetched { item, object, charged, decode_bytes, buffer }));
+                state.ready.push(ByKey(item.key, Fetched { item, objects, charged, decode_bytes, buffer }));
             }
             None if ended.was_lost => self.uncharge(&mut state, ended.charge_of_lost_thread()),
-            None => self.release(
-                &mut state,
-                ended.charged,
-                object.map(|object| object.bytes.into_buffer()).unwrap_or_default(),
-            ),
+            None => self.release(&mut state, ended.charged, into_buffers(objects)),
         }
         self.after_read(state, ended.was_lost)
     }
@@ -187,7 +200,7 @@ impl WorkQueue {
             let reading = state.reads.reading();
             state.concurrency.failed(&error, reading);
             self.context.meters.concurrent_reads.store(state.concurrency.current() as u64, Relaxed);
-            self.release(&mut state, ended.charged, Vec::new());
+            self.release(&mut state, ended.charged, Buffers::new());
         }
         let trouble = match ended.item.take() {
             Some(item) => Some((item, error)),
@@ -298,6 +311,11 @@ impl WorkQueue {
             state.decodes.active().map(|(thread, _)| thread).chain(state.decodes.stuck().map(|(thread, _)| thread));
         ios.chain(decodes.map(Worker::Cpu)).collect()
     }
+}
+
+/// The error of a thread whose result is no longer needed.
+fn abandoned() -> Error {
+    Error::new(Kind::Stopped, "the loader was closed during a read, or went on without it")
 }
 
 /// What [`WorkQueue::watch`] gives.
