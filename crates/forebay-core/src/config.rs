@@ -56,6 +56,8 @@ pub struct Config {
     /// Bytes that reading and decoding one sample may take; one that needs more has failed. `None`: as many as
     /// `memory_budget`. More than that is taken by one sample at a time.
     pub max_sample_bytes: Option<u64>,
+    /// Bytes in which decoded pictures are kept from epoch to epoch, beside `memory_budget`. `None`: none are kept.
+    pub decoded_cache_bytes: Option<u64>,
     /// What becomes of a sample that cannot be had.
     pub on_error: OnError,
     /// When too many samples failed.
@@ -89,6 +91,7 @@ impl Default for Config {
             prefetch_shrinks: false,
             memory_budget: 1 << 30,
             max_sample_bytes: None,
+            decoded_cache_bytes: None,
             on_error: OnError::Raise,
             max_failures: None,
             retry: Retry::default(),

@@ -14,6 +14,7 @@ use crate::ops::{Buffers, Form, Sizes, nest};
 use crate::planes::Planes;
 use crate::{Decoders, Dense, Detail, Dtype, Image, Landmarks, Layout, Op, Order, Output, Region, Size, Tensor, Value};
 
+mod fixed;
 mod head;
 mod place;
 mod tail;
@@ -45,6 +46,8 @@ pub struct Pipeline {
     detail: Detail,
     head: Head,
     tail: Option<Tail>,
+    /// How many ops from the first on have no random choice and make pictures of pictures.
+    fixed: usize,
     /// The layout of samples in a batch, as a column has it.
     dense: Option<Dense>,
 }
@@ -116,7 +119,8 @@ impl Pipeline {
         problems.into_result()?;
         let (head, tail) = (Head::new(&ops), Tail::new(&ops, &forms));
         let (output, detail) = (Output::default(), Detail::default());
-        let pipeline = Self { head, tail, ops, made: form, output, detail, dense: None };
+        let fixed = fixed::count(&ops, &forms);
+        let pipeline = Self { head, tail, fixed, ops, made: form, output, detail, dense: None };
         Ok(Self { dense: pipeline.layout().map(Dense::from), ..pipeline })
     }
 
@@ -201,12 +205,18 @@ impl Pipeline {
     pub fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
         let header = scratch.decoders.header(bytes)?;
         header.check_filled(bytes)?;
+        let whole = Size { height: header.height, width: header.width };
+        let (largest, sizes) = self.charge(0, Sizes::from(whole), whole);
+        Ok(header.memory_bytes + largest + self.result_bytes(sizes))
+    }
+
+    /// Bytes that the ops from `from` on take beside a picture of one of these sizes, and the sizes that it may have then.
+    fn charge(&self, from: usize, mut sizes: Sizes, whole: Size) -> (u64, Sizes) {
         // What the tail writes into the batch is charged with the batch.
         let fused = self.tail.as_ref().filter(|tail| self.layout().is_some() && tail.end() == self.ops.len());
         let last = fused.map_or(self.ops.len(), Tail::start);
-        let whole = Size { height: header.height, width: header.width };
-        let (mut sizes, mut largest) = (Sizes::from(whole), 0);
-        for op in &self.ops[..last] {
+        let mut largest = 0;
+        for op in self.ops.get(from..last).unwrap_or_default() {
             let Some((bytes, made)) = op.charge(sizes) else {
                 // Whatever it is made into, it is as large as the picture more often than not.
                 sizes = sizes.and(whole.into());
@@ -217,11 +227,15 @@ impl Pipeline {
         }
         // Planes are resized as planes, with tables for luma and for chroma, and then made pixels.
         let times = if self.detail == Detail::Fast { 2 } else { 1 };
-        let result = match self.layout() {
+        (largest * times, sizes)
+    }
+
+    /// Bytes of a result that has no place in a batch.
+    fn result_bytes(&self, sizes: Sizes) -> u64 {
+        match self.layout() {
             Some(_) => 0,
             None => sizes.largest().area() * 3 * size_of::<f32>() as u64,
-        };
-        Ok(header.memory_bytes + largest * times + result)
+        }
     }
 
     /// Whether bytes that failed to decode would fail whatever the random crop. Damage below the rows that a crop needs
@@ -251,15 +265,7 @@ impl Pipeline {
     /// Decodes and transforms one sample into its place of a batch: `slot` has the size that
     /// [`layout`](Self::layout) says, and gets the elements in its order and in the machine's byte order.
     pub fn run_into(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch, slot: &mut [u8]) -> Result<Timing> {
-        let layout = self.layout().ok_or_else(|| Error::internal("the pipeline has no fixed layout to write"))?;
-        if slot.len() != layout.size_bytes() {
-            let message = format!(
-                "the slot has another size than the sample (expected {}, got {})",
-                layout.size_bytes(),
-                slot.len()
-            );
-            return Err(Error::internal(message));
-        }
+        let layout = self.slot_layout(slot)?;
         let start = Instant::now();
         let made = head::begin(self.head, self.detail, &self.ops, bytes, rng, scratch).and_then(|begun| {
             self.finish_into(begun.image, begun.done, layout, rng, scratch, slot)?;
@@ -267,6 +273,18 @@ impl Pipeline {
         });
         scratch.give_back();
         made
+    }
+
+    /// What is to be written into a slot of a batch.
+    fn slot_layout(&self, slot: &[u8]) -> Result<Layout> {
+        let layout = self.layout().ok_or_else(|| Error::internal("the pipeline has no fixed layout to write"))?;
+        let (expected, got) = (layout.size_bytes(), slot.len());
+        match expected == got {
+            true => Ok(layout),
+            false => Err(Error::internal(format!(
+                "the slot has another size than the sample (expected {expected}, got {got})"
+            ))),
+        }
     }
 
     /// Transforms a value that is decoded already.

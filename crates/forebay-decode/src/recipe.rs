@@ -119,6 +119,10 @@ pub trait Recipe: Send + Sync {
     fn layout(&self) -> Option<&Dense>;
     /// Bytes of memory that one sample takes at its peak, beside its own and its place in the batch: charged before it runs.
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64>;
+    /// The pipeline whose fixed beginning may be kept from epoch to epoch; `None` where there is nothing to keep.
+    fn pipeline(&self) -> Option<&Pipeline> {
+        None
+    }
     /// Whether it uses what was learnt of a sample in an epoch before ([`Scratch::lend`]).
     fn uses_landmarks(&self) -> bool {
         false
@@ -151,6 +155,10 @@ impl Recipe for Pipeline {
 
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
         Self::memory_bytes(self, fields.only(), scratch)
+    }
+
+    fn pipeline(&self) -> Option<&Pipeline> {
+        Some(self)
     }
 
     fn uses_landmarks(&self) -> bool {

@@ -95,6 +95,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
         max_lost_threads: get(given, "max_lost_threads")?,
         retry,
         ledger: get::<Option<PathBuf>>(given, "ledger")?,
+        ..Config::default()
     })
 }
 
@@ -108,7 +109,8 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, index: &Index, recipe: Py<Recipe>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let kind = py.detach(|| kind_of(&*index.store, index.root()));
-        let config = self::options(options, kind)?;
+        let decoded_cache_bytes = index.decoded_cache_bytes();
+        let config = Config { decoded_cache_bytes, ..self::options(options, kind)? };
         let store = match kind {
             // Its options and its connections are those of the scan.
             Some(MountKind::Remote) => Arc::clone(&index.store),
@@ -228,6 +230,16 @@ impl Engine {
         landmarks.set_item("pictures", stats.landmark_pictures)?;
         landmarks.set_item("bytes", stats.landmark_bytes)?;
         result.set_item("landmarks", landmarks)?;
+        if let Some(decoded) = stats.decoded_cache {
+            let row = PyDict::new(py);
+            row.set_item("pictures", decoded.samples)?;
+            row.set_item("bytes", decoded.bytes)?;
+            row.set_item("limit_bytes", decoded.limit_bytes)?;
+            row.set_item("hits", decoded.hits)?;
+            row.set_item("saved_read_bytes", decoded.saved_read_bytes)?;
+            row.set_item("saved_decode_seconds", decoded.saved_decode.as_secs_f64())?;
+            result.set_item("decoded_cache", row)?;
+        }
         result.set_item("verdict", stats.verdict.name())?;
         let row = storage_stats(py, &storage)?;
         let config = loader.config();

@@ -26,8 +26,13 @@ pub(crate) struct Keeping(Kept);
 
 #[derive(Clone)]
 enum Kept {
-    Disk { cache: Arc<Cache>, revalidates: bool },
+    Disk {
+        cache: Arc<Cache>,
+        revalidates: bool,
+    },
     Memory(Arc<MemoryCache>),
+    /// By each loader, as its transforms leave them: up to so many bytes.
+    Decoded(u64),
 }
 
 #[pymethods]
@@ -46,6 +51,12 @@ impl Keeping {
     fn memory(limit_bytes: Option<u64>) -> Self {
         let limit_bytes = limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2);
         Self(Kept::Memory(Arc::new(MemoryCache::new(limit_bytes))))
+    }
+
+    /// The same for pictures as they are before the first random choice of their transforms.
+    #[staticmethod]
+    fn decoded(limit_bytes: Option<u64>) -> Self {
+        Self(Kept::Decoded(limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2)))
     }
 }
 
@@ -89,7 +100,15 @@ impl Index {
                 Arc::new(Cached::new(store, Arc::clone(cache)).revalidating(*revalidates))
             }
             Some(Keeping(Kept::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
-            None => store,
+            Some(Keeping(Kept::Decoded(_))) | None => store,
+        }
+    }
+
+    /// What loaders may keep of its pictures once they are decoded.
+    pub(crate) fn decoded_cache_bytes(&self) -> Option<u64> {
+        match self.keeping {
+            Some(Keeping(Kept::Decoded(limit_bytes))) => Some(limit_bytes),
+            _ => None,
         }
     }
 

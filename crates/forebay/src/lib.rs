@@ -39,6 +39,7 @@ pub use diagnose::bounded::Bounded;
 pub use diagnose::dump::dump_on_signal;
 pub use diagnose::watch::Watch;
 pub use engine::concurrency::ConcurrencyLimit;
+pub use engine::decoded_cache::DecodedCacheStats;
 pub use engine::item::InFlight;
 pub use engine::recover::panicked;
 pub use engine::retries::{Judged, Retries, Tries, Trouble};

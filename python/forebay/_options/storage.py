@@ -11,6 +11,8 @@ from forebay.errors import ConfigError
 
 # In place of a directory: what is read is kept in the memory of the process. A directory of this name is "./memory".
 IN_MEMORY = "memory"
+# The same for pictures that are decoded, up to the first random transform.
+DECODED = "decoded"
 
 
 def is_url(root: str) -> bool:
@@ -37,19 +39,19 @@ def root(given: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tu
 def cache(
     directory: str | os.PathLike[str] | None, limit: int | str | None, revalidates: bool
 ) -> tuple[str, int | None, bool] | None:
-    """The directory of a cache, or `IN_MEMORY`; what it may hold, and whether the storage is asked before each read."""
+    """The directory of a cache, `IN_MEMORY` or `DECODED`; what it may hold, and whether the storage is asked before each read."""
     if directory is None:
         if limit is not None or revalidates:
             name = "cache_revalidate" if limit is None else "cache_bytes"
             raise ConfigError(f"{name}: expected none without cache, got one")
         return None
     text = os.fspath(directory)
-    if text == IN_MEMORY:
+    if text in (IN_MEMORY, DECODED):
         if revalidates:
-            raise ConfigError('cache_revalidate: expected a directory beside it, got cache="memory"')
-        return IN_MEMORY, settings.memory_budget(limit, "cache_bytes"), False
+            raise ConfigError(f'cache_revalidate: expected a directory beside it, got cache="{text}"')
+        return text, settings.memory_budget(limit, "cache_bytes"), False
     if is_url(text) or not text:
-        raise ConfigError(f'cache: expected a directory of this machine, or "memory", got {text!r}')
+        raise ConfigError(f'cache: expected a directory of this machine, "memory" or "decoded", got {text!r}')
     return os.path.abspath(os.path.expanduser(text)), settings.memory_budget(limit, "cache_bytes"), bool(revalidates)
 
 
@@ -60,6 +62,8 @@ def opened(cache: tuple[str, int | None, bool] | None) -> _forebay.Cache | None:
     directory, limit, revalidates = cache
     if directory == IN_MEMORY:
         return _forebay.Cache.memory(limit)
+    if directory == DECODED:
+        return _forebay.Cache.decoded(limit)
     return _forebay.Cache(directory, limit, revalidates)
 
 

@@ -127,6 +127,10 @@ pub(crate) fn cut_window(op: &Op, value: Value, rng: &mut Rng, buffers: &mut Buf
 }
 
 impl Transform for args::CenterCrop<'_> {
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
         check.size("size", *self.size);
         form.sized(Some(*self.size))

@@ -77,6 +77,10 @@ fn combine<T: Copy>(
 }
 
 impl Transform for args::Grayscale<'_> {
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
         let channels = *self.num_output_channels;
         check.expect(matches!(channels, 1 | 3), || format!("expected num_output_channels 1 or 3, got {channels}"));

@@ -28,6 +28,10 @@ impl Padding {
 }
 
 impl Transform for args::Pad<'_> {
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
         check.padding(*self.padding);
         check.fill(self.fill, form);

@@ -53,6 +53,11 @@ pub(crate) trait Transform: Of {
     /// not asked about tensors.
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form;
 
+    /// Whether it makes the same picture of a picture every time, without a random choice.
+    fn is_fixed(&self) -> bool {
+        false
+    }
+
     /// Bytes that this op takes beside a picture of this size, its result included, and the largest size that the
     /// result may have. `None` where nothing can be said: of a transform of the user's own, and of sizes that will be
     /// refused. Nothing, for an op that works in place.
@@ -94,6 +99,11 @@ impl Op {
             check.picture(form);
         }
         self.visit(|transform| transform.check(form, &mut check))
+    }
+
+    /// Whether it makes the same picture of a picture every time.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.visit(|transform| transform.is_fixed())
     }
 
     /// Bytes that this op takes beside a picture of any of these sizes, and the sizes it may have then.

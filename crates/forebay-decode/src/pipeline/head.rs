@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use forebay_core::{Error, Result, Rng, Stage};
 
 use super::Scratch;
+use crate::memory::resize as resize_buffer;
 use crate::ops::cut::cut;
 use crate::ops::resize::{self, Job, Source, is_nearest};
 use crate::ops::window::Window;
@@ -93,21 +94,67 @@ pub(super) fn begin(
         let decode = start.elapsed();
         check_decoded(&image, region, plan.wanted)?;
         if let (Some(job), Some(wanted)) = (&plan.resample, plan.wanted) {
-            image = resample(image, region, wanted, job, &mut scratch.buffers).map_err(transforming)?;
+            resample(&image, region, wanted, job, &mut scratch.buffers).map_err(transforming)?;
+            take_resampled(&mut image, job, &mut scratch.buffers);
         }
         (region, decode)
     };
-    if let Some(window) = plan.cut {
-        let window = if plan.resample.is_some() { window } else { window.relative_to(region.x, region.y) };
-        let (mode, fill) = ops[plan.done - 1].surrounding();
-        if !is_all(window, &image) {
-            match cut(Value::Image(image), window, mode, fill, &mut scratch.buffers).map_err(transforming)? {
-                Value::Image(cut) => image = cut,
-                _ => return Err(Error::internal("a crop of a picture is no picture")),
-            }
-        }
-    }
+    let image = cut_out(image, region, &plan, ops, &mut scratch.buffers).map_err(transforming)?;
     Ok(Begun { image, done: plan.done, decode })
+}
+
+/// The same for a picture that is decoded, and that the ops before `at` are done on.
+pub(super) fn begin_from(
+    head: Head,
+    ops: &[Op],
+    at: usize,
+    decoded: &Image,
+    rng: &Rng,
+    scratch: &mut Scratch,
+) -> Result<Begun> {
+    let Scratch { image, buffers, .. } = scratch;
+    let whole = Region { x: 0, y: 0, width: decoded.width, height: decoded.height };
+    let plan = plan_from(head, ops, at, (decoded.width, decoded.height), rng, buffers)?;
+    plan.resample.as_ref().map_or(Ok(()), Job::check)?;
+    let mut image = std::mem::take(image);
+    let wanted = plan.wanted.unwrap_or(whole);
+    image.channels = decoded.channels;
+    match &plan.resample {
+        Some(job) => {
+            resample(decoded, whole, wanted, job, buffers)?;
+            take_resampled(&mut image, job, buffers);
+        }
+        None => copy_part(decoded, wanted, &mut image)?,
+    }
+    let image = cut_out(image, wanted, &plan, &ops[at..], buffers)?;
+    Ok(Begun { image, done: at + plan.done, decode: Duration::ZERO })
+}
+
+/// Copies a part of a picture.
+fn copy_part(source: &Image, part: Region, target: &mut Image) -> Result<()> {
+    let (channels, row) = (source.channels as usize, part.width as usize * source.channels as usize);
+    let stride = source.width as usize * channels;
+    resize_buffer(&mut target.pixels, row * part.height as usize, 0, "a copy of the picture")?;
+    (target.width, target.height) = (part.width, part.height);
+    let rows = source.pixels.chunks_exact(stride).skip(part.y as usize);
+    for (source, target) in rows.zip(target.pixels.chunks_exact_mut(row)) {
+        target.copy_from_slice(&source[part.x as usize * channels..][..row]);
+    }
+    Ok(())
+}
+
+/// Cuts out what the plan asks for; `image` shows `region` of the picture.
+fn cut_out(image: Image, region: Region, plan: &Plan, ops: &[Op], buffers: &mut Buffers) -> Result<Image> {
+    let Some(window) = plan.cut else { return Ok(image) };
+    let window = if plan.resample.is_some() { window } else { window.relative_to(region.x, region.y) };
+    if is_all(window, &image) {
+        return Ok(image);
+    }
+    let (mode, fill) = ops[plan.done - 1].surrounding();
+    match cut(Value::Image(image), window, mode, fill, buffers)? {
+        Value::Image(cut) => Ok(cut),
+        _ => Err(Error::internal("a crop of a picture is no picture")),
+    }
 }
 
 /// Decodes as planes what is about to be resized, if it may be and can be.
@@ -140,10 +187,16 @@ fn is_all(window: Window, image: &Image) -> bool {
 }
 
 fn plan(head: Head, ops: &[Op], size: (u32, u32), rng: &Rng, buffers: &mut Buffers) -> Result<Plan> {
+    plan_from(head, ops, 0, size, rng, buffers)
+}
+
+/// Plans the ops from `at` on, for a picture of this size.
+fn plan_from(head: Head, ops: &[Op], at: usize, size: (u32, u32), rng: &Rng, buffers: &mut Buffers) -> Result<Plan> {
     let (width, height) = size;
-    match (head, ops) {
+    let stream = |op: usize| rng.fork((at + op) as u64);
+    match (head, &ops[at..]) {
         (Head::Crop, [first, ..]) => {
-            let Some(window) = first.window(size, &mut rng.fork(0)) else { return Ok(WHOLE) };
+            let Some(window) = first.window(size, &mut stream(0)) else { return Ok(WHOLE) };
             let window = window?;
             let (columns, rows) = window.inside(width, height);
             if !reachable(first, window, size) || columns.is_empty() || rows.is_empty() {
@@ -154,14 +207,14 @@ fn plan(head: Head, ops: &[Op], size: (u32, u32), rng: &Rng, buffers: &mut Buffe
             Ok(Plan { wanted: Some(wanted), cut: Some(window), done: 1, ..WHOLE })
         }
         (Head::ResizedCrop, [Op::RandomResizedCrop { size: to, scale, ratio, interpolation, .. }, ..]) => {
-            let part = crop::random_part(*scale, *ratio, size, &mut rng.fork(0));
+            let part = crop::random_part(*scale, *ratio, size, &mut stream(0));
             let job = Job::whole(Size { height: part.height, width: part.width }, *to, *interpolation);
             let wanted = Region { x: part.left as u32, y: part.top as u32, width: part.width, height: part.height };
             Ok(Plan { wanted: Some(wanted), resample: Some(job), done: 1, ..WHOLE })
         }
         (Head::ResizeCrop, [Op::Resize { size: to, max_size, interpolation, .. }, second, ..]) => {
             let to = resize::target(*to, *max_size, width, height)?;
-            let Some(window) = second.window((to.width, to.height), &mut rng.fork(1)) else { return Ok(WHOLE) };
+            let Some(window) = second.window((to.width, to.height), &mut stream(1)) else { return Ok(WHOLE) };
             let window = window?;
             let (columns, rows) = window.inside(to.width, to.height);
             if !reachable(second, window, (to.width, to.height)) || columns.is_empty() || rows.is_empty() {
@@ -210,16 +263,19 @@ fn check_decoded(image: &Image, region: Region, wanted: Option<Region>) -> Resul
     Err(Error::internal(format!("the decoder gave {region:?} for {wanted:?}")).at_stage(Stage::Decode))
 }
 
-/// Resizes the wanted region; `image` holds `region`.
-fn resample(mut image: Image, region: Region, wanted: Region, job: &Job, buffers: &mut Buffers) -> Result<Image> {
+/// Resizes the wanted region into the spare buffer; `image` holds `region`.
+fn resample(image: &Image, region: Region, wanted: Region, job: &Job, buffers: &mut Buffers) -> Result<()> {
     let channels = image.channels as usize;
     let stride = image.width as usize * channels;
     let start = (wanted.y - region.y) as usize * stride + (wanted.x - region.x) as usize * channels;
     let (x, y) = origin(job, wanted);
     let origin = (x as usize, y as usize);
     let source = Source { pixels: &image.pixels[start..], stride, channels, origin };
-    buffers.resampler.run(source, job, &mut buffers.spare.pixels)?;
+    buffers.resampler.run(source, job, &mut buffers.spare.pixels)
+}
+
+/// Makes what was resized the picture.
+fn take_resampled(image: &mut Image, job: &Job, buffers: &mut Buffers) {
     std::mem::swap(&mut image.pixels, &mut buffers.spare.pixels);
     (image.width, image.height) = (job.columns.len() as u32, job.rows.len() as u32);
-    Ok(image)
 }

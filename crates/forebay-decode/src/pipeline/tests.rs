@@ -110,6 +110,9 @@ fn check_short_cuts(ops: &[Op], bytes: &[u8], sample: u64) {
         // Twice with the same scratch: what the first run left must not show.
         let (got, _) = short.run(bytes, &rng, &mut scratch).unwrap();
         assert!(same(&got, &expected), "{short} differs from the long way");
+        let (kept, _) = short.run_fixed(bytes, &self::rng(sample + 1), &mut scratch).unwrap();
+        let (got, _) = short.run_from(&kept, &rng, &mut scratch, None).unwrap();
+        assert!(same(&got.unwrap(), &expected), "{short} from a kept picture differs from the long way");
     }
     let (Some(layout), Value::Tensor(tensor)) = (short.layout(), &expected) else {
         assert!(short.layout().is_none(), "a layout, but no tensor");
@@ -125,6 +128,10 @@ fn check_short_cuts(ops: &[Op], bytes: &[u8], sample: u64) {
         let mut slot = vec![0xAA; short.layout().unwrap().size_bytes()];
         short.run_into(bytes, &rng, &mut scratch, &mut slot).unwrap();
         assert!(slot == slot_of(tensor, output), "{short} writes another slot than the long way");
+        slot.fill(0xAA);
+        let (kept, _) = short.run_fixed(bytes, &rng, &mut scratch).unwrap();
+        short.run_from(&kept, &rng, &mut scratch, Some(&mut slot)).unwrap();
+        assert!(slot == slot_of(tensor, output), "{short} from a kept picture writes another slot than the long way");
         slot.fill(0xAA);
         short.place(tensor, &mut slot).unwrap();
         assert!(slot == slot_of(tensor, output), "{short} places another tensor than was made");

@@ -3,7 +3,7 @@
 use forebay_core::Result;
 use std::sync::Arc;
 
-use crate::{ColumnSpec, Dense, Fields, Layout, Made, Recipe, Sample, Scratch, Tensor};
+use crate::{ColumnSpec, Dense, Fields, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor};
 
 /// Another recipe, for objects of at most so many bytes.
 pub struct LimitedRecipe {
@@ -41,6 +41,10 @@ impl Recipe for LimitedRecipe {
 
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
         self.recipe.memory_bytes(fields, scratch)
+    }
+
+    fn pipeline(&self) -> Option<&Pipeline> {
+        self.recipe.pipeline()
     }
 
     fn uses_landmarks(&self) -> bool {

@@ -1,10 +1,13 @@
 //! Decode and transform: the loop of a CPU thread. Turns bytes into the sample's slot of the batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_core::{Error, Field, Result, Rng, Stage};
-use forebay_decode::{Fields, Made, Sample, Scratch};
+use forebay_decode::{Fields, Made, Pipeline, Sample, Scratch, Timing};
 
+use crate::engine::decoded_cache::Decoded;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::{DecodeTask, WorkQueue};
 use crate::source::{bytes_of, into_buffers};
@@ -70,6 +73,10 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
         let verified = queue.context.source.dataset.verify(job.sample, field, bytes);
         verified.map_err(|error| error.at_stage(Stage::Decode).at_field(field))?;
     }
+    if let Some((pipeline, decoded, decode)) = decoded(queue, task, &rng, scratch) {
+        let (value, timing) = pipeline.run_from(&decoded.image, &rng, scratch, slot)?;
+        return Ok((value, Timing { decode, ..timing }));
+    }
     if recipe.uses_landmarks() && queue.context.landmark_cache.has_room() {
         scratch.lend(queue.context.landmark_cache.take(job.sample));
     }
@@ -80,4 +87,24 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
         queue.context.landmark_cache.keep(job.sample, known);
     }
     made
+}
+
+/// The picture before its first random choice, as it was kept, or decoded now in order to be kept; and how long that took.
+fn decoded<'a>(
+    queue: &'a WorkQueue,
+    task: &DecodeTask,
+    rng: &Rng,
+    scratch: &mut Scratch,
+) -> Option<(&'a Pipeline, Arc<Decoded>, Duration)> {
+    let cache = queue.context.decoded_cache.as_ref()?;
+    let pipeline = queue.context.source.recipe.pipeline()?;
+    if let Some(decoded) = &task.decoded {
+        return Some((pipeline, Arc::clone(decoded), Duration::ZERO));
+    }
+    let bytes = &*task.objects.first().filter(|_| cache.has_room())?.bytes;
+    // A picture that cannot be decoded as a whole may be good enough for a crop, as without a cache.
+    let (image, decode) = pipeline.run_fixed(bytes, rng, scratch).ok()?;
+    let decoded = Arc::new(Decoded { image, decode, read_bytes: bytes.len() as u64 });
+    cache.keep(task.job.sample, &decoded);
+    Some((pipeline, decoded, decode))
 }

@@ -1,11 +1,13 @@
 //! Fetch: the loop of an I/O thread. Reads objects, or parts of them, and hands every trouble to recovery.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use forebay_core::{Error, Field, Locator, Result, Stage};
 use forebay_decode::{Fields, Scratch};
 use forebay_store::{Object, Stat};
 
+use crate::engine::decoded_cache::Decoded;
 use crate::engine::reads_in_flight::ReadJob;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::WorkQueue;
@@ -22,10 +24,13 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
 }
 
 /// What a read gave.
-struct Read {
+pub(crate) struct Read {
     /// None where nothing is to be read.
-    objects: Objects,
-    decode_bytes: u64,
+    pub(crate) objects: Objects,
+    /// What is decoded already, instead.
+    pub(crate) decoded: Option<Arc<Decoded>>,
+    /// Bytes that decoding it takes.
+    pub(crate) decode_bytes: u64,
 }
 
 /// Why there is nothing to decode, with what is known of the file when it was not read at all.
@@ -37,7 +42,7 @@ fn fetch(queue: &WorkQueue, thread: usize, scratch: &mut Scratch, locator: &mut 
     let result: Result<Read, Trouble> =
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err((panicked(panic.as_ref()), None)));
     match result {
-        Ok(Read { objects, decode_bytes }) => queue.fetched(thread, objects, decode_bytes),
+        Ok(read) => queue.fetched(thread, read),
         Err((error, known)) => {
             let name = locator.name();
             let (trouble, continues) = queue.fetch_failed(thread, error.at_path(&name).at_index(job.sample.0));
@@ -59,6 +64,9 @@ fn read(
     scratch: &mut Scratch,
 ) -> Result<Read, Trouble> {
     let (recipe, dataset) = (&*queue.context.source.recipe, &*queue.context.source.dataset);
+    if let Some(read) = kept(queue, thread, job).map_err(|error| (error.at_stage(Stage::Fetch), None))? {
+        return Ok(read);
+    }
     let mut objects = Objects::new();
     let mut within = job.within;
     for field in (0..dataset.field_count()).map(Field) {
@@ -72,7 +80,7 @@ fn read(
         }
         if !recipe.reads_bytes() {
             queue.allot(thread, 0).map_err(|error| (at_field(error), None))?;
-            return Ok(Read { objects, decode_bytes: 0 });
+            return Ok(Read { objects, decoded: None, decode_bytes: 0 });
         }
         let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() });
         objects.push(object.map_err(|error| (at_field(error), None))?);
@@ -82,7 +90,19 @@ fn read(
     let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
     let checked = queue.check_sample_bytes(size_bytes, decode_bytes);
     checked.map_err(|error| (error.at_stage(Stage::Decode), None))?;
-    Ok(Read { objects, decode_bytes })
+    Ok(Read { objects, decoded: None, decode_bytes })
+}
+
+/// A sample whose picture was kept decoded, and that is not read therefore.
+fn kept(queue: &WorkQueue, thread: usize, job: &ReadJob) -> Result<Option<Read>> {
+    let context = &queue.context;
+    let (Some(cache), Some(pipeline)) = (&context.decoded_cache, context.source.recipe.pipeline()) else {
+        return Ok(None);
+    };
+    let Some(decoded) = cache.get(job.sample) else { return Ok(None) };
+    queue.allot(thread, 0)?;
+    let decode_bytes = pipeline.memory_bytes_from(&decoded.image);
+    Ok(Some(Read { objects: Objects::new(), decoded: Some(decoded), decode_bytes }))
 }
 
 fn read_field(queue: &WorkQueue, thread: usize, locator: &Locator, field: Field, job: ReadJob) -> Result<Object> {

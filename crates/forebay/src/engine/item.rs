@@ -9,6 +9,7 @@ use forebay_decode::Value;
 use forebay_store::{Mount, Stat};
 
 use crate::batch::buffer_pool::Buffer;
+use crate::engine::decoded_cache::Decoded;
 use crate::source::Objects;
 
 /// Where a sample is needed: batches are numbered in order of delivery, across epochs.
@@ -97,6 +98,8 @@ pub(crate) struct Fetched {
     pub(crate) item: Item,
     /// What was read; none where nothing is read.
     pub(crate) objects: Objects,
+    /// The picture before its first random choice, where it was kept from an earlier epoch: then nothing is read.
+    pub(crate) decoded: Option<Arc<Decoded>>,
     /// Bytes charged for `objects`.
     pub(crate) charged: u64,
     /// Bytes that decoding it takes.

@@ -4,6 +4,7 @@
 pub(crate) mod concurrency;
 pub(crate) mod condition;
 pub(crate) mod decode;
+pub(crate) mod decoded_cache;
 pub(crate) mod decodes_in_flight;
 pub(crate) mod fetch;
 pub(crate) mod item;

@@ -7,6 +7,7 @@ use forebay_store::Stop;
 
 use crate::batch::buffer_pool::BufferPool;
 use crate::batch::column::Schema;
+use crate::engine::decoded_cache::DecodedCache;
 use crate::engine::landmark_cache::LandmarkCache;
 use crate::engine::recover::Quarantine;
 use crate::record::stats::Meters;
@@ -22,6 +23,8 @@ pub(crate) struct RunContext {
     pub(crate) meters: Arc<Meters>,
     pub(crate) quarantine: Arc<Quarantine>,
     pub(crate) landmark_cache: Arc<LandmarkCache>,
+    /// `None` unless the configuration asks for it.
+    pub(crate) decoded_cache: Option<Arc<DecodedCache>>,
     pub(crate) pool: Arc<BufferPool>,
     /// Ends reads that hang, where the store can.
     pub(crate) stop_reads: Option<Stop>,

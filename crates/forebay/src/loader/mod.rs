@@ -18,6 +18,7 @@ use forebay_store::Site;
 use crate::batch::buffer_pool::{BufferPool, Lender};
 use crate::batch::column::Schema;
 use crate::diagnose::dump;
+use crate::engine::decoded_cache::DecodedCache;
 use crate::engine::landmark_cache::LandmarkCache;
 use crate::engine::recover::Quarantine;
 use crate::engine::run_context::RunContext;
@@ -40,6 +41,7 @@ pub struct Loader {
     journal: Arc<Journal>,
     quarantine: Arc<Quarantine>,
     landmark_cache: Arc<LandmarkCache>,
+    decoded_cache: Option<Arc<DecodedCache>>,
     meters: Arc<Meters>,
     pool: Arc<BufferPool>,
     idle_streams: Arc<IdleStreams>,
@@ -125,6 +127,14 @@ impl Loader {
         let provenance = Provenance::new(&plan, &source.dataset);
         let (journal, bad) = Journal::open_with(config.ledger.as_deref(), config.retry.deadline, Some(provenance))?;
         let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
+        let decoded_cache = config.decoded_cache_bytes.map(|limit_bytes| {
+            let pipeline = source.recipe.pipeline().ok_or_else(|| {
+                Error::config("cache: expected pictures for \"decoded\", got samples of another kind")
+                    .with_hint("cache=\"memory\" keeps what is read of them")
+            })?;
+            pipeline.check_fixed().map(|()| Arc::new(DecodedCache::new(limit_bytes)))
+        });
+        let decoded_cache = decoded_cache.transpose()?;
         let landmark_cache = Arc::new(LandmarkCache::from_environment(config.memory_budget));
         Ok(Self {
             plan,
@@ -135,6 +145,7 @@ impl Loader {
             journal: Arc::new(journal),
             quarantine: Arc::new(Quarantine::of(&bad)),
             landmark_cache,
+            decoded_cache,
             meters: Arc::default(),
             pool,
             idle_streams: Arc::default(),
@@ -285,6 +296,7 @@ impl Loader {
             meters: Arc::clone(&self.meters),
             quarantine: Arc::clone(&self.quarantine),
             landmark_cache: Arc::clone(&self.landmark_cache),
+            decoded_cache: self.decoded_cache.clone(),
             pool: Arc::clone(&self.pool),
             stop_reads,
         };
@@ -411,7 +423,7 @@ impl Loader {
 
     /// Where time went so far.
     pub fn stats(&self) -> Stats {
-        self.meters.read(self.landmark_cache.stats())
+        self.meters.read(self.landmark_cache.stats(), self.decoded_cache.as_ref().map(|cache| cache.stats()))
     }
 
     /// What failed, why, what to do, and the balance of each epoch: made to be printed.

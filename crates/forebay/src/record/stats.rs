@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::engine::decoded_cache::DecodedCacheStats;
+
 /// Buckets per factor of two.
 const STEPS: usize = 8;
 /// 2⁴⁸ ns are three days.
@@ -187,12 +189,18 @@ pub struct Stats {
     pub landmark_pictures: u64,
     /// Memory that landmarks take, now.
     pub landmark_bytes: u64,
+    /// What the decoded cache holds and has saved; `None` where there is none.
+    pub decoded_cache: Option<DecodedCacheStats>,
     /// What keeps the loop from being faster.
     pub verdict: Verdict,
 }
 
 impl Meters {
-    pub(crate) fn read(&self, (landmark_pictures, landmark_bytes): (u64, u64)) -> Stats {
+    pub(crate) fn read(
+        &self,
+        (landmark_pictures, landmark_bytes): (u64, u64),
+        decoded_cache: Option<DecodedCacheStats>,
+    ) -> Stats {
         let mut stats = Stats {
             fetch: self.fetch.read(),
             decode: self.decode.read(),
@@ -210,6 +218,7 @@ impl Meters {
             concurrent_reads: self.concurrent_reads.load(Relaxed),
             landmark_pictures,
             landmark_bytes,
+            decoded_cache,
             verdict: Verdict::Unknown,
         };
         stats.verdict = stats.judge(Duration::from_nanos(self.consumer_nanos.load(Relaxed)));
@@ -280,6 +289,7 @@ mod tests {
             concurrent_reads: 0,
             landmark_pictures: 0,
             landmark_bytes: 0,
+            decoded_cache: None,
             verdict: Verdict::Unknown,
         };
         assert_eq!(stats(stage(1, 0), stage(1, 0), 0).judge(second), Verdict::Consumer);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 mod cached;
+mod decoded;
 mod fields;
 mod fixture;
 mod hanging;

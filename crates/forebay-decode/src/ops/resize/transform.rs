@@ -30,6 +30,10 @@ pub(crate) fn resample(
 }
 
 impl Transform for args::Resize<'_> {
+    fn is_fixed(&self) -> bool {
+        true
+    }
+
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
         let max_size = *self.max_size;
         check.expect(max_size != Some(0), || "expected max_size of at least 1, got 0".into());

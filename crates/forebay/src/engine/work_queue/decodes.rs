@@ -9,6 +9,7 @@ use forebay_decode::Value;
 
 use super::{ByKey, Charge, QueueState, WorkQueue};
 use crate::batch::buffer_pool::Buffer;
+use crate::engine::decoded_cache::Decoded;
 use crate::engine::decodes_in_flight::{ActiveDecode, DecodeJob, EndedDecode};
 use crate::engine::item::{Fetched, Filled, Item};
 use crate::source::{Buffers, Objects};
@@ -17,6 +18,8 @@ use crate::source::{Buffers, Objects};
 pub(crate) struct DecodeTask {
     pub(crate) job: DecodeJob,
     pub(crate) objects: Objects,
+    /// What is decoded already, instead.
+    pub(crate) decoded: Option<Arc<Decoded>>,
     /// The batch buffer, if samples have a fixed shape and no late thread may still write to the slot.
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
@@ -35,7 +38,7 @@ impl WorkQueue {
                 .peek()
                 .is_some_and(|ByKey(_, next)| state.decodes.busy() == 0 || state.memory.fits(next.decode_bytes));
             if fits && let Some(ByKey(_, next)) = state.ready.pop() {
-                let Fetched { item, objects, charged, decode_bytes, buffer } = next;
+                let Fetched { item, objects, decoded, charged, decode_bytes, buffer } = next;
                 state.memory.charge(decode_bytes);
                 let now = self.context.clock.now();
                 let deadline = self.context.config.retry.deadline;
@@ -47,7 +50,7 @@ impl WorkQueue {
                     self.decode_work.notify_one();
                 }
                 self.context.meters.decode.record_waiting(now.saturating_sub(asked));
-                return Some(DecodeTask { job, objects, buffer });
+                return Some(DecodeTask { job, objects, decoded, buffer });
             }
             state = self.decode_work.wait(state);
         }

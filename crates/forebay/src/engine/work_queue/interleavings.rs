@@ -261,8 +261,8 @@ fn short_of_memory_for_fields(config: Config) -> Config {
 fn nobody_sleeps_while_fields_of_samples_wait_for_memory() {
     let config = short_of_memory_for_fields;
     check(Scenario { acts: &[], config, has_pairs: true, batches: 3, moves_time: false, books: ALL });
-    let acts: &[(usize, &[Act])] = &[(2, &[Act::Hang]), (3, &[Act::Fail])];
-    check(Scenario { acts, config, has_pairs: true, batches: 3, moves_time: true, books: NONE_LOST });
+    let acts: &[(usize, &[Act])] = &[(2, &[Act::Late(5)]), (3, &[Act::Fail])];
+    check(Scenario { acts, config, has_pairs: true, batches: 3, moves_time: false, books: SOME_REPLACED });
 }
 
 #[test]

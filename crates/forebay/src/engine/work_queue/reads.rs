@@ -9,10 +9,11 @@ use forebay_core::{Error, Field, Hedge, Kind, Result, SampleId};
 
 use super::batches::Pick;
 use super::{ByKey, Charge, QueueState, WorkQueue};
+use crate::engine::fetch::Read;
 use crate::engine::item::{Fetched, Item};
 use crate::engine::reads_in_flight::{EndedRead, ReadJob, WrittenOff};
 use crate::loader::stream::Worker;
-use crate::source::{Buffers, Objects, into_buffers};
+use crate::source::{Buffers, into_buffers};
 use crate::sync::MutexGuard;
 
 impl EndedRead {
@@ -160,7 +161,8 @@ impl WorkQueue {
     }
 
     /// Ends a read that succeeded. False if the thread was written off meanwhile: it has to end.
-    pub(crate) fn fetched(&self, thread: usize, objects: Objects, decode_bytes: u64) -> bool {
+    pub(crate) fn fetched(&self, thread: usize, read: Read) -> bool {
+        let Read { objects, decoded, decode_bytes } = read;
         let now = self.context.clock.now();
         let mut state = self.lock();
         let ended = state.reads.end(thread, true, now);
@@ -180,7 +182,7 @@ impl WorkQueue {
                 // A slot that a late thread may still write to is not given to another one.
                 let buffer = batch.filter(|batch| !batch.late.contains(&item.key.slot)).and_then(|b| b.buffer.clone());
                 let charged = ended.charged.unwrap_or(0);
-                state.ready.push(ByKey(item.key, Fetched { item, objects, charged, decode_bytes, buffer }));
+                state.ready.push(ByKey(item.key, Fetched { item, objects, decoded, charged, decode_bytes, buffer }));
             }
             None if ended.was_lost => self.uncharge(&mut state, ended.charge_of_lost_thread()),
             None => self.release(&mut state, ended.charged, into_buffers(objects)),
