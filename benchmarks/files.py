@@ -1,6 +1,6 @@
 """`make bench-files`: samples/s of forebay's datasets of files and of torch's DataLoader with the same reads.
 
-100,000 small text files, `.npy` arrays of 1 MB, and pictures with and without `cache="memory"`. Each run is a process
+100,000 small text files, `.npy` arrays of 1 MB, and pictures with `cache="decoded"`, `cache="memory"` and none. Each run is a process
 of its own, in turns. Writes benchmarks/results/files.md. Fails only if it cannot run, or if two contenders did not
 deliver the same; a slow result is a result.
 """
@@ -20,20 +20,30 @@ import numpy
 import photos
 
 TEXTS, ARRAYS, PICTURES = 100_000, 400, 1500
-BATCH = {"text": 256, "arrays": 16, "pictures": 64}
+BATCH = {"text": 256, "arrays": 16, "resized": 64, "cropped": 64}
 EPOCHS = 2
 TITLES = {
     "text": f"{TEXTS:,} text files of 200 bytes, in 100 directories",
     "arrays": f"{ARRAYS} .npy files of 1 MB (256x1024 float32)",
-    "pictures": f"{PICTURES} JPEGs of 500x375: Resize((64, 64)), ToTensor",
+    "resized": f"{PICTURES} JPEGs of 500x375: Resize(256), CenterCrop(224), ToTensor",
+    "cropped": f"{PICTURES} JPEGs of 500x375: RandomResizedCrop(224), RandomHorizontalFlip, ToTensor",
 }
 NAMES = {
     ("text", "forebay"): "forebay TextFiles",
     ("text", "torch"): "torch DataLoader, `open(path).read()` in `__getitem__`",
     ("arrays", "forebay"): "forebay NpyFiles",
     ("arrays", "torch"): "torch DataLoader, `numpy.load` in `__getitem__`",
-    ("pictures", "memory"): 'forebay ImageFiles, cache="memory"',
-    ("pictures", "forebay"): "the same without a cache",
+    ("resized", "decoded"): 'forebay ImageFiles, cache="decoded"',
+    ("resized", "memory"): 'the same, cache="memory"',
+    ("resized", "forebay"): "the same without a cache",
+    ("cropped", "decoded"): 'forebay ImageFiles, cache="decoded"',
+    ("cropped", "memory"): 'the same, cache="memory"',
+    ("cropped", "forebay"): "the same without a cache",
+}
+
+PIPELINES = {
+    "resized": lambda T: [T.Resize(256), T.CenterCrop(224)],
+    "cropped": lambda T: [T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
 }
 
 
@@ -96,10 +106,10 @@ def made(workload: str, loader: str, data: Path, workers: int) -> Any:
     from forebay import transforms
 
     options: dict[str, Any] = {"batch_size": BATCH[workload], "shuffle": True, "num_workers": workers}
-    if workload == "pictures":
-        resize = transforms.Compose([transforms.Resize((64, 64)), transforms.ToTensor()])
-        cache = {"cache": "memory"} if loader == "memory" else {}
-        return fb.DataLoader(fb.ImageFiles(data / f"photos-{PICTURES}", resize, **cache), **options)
+    if workload in PIPELINES:
+        pipeline = transforms.Compose([*PIPELINES[workload](transforms), transforms.ToTensor()])
+        cache = {} if loader == "forebay" else {"cache": loader}
+        return fb.DataLoader(fb.ImageFiles(data / f"photos-{PICTURES}", pipeline, **cache), seed=0, **options)
     folder = data / ("files-text" if workload == "text" else "files-npy")
     if loader == "forebay":
         dataset = fb.TextFiles(folder) if workload == "text" else fb.NpyFiles(folder)
@@ -116,18 +126,17 @@ def digest(batch: Any) -> int:
 
 
 def contend(workload: str, loader: str, data: Path, workers: int) -> dict[str, Any]:
-    """One contender: an epoch that is hashed and not timed, then timed ones."""
+    """One contender: a first epoch and later ones, each timed, then one that is hashed."""
     batches = made(workload, loader, data, workers)
     started = time.perf_counter()
-    hashed, count = 0, 0
-    for batch in batches:
-        hashed, count = hashed + digest(batch), count + len(batch)
-    first = time.perf_counter() - started
+    count = sum(len(batch) for batch in batches)
+    first = count / (time.perf_counter() - started)
     started, delivered = time.perf_counter(), 0
     for _ in range(EPOCHS):
         delivered += sum(len(batch) for batch in batches)
     seconds = time.perf_counter() - started
-    return {"images": delivered, "seconds": seconds, "hash": hashed % 2**64, "count": count, "first_seconds": first}
+    hashed = sum(digest(batch) for batch in batches)
+    return {"images": delivered, "seconds": seconds, "hash": hashed % 2**64, "count": count, "first": first}
 
 
 def measure(arguments: argparse.Namespace) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -151,7 +160,7 @@ def page(arguments: argparse.Namespace, rounds: dict[tuple[str, str], list[dict[
         f"Measured {datetime.date.today()} by `make bench-files`. {bench.machine()}. {bench.versions()}.",
         "",
         f"Files in the page cache, shuffled, {arguments.workers} threads or worker processes, {arguments.rounds} "
-        f"rounds of {EPOCHS} timed epochs after one that is hashed and not timed. Each run is a process of its own; "
+        f"rounds of a first epoch, {EPOCHS} later ones and one that is hashed and not timed. Each run is a process of its own; "
         "medians, and the range in brackets. The ratio is the median of the rounds' ratios, and in brackets the "
         "interval that holds it with a probability of 95 % (with fewer than six rounds: all that was seen).",
         "",
@@ -160,15 +169,16 @@ def page(arguments: argparse.Namespace, rounds: dict[tuple[str, str], list[dict[
         lines += [
             f"## {title}",
             "",
-            "| loader | samples/s | the first row is | delivered | hash |",
-            "|---|---|---|---|---|",
+            "| loader | samples/s, later epochs | first epoch | the first row is | delivered | hash |",
+            "|---|---|---|---|---|---|",
         ]
         names = [name for name in NAMES if name[0] == workload]
         for name in names:
             results = rounds[name]
             ratio = "" if name == names[0] else bench.beside(rounds[names[0]], results)
             told = f"{results[0]['images']} | {results[0]['hash']:016x}"
-            lines.append(f"| {NAMES[name]} | {bench.spread(results, 'rate')} | {ratio} | {told} |")
+            rates = f"{bench.spread(results, 'rate')} | {bench.spread(results, 'first')}"
+            lines.append(f"| {NAMES[name]} | {rates} | {ratio} | {told} |")
         lines.append("")
     return "\n".join(lines)
 
