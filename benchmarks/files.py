@@ -1,8 +1,8 @@
 """`make bench-files`: samples/s of forebay's datasets of files and of torch's DataLoader with the same reads.
 
-100,000 small text files, `.npy` arrays of 1 MB, and pictures with `cache="decoded"`, `cache="memory"` and none. Each run is a process
-of its own, in turns. Writes benchmarks/results/files.md. Fails only if it cannot run, or if two contenders did not
-deliver the same; a slow result is a result.
+100,000 small text files, `.npy` arrays of 1 MB, and pictures with `cache="decoded"`, `cache="memory"` and none. Each
+run is a process of its own, in turns. Writes benchmarks/results/files.md. Fails only if it cannot run, or if two
+contenders did not deliver the same; a slow result is a result.
 """
 
 import argparse
@@ -42,8 +42,8 @@ NAMES = {
 }
 
 PIPELINES = {
-    "resized": lambda T: [T.Resize(256), T.CenterCrop(224)],
-    "cropped": lambda T: [T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
+    "resized": lambda t: [t.Resize(256), t.CenterCrop(224)],
+    "cropped": lambda t: [t.RandomResizedCrop(224), t.RandomHorizontalFlip()],
 }
 
 
@@ -160,9 +160,9 @@ def page(arguments: argparse.Namespace, rounds: dict[tuple[str, str], list[dict[
         f"Measured {datetime.date.today()} by `make bench-files`. {bench.machine()}. {bench.versions()}.",
         "",
         f"Files in the page cache, shuffled, {arguments.workers} threads or worker processes, {arguments.rounds} "
-        f"rounds of a first epoch, {EPOCHS} later ones and one that is hashed and not timed. Each run is a process of its own; "
-        "medians, and the range in brackets. The ratio is the median of the rounds' ratios, and in brackets the "
-        "interval that holds it with a probability of 95 % (with fewer than six rounds: all that was seen).",
+        f"rounds of a first epoch, {EPOCHS} later ones and one that is hashed and not timed. Each run is a process of "
+        "its own; medians, and the range in brackets. The ratio is the median of the rounds' ratios, and in brackets "
+        "the interval that holds it with a probability of 95 % (with fewer than six rounds: all that was seen).",
         "",
     ]
     for workload, title in TITLES.items():
