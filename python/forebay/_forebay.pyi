@@ -11,6 +11,7 @@ class Index:
     root: str
     classes: list[str]
     class_indices: list[int]
+    empty_classes: list[str]
     notes: list[tuple[str, str]]
     memory_bytes: int
     has_checksums: bool

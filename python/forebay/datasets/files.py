@@ -134,8 +134,8 @@ class FileDataset(NativeDataset):
         endings = endings_of(self.extensions) if self.extensions else [""]
         options = self._storage_options
         if isinstance(self._labels, str) and self._labels == "directory":
-            return _forebay.scan(self.root, endings, self.allow_empty, None, None, options)
-        return _forebay.scan_files(self.root, endings, self.allow_empty, options)
+            return _forebay.scan(self._location, endings, self.allow_empty, None, None, options)
+        return _forebay.scan_files(self._location, endings, self.allow_empty, options)
 
     def _labelled(self, index: _forebay.Index) -> _forebay.Index:
         """The samples with the labels that were given as values."""

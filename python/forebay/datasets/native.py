@@ -2,12 +2,13 @@
 
 import copy
 import operator
+import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from forebay import _forebay
-from forebay._arrays import python_values, torch_arrays, torch_data
+from forebay._arrays import python_values, torch_arrays, torch_data, torchvision_data
 from forebay._native import pipeline
 from forebay._options import storage
 from forebay._options.settings import Form
@@ -38,7 +39,7 @@ class NativeDataset(_Base[Any]):
     pickled too, keys and all.
     """
 
-    root: str
+    root: str | os.PathLike[str]
     target_transform: Callable[[Any], Any] | None
     _cache: tuple[str, int | None, bool] | None
     _targets_are: TargetKind = "value"
@@ -46,7 +47,12 @@ class NativeDataset(_Base[Any]):
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Makes it one of torch's datasets, too, where torch is imported."""
         become_torch_dataset()
+        cls._take_bases()
         return super().__new__(cls)
+
+    @staticmethod
+    def _take_bases() -> None:
+        """Makes other packages' classes bases of a dataset's class, where those are imported."""
 
     def _set_up(self) -> None:
         """Finds the samples, once every setting is known."""
@@ -56,6 +62,11 @@ class NativeDataset(_Base[Any]):
         self._scanned = len(self._index)
         self._selections: tuple[array[int], ...] = ()
         self._forget()
+
+    @property
+    def _location(self) -> str:
+        """The root as text."""
+        return os.fspath(self.root)
 
     def _find(self) -> _forebay.Index:
         """The samples as they are now, without a cache."""
@@ -120,7 +131,7 @@ class NativeDataset(_Base[Any]):
             raise StateMismatchError(
                 f'"{self.root}": expected the {self._scanned} samples it had when the dataset was pickled, '
                 f"got {len(self._index)}",
-                path=self.root,
+                path=self._location,
                 hint="make the dataset anew, or leave its folder as it is between pickling and unpickling",
             )
         for selection in self._selections:
@@ -162,18 +173,18 @@ class NativeDataset(_Base[Any]):
         """Both, one after the other, as torch's datasets are added. The sum is a Python dataset."""
         return torch_data.concatenated(self, other)
 
+    def extra_repr(self) -> str:
+        """Lines of a subclass's own for `repr`, as with torchvision's datasets."""
+        return ""
+
+    def _transforms_shown(self) -> list[str]:
+        given = (("Transform: ", getattr(self, "transform", None)), ("Target transform: ", self.target_transform))
+        return [line for head, call in given if call is not None for line in torchvision_data.indented(head, call)]
+
     def __repr__(self) -> str:
-        lines = [
-            f"Dataset {type(self).__name__}",
-            f"    Number of datapoints: {len(self)}",
-            f"    Root location: {self.root}",
-        ]
-        transform = getattr(self, "transform", None)
-        for head, call in (("Transform: ", transform), ("Target transform: ", self.target_transform)):
-            if call is not None:
-                first, *rest = repr(call).splitlines()
-                lines += [f"    {head}{first}", *(" " * (4 + len(head)) + line for line in rest)]
-        return "\n".join(lines)
+        body = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
+        body += [*self.extra_repr().splitlines(), *self._transforms_shown()]
+        return "\n".join([f"Dataset {type(self).__name__}", *(f"    {line}" for line in body)])
 
 
 class PictureDataset(NativeDataset):
