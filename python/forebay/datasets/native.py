@@ -40,6 +40,7 @@ class NativeDataset(_Base[Any]):
     """
 
     root: str | os.PathLike[str]
+    transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
     _cache: tuple[str, int | None, bool] | None
     _targets_are: TargetKind = "value"
@@ -178,7 +179,7 @@ class NativeDataset(_Base[Any]):
         return ""
 
     def _transforms_shown(self) -> list[str]:
-        given = (("Transform: ", getattr(self, "transform", None)), ("Target transform: ", self.target_transform))
+        given = (("Transform: ", self.transform), ("Target transform: ", self.target_transform))
         return [line for head, call in given if call is not None for line in torchvision_data.indented(head, call)]
 
     def __repr__(self) -> str:
@@ -222,6 +223,45 @@ class PictureDataset(NativeDataset):
 
     def _parts(self) -> dict[str, object]:
         return {"transform": self._pipeline, **super()._parts()}
+
+
+class ContentDataset(NativeDataset):
+    """Samples whose content is a value that a Python callable may be given: a text, bytes, an array."""
+
+    # The most that a sample may have.
+    _max_bytes: int | None = None
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What each sample is given to. Setting it is for loaders made later: earlier ones refuse to go on."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        self._transform: Callable[[Any], Any] | None = optional_callable("transform", transform)
+
+    def _made_content(self) -> _forebay.Recipe:
+        """The recipe of the content alone."""
+        raise NotImplementedError
+
+    def _restore(self) -> None:
+        self._content = self._made_content()
+
+    def _recipe(self, form: Form) -> _forebay.Recipe:
+        recipe = self._content if self._max_bytes is None else self._content.limited(self._max_bytes)
+        if self._transform is None:
+            return recipe
+        calls = python_values.Calls([self._transform], keeps_all=True)
+        return recipe.mapped(python_values.name_of(self._transform), calls)
+
+    def _python_calls(self) -> list[tuple[str, str]]:
+        return [] if self._transform is None else [("transform", python_values.name_of(self._transform))]
+
+    def _made_by(self) -> str | None:
+        return None if self._transform is None else python_values.name_of(self._transform)
+
+    def _parts(self) -> dict[str, object]:
+        return {"transform": self._transform, **super()._parts()}
 
 
 # Of single samples: as the transforms make them.

@@ -1,6 +1,7 @@
 """Datasets of single files: where they come from, what they hold, how they are labelled, how batches of them look."""
 
 import copy
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -318,3 +319,21 @@ def test_wrong_settings_are_said_at_once(texts: Path, tmp_path: Path) -> None:
     assert raised.value.hint.startswith("is it the right folder?")
     with pytest.raises(TypeError, match="all of one type"):
         fb.TextFiles(texts, labels=[1, "a", 2, 3, 4])
+
+
+@pytest.mark.parametrize("kind", [fb.ImageFiles, fb.TextFiles, fb.BinaryFiles, fb.NpyFiles])
+def test_constructors_name_every_argument(kind: Any) -> None:
+    shared = "labels extensions allow_empty storage_options cache cache_bytes cache_revalidate manifest verify"
+    signature = inspect.signature(kind)
+    named = {
+        name: parameter for name, parameter in signature.parameters.items() if parameter.kind == parameter.KEYWORD_ONLY
+    }
+    assert list(signature.parameters)[:3] == ["root", "transform", "target_transform"]
+    assert len(signature.parameters) == 3 + len(named) and set(shared.split()) <= set(named)
+    for parameter in signature.parameters.values():
+        assert parameter.annotation is not parameter.empty and "InitVar" not in str(parameter)
+        assert parameter.default is not parameter.empty
+    # Defaults of arguments that no attribute tells are no attributes either.
+    assert not any(hasattr(kind, name) for name in ("root", "labels", "cache", "manifest", "storage_options"))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'label'"):
+        kind("data", label="directory")
