@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from forebay import _forebay
-from forebay._arrays import python_values
 from forebay._options import settings
 from forebay.datasets.file_dataset import FileDataset, with_arguments
 from forebay.datasets.folder import IMG_EXTENSIONS
@@ -71,28 +70,20 @@ class TextFiles(_ContentFiles):
 
     def _check(self) -> None:
         try:
-            self.encoding = codecs.lookup(self.encoding).name
+            found = codecs.lookup(self.encoding)
         except (LookupError, TypeError):
             raise ConfigError(f"encoding: expected one that Python knows, got {self.encoding!r}") from None
+        if not getattr(found, "_is_text_encoding", True):
+            raise ConfigError(f"encoding: expected one of text, got {self.encoding!r}, which is none")
+        self.encoding = found.name
         settings.choice("errors", self.errors, "strict", "replace", "ignore")
         super()._check()
 
     def _made_content(self) -> _forebay.Recipe:
         native = _NATIVE_ENCODINGS.get(self.encoding)
-        if native is not None:
-            return _forebay.Recipe.text(native, self.errors)
-        decoder = python_values.Calls([_Decoder(self.encoding, self.errors)], keeps_all=True)
-        return _forebay.Recipe.bytes().mapped(f"decoding as {self.encoding}", decoder)
-
-
-class _Decoder:
-    """Bytes to text by one of Python's codecs."""
-
-    def __init__(self, encoding: str, errors: str) -> None:
-        self._encoding, self._errors = encoding, errors
-
-    def __call__(self, value: bytes) -> str:
-        return value.decode(self._encoding, self._errors)
+        if native is None:
+            return _forebay.Recipe.codec(self.encoding, self.errors)
+        return _forebay.Recipe.text(native, self.errors)
 
 
 @with_arguments
