@@ -47,11 +47,27 @@ def standard_transform(transform: Any, target_transform: Any) -> Any:
     return kind(transform, target_transform)
 
 
+def portable(transforms: Any) -> Any:
+    """What is pickled for `transforms`: unpickling it imports no torchvision."""
+    is_theirs = type(transforms).__module__.partition(".")[0] == "torchvision" and _is_standard(transforms)
+    return StandardTransform(transforms.transform, transforms.target_transform) if is_theirs else transforms
+
+
+def unpickled(transforms: Any) -> Any:
+    """What `portable` gave, as torchvision's class where it is imported."""
+    if type(transforms) is not StandardTransform:
+        return transforms
+    return standard_transform(transforms.transform, transforms.target_transform)
+
+
+def _is_standard(transforms: Any) -> bool:
+    return type(transforms).__name__ == StandardTransform.__name__
+
+
 def are_joint(transforms: Any, transform: Any, target_transform: Any) -> bool:
     """Whether `transforms` does what the other two do."""
     parts = getattr(transforms, "transform", None), getattr(transforms, "target_transform", None)
-    is_known = transforms is None or type(transforms).__name__ == StandardTransform.__name__
-    return is_known and parts[0] is transform and parts[1] is target_transform
+    return (transforms is None or _is_standard(transforms)) and parts[0] is transform and parts[1] is target_transform
 
 
 def unwrapped(dataset: Any) -> Any | None:

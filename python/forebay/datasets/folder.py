@@ -311,6 +311,12 @@ class DatasetFolder(PictureDataset):
         """(path, what) for everything the scan noticed that is no failure."""
         return [*self._root_notes, *self._index.notes]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "transforms": torchvision_data.portable(self.transforms)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "transforms": torchvision_data.unpickled(state["transforms"])})
+
     def subset(self, indices: Iterable[int]) -> Self:
         """A dataset of these samples, in this order, with everything else the same."""
         plain = torchvision_data.unwrapped(self)

@@ -281,6 +281,7 @@ def test_a_dataset_goes_to_another_process(folder: Path, tmp_path: Path) -> None
     import pickle, sys
     with open(sys.argv[1], "rb") as file:
         dataset = pickle.load(file)
+    assert "torch" not in sys.modules and "torchvision" not in sys.modules  # they take seconds
     import forebay as fb
     print([path for path, _ in dataset.samples])
     print([images.shape for images, _ in fb.DataLoader(dataset, 2, output="numpy")])

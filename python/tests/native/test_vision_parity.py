@@ -107,7 +107,7 @@ def test_torchvision_may_be_imported_after_the_dataset_was_made(folder: Path) ->
     assert isinstance(dataset, torchvision.datasets.ImageFolder) and isinstance(wrapped, fb.ImageFolder)
     print(wrapped[-1][1])
     """
-    done = children.run(program, folder)
+    done = children.run(program, folder, seconds=90)  # it imports torch and torchvision
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["StandardTransform", "Target transform: <built-in function abs>", "1"]
 
@@ -138,7 +138,9 @@ TRANSFORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", TRANSFORMS)
 def test_transforms_and_repr_are_torchvisions(name: str, folder: Path, options: Any) -> None:
     ours, theirs = pair(name, folder, **options)
-    assert type(ours.transforms) is type(theirs.transforms)
+    twin = pickle.loads(pickle.dumps(ours))
+    assert type(twin.transforms) is type(ours.transforms) is type(theirs.transforms)
+    assert repr(twin) == repr(ours) and getattr(twin.transforms, "transform", None) is twin.transform
     assert repr(ours) == repr(theirs) and str(ours.transforms) == str(theirs.transforms)
     if options:
         sample = default_loader(ours.samples[5][0]), 7
