@@ -11,6 +11,7 @@ class Index:
     root: str
     classes: list[str]
     class_indices: list[int]
+    empty_classes: list[str]
     notes: list[tuple[str, str]]
     memory_bytes: int
     has_checksums: bool
@@ -115,6 +116,8 @@ class Recipe:
     def image(pipeline: Pipeline, open: Callable[[str], Any] | None) -> Recipe: ...
     @staticmethod
     def text(encoding: str, errors: str) -> Recipe: ...
+    @staticmethod
+    def codec(encoding: str, errors: str) -> Recipe: ...
     @staticmethod
     def bytes() -> Recipe: ...
     @staticmethod

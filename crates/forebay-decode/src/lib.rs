@@ -39,6 +39,6 @@ pub use jpeg::Landmarks;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
-    BytesRecipe, ColumnKind, ColumnSpec, Encoding, Fields, FieldsRecipe, InvalidText, JsonRecipe, LimitedRecipe, Made,
-    MappedRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe,
+    BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, Decoded, Encoding, Fields, FieldsRecipe, InvalidText,
+    JsonRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe,
 };

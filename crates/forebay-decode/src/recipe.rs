@@ -22,7 +22,7 @@ pub use json::JsonRecipe;
 pub(crate) use json::size_bytes as json_bytes;
 pub use limited::LimitedRecipe;
 pub use mapped::MappedRecipe;
-pub use text::{BytesRecipe, Encoding, InvalidText, TextRecipe};
+pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
 
 /// One column of a batch, as a recipe announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]

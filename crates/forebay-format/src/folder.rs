@@ -260,6 +260,7 @@ mod tests {
         let options = ScanOptions { allow_empty: true, ..ScanOptions::images() };
         let index = scan(Path::new("r"), &options, &lister(tree), None).unwrap();
         assert_eq!((index.len(), index.notes().len()), (1, 2));
+        assert_eq!(index.empty_classes(), ["dog", "eel"]);
     }
 
     #[test]

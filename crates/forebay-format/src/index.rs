@@ -43,6 +43,7 @@ pub struct FolderIndex {
     classes: Vec<String>,
     class_indices: Vec<u32>,
     notes: Vec<Note>,
+    empty_classes: Vec<String>,
     /// Directories below the root, each once.
     paths: Vec<Box<Path>>,
     runs: Vec<Run>,
@@ -134,7 +135,12 @@ impl FolderIndex {
 
     /// Leaves the classes out: its samples have none.
     pub(crate) fn forget_classes(&mut self) {
-        (self.classes, self.class_indices) = (Vec::new(), Vec::new());
+        (self.classes, self.class_indices, self.empty_classes) = (Vec::new(), Vec::new(), Vec::new());
+    }
+
+    /// Says which of the classes have no samples.
+    pub(crate) fn set_empty_classes(&mut self, classes: Vec<String>) {
+        self.empty_classes = classes;
     }
 
     pub(crate) fn finish(&mut self) {
@@ -164,6 +170,11 @@ impl FolderIndex {
     /// What the scan noticed and passed over.
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+
+    /// The classes in whose folders a scan found no samples, in their order.
+    pub fn empty_classes(&self) -> &[String] {
+        &self.empty_classes
     }
 
     /// How many samples there are.

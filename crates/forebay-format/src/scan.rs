@@ -258,10 +258,11 @@ impl<'a, 'b> Scan<'a, 'b> {
         if !empty.is_empty() && !self.options.allow_empty {
             return Err(no_samples(self.index.root(), &empty, self.options));
         }
-        for class in empty {
-            let path = below(self.index.root(), &class);
+        for class in &empty {
+            let path = below(self.index.root(), class);
             self.index.push_note(Note { path, message: "has no samples (allow_empty=True)".to_owned() });
         }
+        self.index.set_empty_classes(empty);
         if self.options.is_flat {
             self.index.forget_classes();
         }

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay::{Custom, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
+use forebay::{Codec, Custom, Decoded, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyUnicodeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
@@ -46,14 +47,9 @@ impl PyCall {
         callable.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("its loader was garbage-collected"))
     }
 
-    /// Runs `action` with this thread attached to the interpreter, unless the interpreter is on its way out.
+    /// Runs `action` attached; what it raises is the user's own.
     fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> forebay::Result<Value> {
-        let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
-        let call = |py: Python<'_>| {
-            let _inside = Inside::enter(py);
-            action(py).map_err(|raised| self.explain(py, raised, stage))
-        };
-        Python::try_attach(call).unwrap_or_else(stopped)
+        attached(|py| action(py).map_err(|raised| self.explain(py, raised, stage)))
     }
 
     /// The user's exception as an error about the sample. A failed system call keeps its errno, and so its retries.
@@ -71,6 +67,44 @@ impl PyCall {
             .with_hint(format!("look at {} with this file alone: the exception is the user code's own", self.name))
             .with_source(Raised(raised))
             .at_stage(stage)
+    }
+}
+
+/// Runs `action` with this thread attached to the interpreter, unless the interpreter is on its way out.
+fn attached<T>(action: impl FnOnce(Python<'_>) -> forebay::Result<T>) -> forebay::Result<T> {
+    let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
+    let call = |py: Python<'_>| {
+        let _inside = Inside::enter(py);
+        action(py)
+    };
+    Python::try_attach(call).unwrap_or_else(stopped)
+}
+
+/// One of Python's encodings.
+pub(crate) struct PyCodec {
+    /// By Python's name.
+    pub(crate) encoding: String,
+    /// What becomes of bytes that are no text, by Python's name.
+    pub(crate) errors: String,
+}
+
+impl Codec for PyCodec {
+    fn name(&self) -> &str {
+        &self.encoding
+    }
+
+    fn decode(&self, bytes: &[u8]) -> forebay::Result<Decoded> {
+        attached(|py| match PyBytes::new(py, bytes).call_method1("decode", (&self.encoding, &self.errors)) {
+            Ok(text) => Ok(Decoded::Text(Value::Opaque(Box::new(text.unbind())))),
+            Err(raised) if raised.is_instance_of::<PyUnicodeError>(py) => {
+                let start = raised.value(py).getattr("start").and_then(|start| start.extract());
+                Ok(Decoded::Invalid { at: start.ok() })
+            }
+            Err(raised) => {
+                let text = format!("could not be decoded as {}: {raised}", self.encoding);
+                Err(Error::new(Kind::Undecodable, text).with_source(Raised(raised)).at_stage(Stage::Decode))
+            }
+        })
     }
 }
 

@@ -137,6 +137,12 @@ impl Index {
         self.folder.class_indices().to_vec()
     }
 
+    /// The classes in whose folders the scan found no samples.
+    #[getter]
+    fn empty_classes(&self) -> Vec<String> {
+        self.folder.empty_classes().to_vec()
+    }
+
     #[getter]
     fn notes(&self) -> Notes {
         self.folder.notes().iter().map(|note| (note.path.clone().into_os_string(), note.message.clone())).collect()

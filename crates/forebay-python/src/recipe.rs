@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use forebay::{
-    BytesRecipe, ColumnKind, Element, Encoding, Endian, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe,
-    NpyRecipe, Opened, RawRecipe, TextRecipe,
+    BytesRecipe, CodecRecipe, ColumnKind, Element, Encoding, Endian, InvalidText, JsonRecipe, LimitedRecipe,
+    MappedRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
-use crate::call::PyCall;
+use crate::call::{PyCall, PyCodec};
 use crate::errors::convert;
 use crate::pipeline::Pipeline;
 
@@ -64,6 +64,12 @@ impl Recipe {
             other => return Err(PyValueError::new_err(format!("errors: {other:?} is not native"))),
         };
         Ok(Self::of(TextRecipe { encoding, invalid }))
+    }
+
+    /// Text in another encoding that Python knows: its codec decodes it, under the GIL.
+    #[staticmethod]
+    fn codec(encoding: String, errors: String) -> Self {
+        Self::of(CodecRecipe::new(Arc::new(PyCodec { encoding, errors })))
     }
 
     #[staticmethod]

@@ -62,10 +62,10 @@ pub use forebay_core::{
     Stage, State, Step, WorldSize, substitute,
 };
 pub use forebay_decode::{
-    Array, BytesRecipe, ColumnKind, ColumnSpec, Custom, Dense, Detail, Dtype, Encoding, Endian, Erase, Fields,
-    FieldsRecipe, Image, Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe,
-    NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size,
-    Tensor, TensorData, TextRecipe, Value,
+    Array, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, Custom, Decoded, Dense, Detail, Dtype, Encoding,
+    Endian, Erase, Fields, FieldsRecipe, Image, Interpolation, InvalidText, JsonRecipe, Landmarks, Layout,
+    LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe,
+    ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Manifest, Note, Picture, ScanOptions,

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from forebay._arrays import numpy_arrays, python_values, torch_arrays
+from forebay._arrays import numpy_arrays, python_values, torch_arrays, torchvision_data
 from forebay._forebay import Engine
 from forebay._native.delivery import Delivery
 from forebay._native.iteration import Given, Iteration
@@ -44,7 +44,7 @@ class NativeLoader:
         settings.optional_callable("collate_fn", given.collate_fn)
         self._patience = settings.Patience.of(given.stall_seconds, given.timeout)
         self._dataset, self._base = _unwrap(given.dataset)
-        is_remote = storage.is_url(self._dataset.root)
+        is_remote = storage.is_url(self._dataset._location)
         batch_size = given.batch_size or 1
         self._ahead = settings.prefetch_batches(given.prefetch_factor, cpu_threads, batch_size, is_remote)
         self._made_with = self._base._parts()
@@ -109,7 +109,7 @@ class NativeLoader:
             "cpu_threads": cpu_threads,
             "io_threads": None if given.io_threads is None else whole("io_threads", given.io_threads, least=1),
             "prefetch_batches": self._ahead,
-            "prefetch_shrinks": given.prefetch_factor is None and not storage.is_url(self._dataset.root),
+            "prefetch_shrinks": given.prefetch_factor is None and not storage.is_url(self._dataset._location),
             "memory_budget": settings.memory_budget(given.memory_budget),
             "max_sample_bytes": settings.memory_budget(given.max_sample_bytes, "max_sample_bytes"),
             "on_error": settings.choice("on_error", given.on_error, "raise", "replace", "skip"),
@@ -362,12 +362,22 @@ def is_native(dataset: Any) -> bool:
 
 
 def _unwrap(dataset: Any) -> tuple[NativeDataset, NativeDataset]:
-    """The dataset below any number of `torch.utils.data.Subset`s: with their samples chosen, and as it is."""
+    """The dataset below any number of `torch.utils.data.Subset`s, and below torchvision's wrapper: with their samples
+    chosen, and as it is."""
     chosen: list[int] | None = None
     while (subset := torch_arrays.subset_class(dataset)) is not None:
         _check_methods(dataset, subset)
         indices = list(dataset.indices)
         chosen = indices if chosen is None else [indices[position] for position in chosen]
         dataset = dataset.dataset
-    _check_methods(dataset, NativeDataset)
-    return (dataset if chosen is None else dataset.subset(chosen)), dataset
+    plain = torchvision_data.unwrapped(dataset)
+    if plain is None:
+        plain = dataset
+    elif not torchvision_data.are_joint(plain.transforms, plain.transform, plain.target_transform):
+        raise ConfigError(
+            "dataset: expected transforms of transform and target_transform alone in torchvision's wrapper, got "
+            f"{plain.transforms!r}, which would never be called",
+            hint="give transform and target_transform to the dataset when it is made",
+        )
+    _check_methods(plain, NativeDataset)
+    return (plain if chosen is None else plain.subset(chosen)), dataset

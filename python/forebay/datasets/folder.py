@@ -1,20 +1,21 @@
-"""Folders of classes, with the arguments and attributes of torchvision's datasets.
+"""Folders of classes, with the arguments, attributes and methods of torchvision's datasets.
 
 The samples are scanned once, natively, and kept in a few bytes each; the lists that torchvision offers (`samples`,
 `targets`, `imgs`) are made when they are first asked for.
 """
 
+import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 from forebay import _forebay
-from forebay._arrays import python_values
+from forebay._arrays import python_values, torchvision_data
 from forebay._native import pipeline
 from forebay._options import settings, storage
 from forebay._record import notices
 from forebay.datasets.native import PictureDataset, checked_callable, optional_callable
-from forebay.errors import ConfigError
+from forebay.errors import ConfigError, NotFoundError
 from forebay.manifest import Manifest
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -37,12 +38,40 @@ def _is_native(loader: Callable[[str], Any]) -> bool:
     return loader is default_loader or (is_torchvision and loader.__name__ in ("default_loader", "pil_loader"))
 
 
+# The default of an argument that torchvision requires and that a manifest may stand in for.
+_MISSING: Any = object()
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def _required_without_manifest(init: _Init) -> _Init:
+    """Shows arguments with the default `_MISSING` as required, as torchvision's are, to `inspect` and `help`."""
+    signature = inspect.signature(init)
+    shown = [
+        parameter.replace(default=inspect.Parameter.empty) if parameter.default is _MISSING else parameter
+        for parameter in signature.parameters.values()
+    ]
+    init.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return init
+
+
+def _check_given(owner: type, manifest: object, **required: Any) -> None:
+    """Refuses a call without its required arguments, in Python's own words."""
+    names = [repr(name) for name, value in required.items() if value is _MISSING]
+    if names and manifest is None and not isinstance(required["root"], Manifest):
+        arguments = "argument" if len(names) == 1 else "arguments"
+        listed = " and ".join(names)
+        raise TypeError(f"{owner.__name__}.__init__() missing {len(names)} required positional {arguments}: {listed}")
+
+
 class DatasetFolder(PictureDataset):
     """Samples in one directory per class: `root/class_x/xxx.ext`, at any depth below the class.
 
     Give `extensions` or `is_valid_file`, not both. `loader` makes a sample of a path; anything but the default runs as
-    Python code under the GIL. Override `find_classes` to choose or number the classes. What the scan noticed and passed
-    over (links that lead back up, empty classes) is in `notes`.
+    Python code under the GIL. Override `find_classes` to choose or number the classes, and `make_dataset` to choose
+    the samples. What the scan noticed and passed over (links that lead back up, empty classes) is in `notes`.
+
+    Once torchvision is imported, these are torchvision's `DatasetFolder`s and `ImageFolder`s, too.
 
     `root` is a directory or a URL: `s3:// gs:// az:// http(s):// file://`, with `storage_options` for its keys, its
     endpoint and so on, under the names that fsspec knows (docs/remote.md).
@@ -52,19 +81,31 @@ class DatasetFolder(PictureDataset):
     the storage before each read whether the file is still the one that was kept (docs/cache.md).
 
     `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, a CSV or JSONL
-    file, or a `Manifest` (docs/manifest.md). `root` is then optional, and says where the samples are if the manifest
-    does not, if they have moved, or if the manifest records another server or bucket than its own. `verify="checksum"`
-    compares the bytes of each sample with the manifest's checksum before they are decoded; one that differs is damaged.
+    file, or a `Manifest` (docs/manifest.md). `root` and `loader` are then optional; `root` says where the samples are
+    if the manifest does not, if they have moved, or if the manifest records another server or bucket than its own.
+    `verify="checksum"` compares the bytes of each sample with the manifest's checksum before they are decoded; one that
+    differs is damaged.
 
     Pickled, it takes its settings along, not its samples: unpickling scans the folder again, for the same classes (or
     opens its manifest again), and chooses the samples of a `subset` again. A folder that has more or fewer samples by
     then is refused (`StateMismatchError`). A copy scans nothing. Storage options are pickled too, keys and all.
     """
 
+    # The transforms as torchvision keeps them: what was given, whatever is set later.
+    transforms: Callable[[Any, Any], tuple[Any, Any]] | None
+
+    @staticmethod
+    def _take_bases() -> None:
+        for own, above in ((DatasetFolder, PictureDataset), (ImageFolder, DatasetFolder)):
+            base = torchvision_data.folder_class(own.__name__)
+            if base is not None and base not in own.__bases__:
+                own.__bases__ = (above, base)
+
+    @_required_without_manifest
     def __init__(
         self,
-        root: str | os.PathLike[str] | Manifest | None = None,
-        loader: Callable[[str], Any] = default_loader,
+        root: str | os.PathLike[str] | Manifest | None = _MISSING,
+        loader: Callable[[str], Any] = _MISSING,
         extensions: str | Sequence[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
@@ -77,6 +118,8 @@ class DatasetFolder(PictureDataset):
         manifest: str | os.PathLike[str] | Manifest | None = None,
         verify: str | None = None,
     ) -> None:
+        _check_given(DatasetFolder, manifest, root=root, loader=loader)
+        root = None if root is _MISSING else root
         self._root_notes: list[tuple[str, str]] = []  # what `find_classes` noticed
         self._manifest = _manifest(root, manifest, storage_options)
         if self._manifest is not None:
@@ -84,24 +127,22 @@ class DatasetFolder(PictureDataset):
         elif root is None or isinstance(root, Manifest):
             raise ConfigError("root: expected a folder or a URL, or manifest=…, got neither")
         else:
-            self.root, self._storage_options = storage.root(root, storage_options)
+            text, self._storage_options = storage.root(root, storage_options)
+            # A `Path` stays one.
+            self.root = root if os.fspath(root) == text else text
         self._cache = storage.cache(cache, cache_bytes, cache_revalidate)
-        self.loader = checked_callable("loader", loader)
+        self.loader = checked_callable("loader", default_loader if loader is _MISSING else loader)
         self.verify = self._checked_verify(verify)
         self.extensions = extensions
         self.is_valid_file = is_valid_file
         self.allow_empty = allow_empty
         self.target_transform = optional_callable("target_transform", target_transform)
         self.transform = transform
-        if self._manifest is None:
-            _endings(extensions, is_valid_file)
-        else:
+        self.transforms = torchvision_data.standard_transform(transform, target_transform)
+        if self._manifest is not None:
             self._refuse_choosing()
-        if hasattr(self, "make_dataset"):
-            raise ConfigError(
-                f"{type(self).__name__}.make_dataset: expected no such method, got one",
-                hint="the scan is native: choose files with is_valid_file and classes with find_classes",
-            )
+        elif not self._chooses_samples():
+            _endings(extensions, is_valid_file)
         if self._manifest is None:
             self.classes, self.class_to_idx = self.find_classes(self.root)
         else:
@@ -128,7 +169,8 @@ class DatasetFolder(PictureDataset):
     def _refuse_choosing(self) -> None:
         """A manifest has its samples and labels already: what would choose others is not silently left out."""
         given = {"is_valid_file": self.is_valid_file is not None}
-        given["find_classes"] = type(self).find_classes is not DatasetFolder.find_classes
+        given["find_classes"] = self._chooses_classes()
+        given["make_dataset"] = self._chooses_samples()
         for name, is_given in given.items():
             if is_given:
                 raise ConfigError(
@@ -142,12 +184,38 @@ class DatasetFolder(PictureDataset):
         return self._manifest._index if self.verify is None else self._manifest._with_checksums()
 
     def _named(self) -> _forebay.Index:
-        endings = _endings(self.extensions, self.is_valid_file)
-        empty, folders, options = bool(self.allow_empty), self._class_folders(), self._storage_options
-        try:
-            return _forebay.scan(self.root, endings, empty, folders, self.is_valid_file, options)
-        finally:
-            notices.servers()
+        if self._chooses_samples():
+            return self._listed()
+        # Classes of `find_classes` have folders, unless a subclass names them.
+        folders = _class_folders(self.class_to_idx)
+        missing = _missing(self._location, folders, self._storage_options) if self._chooses_classes() else []
+        chosen = self.extensions, self.is_valid_file, bool(self.allow_empty)
+        return _scan(self._location, folders, missing, *chosen, self._storage_options)
+
+    def _listed(self) -> _forebay.Index:
+        """The samples that the subclass's own `make_dataset` names."""
+        made = self.make_dataset(
+            self.root,
+            class_to_idx=self.class_to_idx,
+            extensions=self.extensions,
+            is_valid_file=self.is_valid_file,
+            allow_empty=self.allow_empty,
+        )
+        paths, labels = [], []
+        for path, label in made:
+            if not isinstance(path, str | os.PathLike):
+                raise ConfigError(f"make_dataset: expected a path in each sample, got {path!r}")
+            paths.append(os.fspath(path))
+            labels.append(label)
+        return _forebay.list_files(paths, self._storage_options).labelled([("label", labels)])
+
+    def _chooses_classes(self) -> bool:
+        """Whether a subclass has a `find_classes` of its own."""
+        return type(self).find_classes is not DatasetFolder.find_classes
+
+    def _chooses_samples(self) -> bool:
+        """Whether a subclass has a `make_dataset` of its own."""
+        return self.make_dataset is not DatasetFolder.make_dataset
 
     def _forget(self) -> None:
         self._samples: list[tuple[str, int]] | None = None
@@ -165,32 +233,41 @@ class DatasetFolder(PictureDataset):
     def _parts(self) -> dict[str, object]:
         return super()._parts() | {"loader": self.loader}
 
-    def _class_folders(self) -> list[tuple[str, int]]:
-        if not self.class_to_idx:
-            raise ConfigError("class_to_idx: expected at least one class from find_classes, got none")
-        folders = sorted(
-            (name, settings.whole(f"class_to_idx[{name!r}]", label, bits=32))
-            for name, label in self.class_to_idx.items()
-        )
-        if self.allow_empty:
-            # A class that has no folder at all is empty too.
-            folders = [item for item in folders if self._is_folder(item[0])]
-        return folders
-
-    def _is_folder(self, name: str) -> bool:
-        if storage.is_url(self.root):
-            return name in _forebay.find_classes(self.root, self._storage_options)[0]
-        return os.path.isdir(os.path.join(self.root, name))
-
-    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+    def find_classes(self, directory: str | os.PathLike[str]) -> tuple[list[str], dict[str, int]]:
         """The classes below a directory and their labels; may be overridden."""
         try:
             classes, notes = _forebay.find_classes(os.fspath(directory), self._storage_options)
+        except NotFoundError as error:
+            if error.errno is not None:
+                raise
+            # The directory is there, and none is in it: torchvision's words.
+            message = f"Couldn't find any class folder in {os.fspath(directory)}."
+            raise NotFoundError(message, path=error.path, stage=error.stage, hint=error.hint) from None
         finally:
             notices.servers()
-        if os.fspath(directory) == self.root:
+        if os.fspath(directory) == self._location:
             self._root_notes = notes
         return classes, {name: label for label, name in enumerate(classes)}
+
+    @staticmethod
+    def make_dataset(
+        directory: str | os.PathLike[str],
+        class_to_idx: dict[str, int],
+        extensions: str | Sequence[str] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> list[tuple[str, int]]:
+        """(path, label) of each sample below a directory; may be overridden, by a static method or another one.
+
+        Samples that an override names are read in its order; their paths may be anywhere. Of a URL, this one knows no
+        `storage_options`, as torchvision's signature has none.
+        """
+        if class_to_idx is None:
+            raise ConfigError("The class_to_idx parameter cannot be None.")
+        root = os.path.expanduser(os.fspath(directory))
+        folders = _class_folders(class_to_idx)
+        index = _scan(root, folders, _missing(root, folders), extensions, is_valid_file, bool(allow_empty))
+        return list(zip(index.paths(), index.columns()["label"], strict=True))
 
     @property
     def _open(self) -> Callable[[str], Any] | None:
@@ -234,6 +311,20 @@ class DatasetFolder(PictureDataset):
         """(path, what) for everything the scan noticed that is no failure."""
         return [*self._root_notes, *self._index.notes]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "transforms": torchvision_data.portable(self.transforms)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "transforms": torchvision_data.unpickled(state["transforms"])})
+
+    def subset(self, indices: Iterable[int]) -> Self:
+        """A dataset of these samples, in this order, with everything else the same."""
+        plain = torchvision_data.unwrapped(self)
+        return super().subset(indices) if plain is None else torchvision_data.wrapped(plain.subset(indices))
+
+    def _transforms_shown(self) -> list[str]:
+        return [] if self.transforms is None else [repr(self.transforms)]
+
 
 class ImageFolder(DatasetFolder):
     """Images in one directory per class: `root/cat/1.jpg`.
@@ -247,9 +338,10 @@ class ImageFolder(DatasetFolder):
     ('RGB', 0)
     """
 
+    @_required_without_manifest
     def __init__(
         self,
-        root: str | os.PathLike[str] | Manifest | None = None,
+        root: str | os.PathLike[str] | Manifest | None = _MISSING,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         loader: Callable[[str], Any] = default_loader,
@@ -262,6 +354,7 @@ class ImageFolder(DatasetFolder):
         manifest: str | os.PathLike[str] | Manifest | None = None,
         verify: str | None = None,
     ) -> None:
+        _check_given(ImageFolder, manifest, root=root)
         super().__init__(
             root,
             loader,
@@ -297,6 +390,60 @@ def _manifest(
             )
         return manifest if root is None and options is None else manifest._at(root, options)
     return None if manifest is None else Manifest(manifest, root, options)
+
+
+def _class_folders(class_to_idx: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The folders of classes in the order of a scan, with their labels."""
+    if not class_to_idx:
+        raise ConfigError("'class_to_index' must have at least one entry to collect any samples.")
+    return sorted(
+        (name, settings.whole(f"class_to_idx[{name!r}]", label, bits=32)) for name, label in class_to_idx.items()
+    )
+
+
+def _missing(root: str, folders: list[tuple[str, int]], options: dict[str, str] | None = None) -> list[str]:
+    """The classes that have no folder. It lists what is above them natively: a mount may hang."""
+    listed: dict[str, list[str]] = {}
+    missing = []
+    for name, _ in folders:
+        above, _, last = f"{root}/{name}".rpartition("/")
+        if last in ("", ".", ".."):
+            continue  # the root itself, or what is above it
+        if above not in listed:
+            try:
+                listed[above] = _forebay.find_classes(above, options)[0]
+            except NotFoundError:
+                listed[above] = []
+        if last not in listed[above]:
+            missing.append(name)
+    return missing
+
+
+def _scan(
+    root: str,
+    folders: list[tuple[str, int]],
+    missing: list[str],
+    extensions: Any,
+    is_valid_file: Callable[[str], bool] | None,
+    allow_empty: bool,
+    options: dict[str, str] | None = None,
+) -> _forebay.Index:
+    """The samples in the folders of classes. Without `allow_empty` no class may be empty, or have no folder."""
+    endings = _endings(extensions, is_valid_file)
+    present = [item for item in folders if item[0] not in missing]
+    try:
+        index = _forebay.scan(root, endings, True, present, is_valid_file, options)
+    finally:
+        notices.servers()
+    empty = sorted([*index.empty_classes, *missing])
+    if allow_empty or not empty:
+        return index
+    # torchvision's words.
+    message = f"Found no valid file for the classes {', '.join(empty)}. "
+    if extensions is not None:
+        message += f"Supported extensions are: {extensions if isinstance(extensions, str) else ', '.join(extensions)}"
+    hint = "if those folders are no classes, move them out; pass allow_empty=True to accept empty classes"
+    raise NotFoundError(message, path=root, stage="scan", hint=hint)
 
 
 def _read_only(name: str) -> ConfigError:

@@ -2,12 +2,13 @@
 
 import copy
 import operator
+import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from forebay import _forebay
-from forebay._arrays import python_values, torch_arrays, torch_data
+from forebay._arrays import python_values, torch_arrays, torch_data, torchvision_data
 from forebay._native import pipeline
 from forebay._options import storage
 from forebay._options.settings import Form
@@ -38,7 +39,8 @@ class NativeDataset(_Base[Any]):
     pickled too, keys and all.
     """
 
-    root: str
+    root: str | os.PathLike[str]
+    transform: Callable[[Any], Any] | None
     target_transform: Callable[[Any], Any] | None
     _cache: tuple[str, int | None, bool] | None
     _targets_are: TargetKind = "value"
@@ -46,7 +48,12 @@ class NativeDataset(_Base[Any]):
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Makes it one of torch's datasets, too, where torch is imported."""
         become_torch_dataset()
+        cls._take_bases()
         return super().__new__(cls)
+
+    @staticmethod
+    def _take_bases() -> None:
+        """Makes other packages' classes bases of a dataset's class, where those are imported."""
 
     def _set_up(self) -> None:
         """Finds the samples, once every setting is known."""
@@ -56,6 +63,11 @@ class NativeDataset(_Base[Any]):
         self._scanned = len(self._index)
         self._selections: tuple[array[int], ...] = ()
         self._forget()
+
+    @property
+    def _location(self) -> str:
+        """The root as text."""
+        return os.fspath(self.root)
 
     def _find(self) -> _forebay.Index:
         """The samples as they are now, without a cache."""
@@ -120,7 +132,7 @@ class NativeDataset(_Base[Any]):
             raise StateMismatchError(
                 f'"{self.root}": expected the {self._scanned} samples it had when the dataset was pickled, '
                 f"got {len(self._index)}",
-                path=self.root,
+                path=self._location,
                 hint="make the dataset anew, or leave its folder as it is between pickling and unpickling",
             )
         for selection in self._selections:
@@ -162,18 +174,18 @@ class NativeDataset(_Base[Any]):
         """Both, one after the other, as torch's datasets are added. The sum is a Python dataset."""
         return torch_data.concatenated(self, other)
 
+    def extra_repr(self) -> str:
+        """Lines of a subclass's own for `repr`, as with torchvision's datasets."""
+        return ""
+
+    def _transforms_shown(self) -> list[str]:
+        given = (("Transform: ", self.transform), ("Target transform: ", self.target_transform))
+        return [line for head, call in given if call is not None for line in torchvision_data.indented(head, call)]
+
     def __repr__(self) -> str:
-        lines = [
-            f"Dataset {type(self).__name__}",
-            f"    Number of datapoints: {len(self)}",
-            f"    Root location: {self.root}",
-        ]
-        transform = getattr(self, "transform", None)
-        for head, call in (("Transform: ", transform), ("Target transform: ", self.target_transform)):
-            if call is not None:
-                first, *rest = repr(call).splitlines()
-                lines += [f"    {head}{first}", *(" " * (4 + len(head)) + line for line in rest)]
-        return "\n".join(lines)
+        body = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}"]
+        body += [*self.extra_repr().splitlines(), *self._transforms_shown()]
+        return "\n".join([f"Dataset {type(self).__name__}", *(f"    {line}" for line in body)])
 
 
 class PictureDataset(NativeDataset):
@@ -211,6 +223,45 @@ class PictureDataset(NativeDataset):
 
     def _parts(self) -> dict[str, object]:
         return {"transform": self._pipeline, **super()._parts()}
+
+
+class ContentDataset(NativeDataset):
+    """Samples whose content is a value that a Python callable may be given: a text, bytes, an array."""
+
+    # The most that a sample may have.
+    _max_bytes: int | None = None
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What each sample is given to. Setting it is for loaders made later: earlier ones refuse to go on."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        self._transform: Callable[[Any], Any] | None = optional_callable("transform", transform)
+
+    def _made_content(self) -> _forebay.Recipe:
+        """The recipe of the content alone."""
+        raise NotImplementedError
+
+    def _restore(self) -> None:
+        self._content = self._made_content()
+
+    def _recipe(self, form: Form) -> _forebay.Recipe:
+        recipe = self._content if self._max_bytes is None else self._content.limited(self._max_bytes)
+        if self._transform is None:
+            return recipe
+        calls = python_values.Calls([self._transform], keeps_all=True)
+        return recipe.mapped(python_values.name_of(self._transform), calls)
+
+    def _python_calls(self) -> list[tuple[str, str]]:
+        return [] if self._transform is None else [("transform", python_values.name_of(self._transform))]
+
+    def _made_by(self) -> str | None:
+        return None if self._transform is None else python_values.name_of(self._transform)
+
+    def _parts(self) -> dict[str, object]:
+        return {"transform": self._transform, **super()._parts()}
 
 
 # Of single samples: as the transforms make them.

@@ -281,6 +281,7 @@ def test_a_dataset_goes_to_another_process(folder: Path, tmp_path: Path) -> None
     import pickle, sys
     with open(sys.argv[1], "rb") as file:
         dataset = pickle.load(file)
+    assert "torch" not in sys.modules and "torchvision" not in sys.modules  # they take seconds
     import forebay as fb
     print([path for path, _ in dataset.samples])
     print([images.shape for images, _ in fb.DataLoader(dataset, 2, output="numpy")])
@@ -313,21 +314,11 @@ def test_what_no_loader_would_see_cannot_be_set(folder: Path, name: str) -> None
     assert dataset.samples == before
 
 
-def test_it_prints_as_in_torchvision(folder: Path) -> None:
-    ours = fb.ImageFolder(folder, transform=T.Compose([T.CenterCrop(3), T.ToTensor()])).__repr__()
-    assert ours.splitlines()[:4] == [
-        "Dataset ImageFolder",
-        "    Number of datapoints: 24",
-        f"    Root location: {folder}",
-        "    Transform: Compose(",
-    ]
-
-
 @pytest.mark.parametrize(
     ("make", "named"),
     [
         (lambda root: fb.ImageFolder(root / "missing"), "missing"),
-        (lambda root: fb.ImageFolder(root / "cat"), "no class folders"),
+        (lambda root: fb.ImageFolder(root / "cat"), "Couldn't find any class folder in"),
         (lambda root: fb.ImageFolder(root / "cat" / "0000.jpg"), "0000.jpg"),
         (lambda root: fb.DatasetFolder(root, len), "extensions and is_valid_file"),
         (lambda root: fb.DatasetFolder(root, len, (".jpg",), is_valid_file=bool), "extensions and is_valid_file"),
@@ -335,7 +326,10 @@ def test_it_prints_as_in_torchvision(folder: Path) -> None:
         (lambda root: fb.DatasetFolder(root, "loader", (".jpg",)), "loader: expected a callable, got 'loader'"),
         (lambda root: fb.ImageFolder(root, target_transform=3), "target_transform: expected a callable, got 3"),
         (lambda root: fb.ImageFolder(root, transform="Resize"), "transform: expected a transform or a callable"),
-        (lambda root: fb.DatasetFolder(root, len, (".gif",)), "no samples for class"),
+        (
+            lambda root: fb.DatasetFolder(root, len, (".gif",)),
+            "Found no valid file for the classes cat, dog. Supported extensions are: .gif",
+        ),
     ],
 )
 def test_bad_input_is_named(folder: Path, make: Any, named: str) -> None:

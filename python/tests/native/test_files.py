@@ -1,6 +1,7 @@
 """Datasets of single files: where they come from, what they hold, how they are labelled, how batches of them look."""
 
 import copy
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -124,6 +125,43 @@ def test_encodings_are_pythons(tmp_path: Path) -> None:
         assert fb.TextFiles(root, errors=errors)[0] == b"gr\xfcn".decode("utf-8", errors)
     with pytest.raises(fb.errors.ConfigError, match="encoding: expected one that Python knows"):
         fb.TextFiles(root, encoding="klingon")
+    with pytest.raises(fb.errors.ConfigError, match="encoding: expected one of text, got 'hex'"):
+        fb.TextFiles(root, encoding="hex")
+
+
+# Encoding, bytes that are none of it, and the first that does not fit. ASCII is decoded natively.
+NO_TEXT = [
+    ("ascii", b"gr\xfcn", 2),
+    ("cp1251", b"abc\x98", 3),
+    ("shift_jis", "\u732b".encode("shift_jis") + b"\x81", 2),
+    ("utf-16", "\ufeffab".encode("utf-16-le") + b"\x00", 6),
+    ("utf-16-le", b"a\x00\x00\xd8", 2),
+    ("gb18030", b"ok \xff", 3),
+]
+
+
+@pytest.mark.parametrize(("encoding", "content", "at"), NO_TEXT)
+def test_bytes_that_no_codec_takes_are_damage(tmp_path: Path, encoding: str, content: bytes, at: int) -> None:
+    root, ledger = tmp_path / "encoded", tmp_path / "ledger.jsonl"
+    root.mkdir()
+    for number in range(8):
+        (root / f"{number}.txt").write_bytes(f"{number}".encode(encoding))
+    (root / "3.txt").write_bytes(content)
+    dataset = fb.TextFiles(root, encoding=encoding)
+    with pytest.raises(fb.errors.CorruptError) as raised:
+        dataset[3]
+    said = f"is not {encoding}: byte {content[at]:#04x} at {at} does not fit"
+    assert said.lower() in raised.value.message.lower() and "encoding" in raised.value.hint
+    options: dict[str, Any] = {"on_error": "replace", "max_failures": 1, "ledger": ledger, "num_workers": 2}
+    for name, believed in (("first", 1), ("second", 0)):
+        loader = fb.DataLoader(dataset, 4, **options)
+        assert len([text for batch in loader for text in batch]) == 8, name
+        (failure,) = loader.failures
+        # Read twice before it is believed; then the ledger says so, and it is not read again.
+        assert (failure.code, failure.stage, failure.path) == ("corrupt", "decode", str(root / "3.txt"))
+        assert said.lower() in failure.message.lower() and failure.attempts == 2 * believed
+    for errors in ("replace", "ignore"):
+        assert fb.TextFiles(root, encoding=encoding, errors=errors)[3] == content.decode(encoding, errors)
 
 
 def test_a_file_above_max_bytes_fails_before_it_is_read(texts: Path) -> None:
@@ -318,3 +356,21 @@ def test_wrong_settings_are_said_at_once(texts: Path, tmp_path: Path) -> None:
     assert raised.value.hint.startswith("is it the right folder?")
     with pytest.raises(TypeError, match="all of one type"):
         fb.TextFiles(texts, labels=[1, "a", 2, 3, 4])
+
+
+@pytest.mark.parametrize("kind", [fb.ImageFiles, fb.TextFiles, fb.BinaryFiles, fb.NpyFiles])
+def test_constructors_name_every_argument(kind: Any) -> None:
+    shared = "labels extensions allow_empty storage_options cache cache_bytes cache_revalidate manifest verify"
+    signature = inspect.signature(kind)
+    named = {
+        name: parameter for name, parameter in signature.parameters.items() if parameter.kind == parameter.KEYWORD_ONLY
+    }
+    assert list(signature.parameters)[:3] == ["root", "transform", "target_transform"]
+    assert len(signature.parameters) == 3 + len(named) and set(shared.split()) <= set(named)
+    for parameter in signature.parameters.values():
+        assert parameter.annotation is not parameter.empty and "InitVar" not in str(parameter)
+        assert parameter.default is not parameter.empty
+    # Defaults of arguments that no attribute tells are no attributes either.
+    assert not any(hasattr(kind, name) for name in ("root", "labels", "cache", "manifest", "storage_options"))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'label'"):
+        kind("data", label="directory")

@@ -302,8 +302,10 @@ def test_hostile_files_are_refused(folder: Path, manifest: Path, tmp_path: Path)
 
 
 def test_wrong_arguments_are_refused(folder: Path, manifest: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="expected a folder or a URL, or manifest"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'root'"):
         fb.ImageFolder()
+    with pytest.raises(errors.ConfigError, match="expected a folder or a URL, or manifest"):
+        fb.ImageFolder(None)
     with pytest.raises(errors.ConfigError, match="is_valid_file: expected none with a manifest"):
         fb.ImageFolder(manifest=manifest, is_valid_file=lambda path: True)
     with pytest.raises(errors.ConfigError, match="expected one, got two"):

@@ -1,5 +1,6 @@
 //! Files of text, and files that are taken as they are.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_core::{Error, Kind, Result};
@@ -83,11 +84,7 @@ impl TextRecipe {
         match self.invalid {
             InvalidText::Replace => Ok("\u{FFFD}"),
             InvalidText::Ignore => Ok(""),
-            InvalidText::Strict => {
-                let message = format!("is not {name}: byte {:#04x} at {at} does not fit", bytes[at]);
-                Err(Error::new(Kind::Corrupt, message)
-                    .with_hint("give its `encoding`, or `errors=\"replace\"` to get U+FFFD in place of such bytes"))
-            }
+            InvalidText::Strict => Err(not_text(name, bytes, Some(at))),
         }
     }
 
@@ -127,6 +124,17 @@ impl TextRecipe {
     }
 }
 
+/// The error of bytes that are not text in an encoding, with the first that does not fit where it is known.
+fn not_text(name: &str, bytes: &[u8], at: Option<usize>) -> Error {
+    let found = at.and_then(|at| Some((at, bytes.get(at)?)));
+    let message = match found {
+        Some((at, byte)) => format!("is not {name}: byte {byte:#04x} at {at} does not fit"),
+        None => format!("is not {name}"),
+    };
+    Error::new(Kind::Corrupt, message)
+        .with_hint("give its `encoding`, or `errors=\"replace\"` to get U+FFFD in place of such bytes")
+}
+
 fn room_for(size_bytes: usize) -> Result<String> {
     let mut text = String::new();
     text.try_reserve(size_bytes).map_err(|_| crate::memory::no_memory(size_bytes, "its text"))?;
@@ -156,6 +164,61 @@ impl Recipe for TextRecipe {
         let started = Instant::now();
         let text = self.decoded(sample.fields.only())?;
         Ok((Some(Value::Text(text)), Timing { decode: started.elapsed(), ..Timing::default() }))
+    }
+}
+
+/// An encoding that another language's library decodes.
+pub trait Codec: Send + Sync {
+    /// What the encoding is called in messages.
+    fn name(&self) -> &str;
+    /// The text, or where the bytes are none. An error is one of the library, not of the bytes.
+    fn decode(&self, bytes: &[u8]) -> Result<Decoded>;
+}
+
+/// What a [`Codec`] made of bytes.
+#[derive(Debug)]
+pub enum Decoded {
+    /// Their text.
+    Text(Value),
+    /// They are none.
+    Invalid {
+        /// The first byte that does not fit, where the codec knows.
+        at: Option<usize>,
+    },
+}
+
+/// Every sample is the text of its file, which a [`Codec`] decodes.
+pub struct CodecRecipe {
+    codec: Arc<dyn Codec>,
+}
+
+impl CodecRecipe {
+    /// The texts that `codec` makes.
+    pub fn new(codec: Arc<dyn Codec>) -> Self {
+        Self { codec }
+    }
+}
+
+impl Recipe for CodecRecipe {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        vec![ColumnSpec::new("text", ColumnKind::Objects)]
+    }
+
+    fn layout(&self) -> Option<&Dense> {
+        None
+    }
+
+    fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
+        // Its own copy of the bytes, and characters of up to four.
+        Ok((fields.only().len() as u64).saturating_mul(5))
+    }
+
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        let started = Instant::now();
+        match self.codec.decode(sample.fields.only())? {
+            Decoded::Text(text) => Ok((Some(text), Timing { decode: started.elapsed(), ..Timing::default() })),
+            Decoded::Invalid { at } => Err(not_text(self.codec.name(), sample.fields.only(), at)),
+        }
     }
 }
 
@@ -199,5 +262,40 @@ mod tests {
         assert_eq!(decode(Encoding::Ascii, InvalidText::Ignore, b"gr\xFCn").unwrap(), "grn");
         let error = decode(Encoding::Ascii, InvalidText::Strict, b"gr\xFCn").unwrap_err();
         assert_eq!((error.kind(), error.message()), (Kind::Corrupt, "is not ASCII: byte 0xfc at 2 does not fit"));
+    }
+
+    /// Digits; `!` is where its library gives up without a place, `?` where it breaks.
+    struct Digits;
+
+    impl Codec for Digits {
+        fn name(&self) -> &str {
+            "digits"
+        }
+        fn decode(&self, bytes: &[u8]) -> Result<Decoded> {
+            match bytes.iter().position(|byte| !byte.is_ascii_digit()) {
+                None => Ok(Decoded::Text(Value::Text(String::from_utf8_lossy(bytes).into_owned()))),
+                Some(at) if bytes[at] == b'?' => Err(Error::internal("broke")),
+                Some(at) => Ok(Decoded::Invalid { at: (bytes[at] != b'!').then_some(at) }),
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_codec_refuses_is_damage_like_that_of_native_encodings() {
+        use forebay_core::{Epoch, Rng, SampleId};
+        let recipe = CodecRecipe::new(Arc::new(Digits));
+        let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
+        assert_eq!(recipe.memory_bytes(Fields(&[b"1234"]), scratch).unwrap(), 20);
+        let mut make = |bytes| {
+            recipe.make(Sample { fields: Fields(&[bytes]), path: &|| "unused".into(), rng, scratch, slot: None })
+        };
+        assert!(matches!(make(b"0815").unwrap(), (Some(Value::Text(text)), _) if text == "0815"));
+        for (bytes, message) in [(&b"12a"[..], "is not digits: byte 0x61 at 2 does not fit"), (b"12!", "is not digits")]
+        {
+            let error = make(bytes).unwrap_err();
+            assert_eq!((error.kind(), error.message()), (Kind::Corrupt, message));
+            assert!(error.hint().contains("encoding"), "{}", error.hint());
+        }
+        assert_eq!(make(b"?").unwrap_err().kind(), Kind::Internal);
     }
 }

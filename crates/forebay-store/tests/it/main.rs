@@ -10,6 +10,7 @@ mod cache_torture;
 mod errors;
 mod isolate;
 mod lying;
+mod memory_cache;
 mod redirect;
 mod remote;
 mod remote_ranges;
