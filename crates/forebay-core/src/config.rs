@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Error, FailureLimit, Hedge, Isolate, OnError, Plan, Rank, Result, Retry, WorldSize};
+use crate::{Error, FailureLimit, Hedge, Isolate, OnError, Plan, Rank, Result, Retry, Wording, WorldSize, neutral};
 
 /// What is wrong with some settings, collected.
 #[derive(Debug, Default)]
@@ -66,6 +66,8 @@ pub struct Config {
     pub max_lost_threads: usize,
     /// The JSONL file that failures are appended to and quarantine is read from.
     pub ledger: Option<PathBuf>,
+    /// The front end whose words the hints of failures and of the ledger have.
+    pub wording: Wording,
 }
 
 impl Default for Config {
@@ -91,6 +93,7 @@ impl Default for Config {
             hedge: None,
             max_lost_threads: Self::MAX_LOST_THREADS,
             ledger: None,
+            wording: neutral,
         }
     }
 }

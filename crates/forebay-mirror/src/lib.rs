@@ -295,8 +295,7 @@ impl Mirror {
         }
         let count = files.len() as u64;
         if let Some(max) = self.max_delete.filter(|max| count > *max) {
-            let hint =
-                "is the source complete, and the target the right one? --dry-run lists them; raise --max-delete if so";
+            let hint = "is the source complete, and the target the right one? `dry_run=true` lists them; raise `max_delete` if so";
             return kept(
                 &format!("the target has {count} files that the source has not, and --max-delete is {max}"),
                 hint,

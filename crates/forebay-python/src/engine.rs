@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::errors::{convert, to_python};
+use crate::hint;
 use crate::index::{Index, values};
 use crate::journal::{Limit, book_rows, failure_rows};
 use crate::recipe::Recipe;
@@ -95,6 +96,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
         max_lost_threads: get(given, "max_lost_threads")?,
         retry,
         ledger: get::<Option<PathBuf>>(given, "ledger")?,
+        wording: hint::argument,
     })
 }
 

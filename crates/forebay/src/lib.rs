@@ -57,8 +57,8 @@ pub use source::{
 
 pub use forebay_core::{
     Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Hedge, Isolate, Kind, Locator,
-    MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, ScalarColumn, Scalars, Stage,
-    State, Step, WorldSize, substitute,
+    MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Registered, Result, Retry, Rng, SETTINGS, SampleId,
+    ScalarColumn, Scalars, Setting, Stage, State, Step, Wording, WorldSize, neutral, substitute, worded,
 };
 pub use forebay_decode::{
     Array, BytesRecipe, ColumnKind, ColumnSpec, Custom, Dense, Detail, Dtype, Encoding, Endian, Erase, Image,

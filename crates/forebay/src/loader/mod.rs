@@ -119,7 +119,8 @@ impl Loader {
         let plan = config.plan(source.dataset.len());
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let provenance = Provenance::new(&plan, &source.dataset);
-        let (journal, bad) = Journal::open_with(config.ledger.as_deref(), config.retry.deadline, Some(provenance))?;
+        let (ledger, deadline) = (config.ledger.as_deref(), config.retry.deadline);
+        let (journal, bad) = Journal::open_with(ledger, deadline, Some(provenance), config.wording)?;
         let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
         let landmark_cache = Arc::new(LandmarkCache::from_environment(config.memory_budget));
         Ok(Self {
