@@ -14,7 +14,6 @@ mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::{Defaults, kind_of, open_store};
@@ -22,6 +21,7 @@ use forebay_core::{Config, Error, Kind, Result, Retry};
 use forebay_store::{
     Capabilities, DirectorySink, MountKind, ObjectSink, Remote, Sink, StorageOptions, is_url, machine, real_path,
 };
+use parking_lot::Mutex;
 
 use plan::{Verdict, judge, surplus};
 use rate_limit::RateLimit;
@@ -354,12 +354,12 @@ fn compare(
         transfer.meters.compared_files.fetch_add(1, Relaxed);
         match verdict {
             Ok(Verdict::Same) => {}
-            Ok(_) => asked.lock().unwrap_or_else(PoisonError::into_inner).push(file),
+            Ok(_) => asked.lock().push(file),
             Err(error) => transfer.record_loss(End::Target, error),
         }
     };
     workers::run(threads, to_ask, work, watch)?;
-    to_copy.append(&mut asked.into_inner().unwrap_or_else(PoisonError::into_inner));
+    to_copy.append(&mut asked.into_inner());
     to_copy.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(to_copy)
 }

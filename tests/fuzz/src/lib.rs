@@ -31,8 +31,8 @@ fn huffman(bytes: &[u8]) {
     forebay_decode::fuzzing::huffman_differential(bytes);
 }
 
-/// The one list: name, function, the endings of its golden pictures, and whether it may panic. The smoke test and `fuzz/`
-/// have theirs from it. Calls the macro of this name with all rows.
+/// The one list of targets, passed to a macro: name, function, the endings of its golden pictures, and whether it may panic.
+/// [`TARGETS`], the smoke test and, through the fuzz program, `fuzz/run_all.sh` are made of it.
 #[macro_export]
 macro_rules! for_each_target {
     ($then:ident) => {

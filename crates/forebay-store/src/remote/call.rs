@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -281,7 +281,7 @@ impl Call {
         };
         self.meters.mismatches.fetch_add(1, Relaxed);
         if checksum.algorithm == Algorithm::EtagMd5 {
-            let mut doubted = self.client.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut doubted = self.client.doubted.lock();
             if doubted.remove(&self.key).as_ref() == Some(&got) {
                 return Ok(());
             }
