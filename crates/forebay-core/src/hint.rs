@@ -78,6 +78,7 @@ pub fn worded(hint: &str, wording: Wording) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test reads the sources of the crates")]
 mod tests {
     use super::*;
     use std::path::{Path, PathBuf};
