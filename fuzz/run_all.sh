@@ -12,8 +12,13 @@ cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-600} jobs=${FUZZ_JOBS:-$(nproc)}
 work=$(realpath -m "${FUZZ_WORK:-target/fuzz/work}")
 golden=crates/forebay-decode/tests/golden/decode
-declare -A endings=([jpeg]=jpg [huffman]=jpg [png]=png [webp]=webp [gif]=gif [bmp]=bmp [tiff]=tif [pnm]=p?m)
-all=(jpeg huffman png webp gif bmp tiff pnm parquet npy csv jsonl state ledger cache_entry)
+# The program knows its targets: lines with a name and the endings of golden pictures.
+declare -A endings
+all=()
+list=$(FOREBAY_FUZZ_TARGET=list "$program")
+while read -r name rest; do
+    all+=("$name") endings[$name]=$rest
+done <<<"$list"
 [ $# -gt 0 ] && all=("$@")
 
 run() {
@@ -23,10 +28,11 @@ run() {
     for source in fuzz/seeds/"$target" fuzz/regressions/"$target"; do
         if [ -d "$source" ]; then cp -r "$source"/. "$place/corpus/"; fi
     done
-    if [ -n "${endings[$target]:-}" ]; then
+    local ending
+    for ending in ${endings[$target]:-}; do
         # The expected pixels of a.png are in a.png.ppm.
-        find "$golden" -name "*.${endings[$target]}" ! -name '*.*.ppm' -exec cp -t "$place/corpus" {} +
-    fi
+        find "$golden" -name "*.$ending" ! -name '*.*.ppm' -exec cp -t "$place/corpus" {} +
+    done
     # A picture may be 64 MiB, an input 64 KiB: more finds nothing else.
     FOREBAY_FUZZ_TARGET=$target ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0 \
         "$program" "$place/corpus" -artifact_prefix="$place/found/" -max_total_time="$seconds" -max_len=65536 \

@@ -15,7 +15,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 
 native() {
-    command -v cargo >/dev/null || die "cargo was not found: install Rust 1.88 or later"
+    command -v cargo >/dev/null || die "cargo was not found: install Rust 1.89 or later"
     command -v cc >/dev/null || die "cc was not found: install a C compiler (Debian: apt-get install build-essential)"
     local missing=()
     for tool in cmake nasm; do

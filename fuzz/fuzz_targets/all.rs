@@ -1,4 +1,5 @@
-//! All targets in one program: FOREBAY_FUZZ_TARGET names the one to run.
+//! All targets in one program: FOREBAY_FUZZ_TARGET names the one to run; `list` prints all, with the endings of their
+//! golden pictures.
 
 #![no_main]
 
@@ -19,4 +20,13 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     target
 });
 
-fuzz_target!(|bytes: &[u8]| (TARGET.run)(bytes));
+fn list() {
+    if std::env::var_os("FOREBAY_FUZZ_TARGET").is_some_and(|name| name == "list") {
+        for target in fuzztargets::TARGETS {
+            println!("{} {}", target.name, target.golden.join(" "));
+        }
+        std::process::exit(0);
+    }
+}
+
+fuzz_target!(init: list(), |bytes: &[u8]| (TARGET.run)(bytes));

@@ -49,6 +49,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<
     }
 }
 
+/// The names of the arguments of all commands, without their dashes.
+#[cfg(test)]
+pub(crate) fn long_arguments() -> Vec<String> {
+    use clap::CommandFactory;
+    let command = Arguments::command();
+    let of = |command: &clap::Command| {
+        command.get_arguments().filter_map(|argument| argument.get_long().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    command.get_subcommands().flat_map(of).collect()
+}
+
 fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> io::Result<Status> {
     // Whatever the program was started as (`python -m forebay` too), it is called forebay.
     match Arguments::try_parse_from(std::iter::once("forebay".into()).chain(arguments)) {

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::hint;
+
 /// How a command ended; the number is the process's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -30,7 +32,7 @@ impl Console<'_> {
         if let Some(detail) = error.detail() {
             writeln!(self.err, "detail: {detail}")?;
         }
-        writeln!(self.err, "hint: {}", error.hint())
+        writeln!(self.err, "hint: {}", error.hint_in(hint::argument))
     }
 
     /// Says what has come up about the servers that are spoken to.

@@ -15,6 +15,7 @@ use forebay::{
 use serde_json::json;
 
 use crate::console::{Console, Status};
+use crate::hint::argument;
 use crate::progress::Progress;
 use plant::{FILES, Planted};
 
@@ -137,6 +138,7 @@ fn prepare(folder: &Path) -> Result<(Planted, Loader)> {
         on_error: OnError::Replace,
         cpu_threads: machine::available_cpus(),
         memory_budget: machine::available_memory_bytes() / 4,
+        wording: argument,
         ..Config::default()
     };
     Ok((planted, Loader::new(source, config)?))

@@ -8,6 +8,7 @@ mod command;
 mod console;
 mod demo;
 mod doctor;
+mod hint;
 mod mirror;
 mod progress;
 mod scan;

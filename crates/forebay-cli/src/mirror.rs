@@ -9,6 +9,7 @@ use forebay_mirror::{Doing, Filter, Mirror, Mirrored, Progress as Copying};
 use serde_json::json;
 
 use crate::console::{Console, Status, size};
+use crate::hint::argument;
 use crate::progress::Progress;
 use crate::storage::{self, StorageOption};
 
@@ -192,7 +193,7 @@ fn report(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> 
             json!({
                 "path": error.path().map(|path| path.to_string_lossy()), "code": error.kind().slug(),
                 "message": error.to_string(), "errno": error.errno(), "attempts": error.attempts(),
-                "elapsed_seconds": error.elapsed().as_secs_f64(), "hint": error.hint(),
+                "elapsed_seconds": error.elapsed().as_secs_f64(), "hint": error.hint_in(argument),
             })
         };
         let names =
@@ -249,7 +250,7 @@ fn summary(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) ->
         writeln!(console.out, "removed {} files", done.removed.len())?;
     }
     if let Some(error) = &done.halted {
-        writeln!(console.err, "error: stopped: {error}\nhint: {}", error.hint())?;
+        writeln!(console.err, "error: stopped: {error}\nhint: {}", error.hint_in(argument))?;
         writeln!(console.err, "what was copied is complete; the same command goes on from here")?;
     }
     Ok(())
@@ -261,11 +262,11 @@ fn failures(done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
     }
     let count = done.failures.len();
     writeln!(console.out, "{count} {}:", if count == 1 { "failure" } else { "failures" })?;
-    let mut hints: Vec<(&str, &str)> = Vec::new();
+    let mut hints: Vec<(&str, String)> = Vec::new();
     for error in &done.failures {
-        let hint = (error.kind().slug(), error.hint());
-        if hints.len() < MAX_LINES && !hints.iter().any(|(code, _)| *code == hint.0) {
-            hints.push(hint);
+        let code = error.kind().slug();
+        if hints.len() < MAX_LINES && !hints.iter().any(|(known, _)| *known == code) {
+            hints.push((code, error.hint_in(argument)));
         }
     }
     for error in done.failures.iter().take(MAX_LINES) {

@@ -12,6 +12,7 @@ use forebay::{
 use serde_json::{Value, json};
 
 use crate::console::{Console, Status, size};
+use crate::hint::argument;
 use crate::progress::Progress;
 use crate::storage::{self, StorageArguments, StorageOption};
 
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         Ok(places) => places,
         Err(error) => {
             let status = if error.kind() == Kind::Config { Status::Usage } else { Status::Problems };
-            console.error(&spoken(error))?;
+            console.error(&error)?;
             return Ok(status);
         }
     };
@@ -68,24 +69,10 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     match done {
         Ok(done) => report(arguments, &done, progress.elapsed(), console),
         Err(error) => {
-            console.error(&spoken(error))?;
+            console.error(&error)?;
             Ok(Status::Problems)
         }
     }
-}
-
-/// Hints are for Python, where most meet them; here they name arguments of the command.
-fn spoken(error: Error) -> Error {
-    let hint = [
-        ("allow_empty=True", "--allow-empty"),
-        ("storage_options={\"profile\": …}", "--storage-option profile=…"),
-        ("storage_options={\"service_account_path\": …}", "--storage-option service_account_path=…"),
-        ("storage_options={\"sas_token\": …}", "--storage-option sas_token=…"),
-        ("{\"anon\": True}", "--storage-option anon=true"),
-    ]
-    .iter()
-    .fold(error.hint().to_owned(), |hint, (python, argument)| hint.replace(python, argument));
-    error.with_hint(hint)
 }
 
 /// The folder's store, and the folder as it stands in paths.
@@ -246,7 +233,7 @@ fn as_json(done: &Done, elapsed: Duration) -> Value {
     let problem = |(sample, error): &(SampleId, Error)| {
         json!({
             "path": scanned.index.path(*sample).to_string_lossy(), "code": error.kind().slug(),
-            "message": error.to_string(), "hint": error.hint(),
+            "message": error.to_string(), "hint": error.hint_in(argument),
         })
     };
     let note = |note: &forebay::Note| json!({"path": note.path.to_string_lossy(), "message": note.message});
@@ -295,7 +282,7 @@ fn as_text(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut 
         }
     }
     for note in scanned.index.notes().iter().take(SHOWN) {
-        writeln!(console.out, "note: {:?} {}", note.path, note.message.replace("allow_empty=True", "--allow-empty"))?;
+        writeln!(console.out, "note: {:?} {}", note.path, note.message)?;
     }
     if arguments.deep {
         writeln!(console.out, "{} files read, {}", scanned.files_read, size(scanned.bytes_read))?;

@@ -3,7 +3,10 @@
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use crate::{Blocks, Error, FailureLimit, Hedge, Isolate, OnError, OrderKind, Plan, Rank, Result, Retry, WorldSize};
+use crate::{
+    Blocks, Error, FailureLimit, Hedge, Isolate, OnError, OrderKind, Plan, Rank, Result, Retry, Wording, WorldSize,
+    neutral,
+};
 
 /// What is wrong with some settings, collected.
 #[derive(Debug, Default)]
@@ -72,6 +75,8 @@ pub struct Config {
     pub max_lost_threads: usize,
     /// The JSONL file that failures are appended to and quarantine is read from.
     pub ledger: Option<PathBuf>,
+    /// The front end whose words the hints of failures and of the ledger have.
+    pub wording: Wording,
 }
 
 impl Default for Config {
@@ -99,6 +104,7 @@ impl Default for Config {
             hedge: None,
             max_lost_threads: Self::MAX_LOST_THREADS,
             ledger: None,
+            wording: neutral,
         }
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Field;
+use crate::hint::{Wording, worded};
 
 /// Shorthand used throughout forebay.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -114,7 +115,7 @@ registry! {
         => "the file itself is bad (a second read agreed): restore it from its source or delete it";
     Undecodable "undecodable" "UndecodableError" "OSError" true
         "the file is of no format that forebay decodes, or a transform refused it"
-        => "forebay does not decode it, whatever its name says: convert it, open it yourself with `loader=`, or exclude it with `is_valid_file`";
+        => "forebay does not decode it, whatever its name says: convert it, open it yourself with `loader`, or exclude it with `is_valid_file`";
     UserCode "user_code" "UserCodeError" "RuntimeError" true
         "code of the user's own raised an exception: a dataset, a transform"
         => "the exception and the line are in the message and the detail: repair that code, or leave out the sample";
@@ -129,7 +130,7 @@ registry! {
         => "load it into a loader built like the one that wrote it";
     TooManyFailures "too_many_failures" "TooManyFailuresError" "RuntimeError" false
         "more samples failed than `max_failures` allows"
-        => "see loader.report(); repair the files, or raise `max_failures`";
+        => "see `report()`; repair the files, or raise `max_failures`";
     WorkerDied "worker_died" "WorkerDiedError" "RuntimeError" true
         "a worker ended while it held the sample"
         => "look at the signal and the stack in the detail";
@@ -368,7 +369,7 @@ impl Error {
         self
     }
 
-    /// Replaces the kind's hint by a better one.
+    /// Replaces the kind's hint by a better one, which names settings as [`Wording`] says.
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.0.hint = Some(hint.into());
         self
@@ -433,9 +434,14 @@ impl Error {
         self.0.detail.as_deref()
     }
 
-    /// What to do about it.
+    /// What to do about it, with its settings in the words of no front end.
     pub fn hint(&self) -> &str {
         self.0.hint.as_deref().unwrap_or(self.0.kind.registered().hint)
+    }
+
+    /// What to do about it, in the words of a front end.
+    pub fn hint_in(&self, wording: Wording) -> String {
+        worded(self.hint(), wording)
     }
 
     /// How often it was tried.

@@ -140,7 +140,7 @@ pub(crate) fn check_size(format: Format, width: u32, height: u32) -> Result<()> 
     if u64::from(width) * u64::from(height) > MAX_PIXELS {
         let message = format!("is too large (expected at most {MAX_PIXELS} pixels, got {width}×{height})");
         let hint = "the limit is fixed, as Pillow's for decompression bombs: scale the picture down or cut it into tiles, open it \
-                    yourself with `loader=`, or leave it out";
+                    yourself with `loader`, or leave it out";
         return Err(Error::new(Kind::Exhausted, message).with_hint(hint));
     }
     Ok(())
@@ -164,7 +164,7 @@ pub(crate) fn unsupported(format: Format, detail: impl Into<String>) -> Error {
 
 fn not_decoded(what: &str) -> Error {
     Error::new(Kind::Undecodable, format!("may well be good: forebay does not decode {what}"))
-        .with_hint("convert it to a common kind, open it yourself with `loader=`, or exclude it with `is_valid_file`")
+        .with_hint("convert it to a common kind, open it yourself with `loader`, or exclude it with `is_valid_file`")
 }
 
 /// The image format that these bytes begin like, among those that are not decoded.

@@ -23,33 +23,13 @@ pub(crate) struct Brain(pub(crate) u16);
 
 impl Half {
     pub(crate) fn of(value: f32) -> Self {
-        const INFINITE: u32 = f32::INFINITY.to_bits();
-        /// 2^16, and 2^-14: from the one on a half is infinite, below the other it is subnormal.
-        const TOO_LARGE: u32 = 65536f32.to_bits();
-        const SMALLEST_NORMAL: u32 = 0x3880_0000;
-        let magnitude = value.to_bits() & 0x7FFF_FFFF;
-        let rounded = if magnitude > INFINITE {
-            0x7E00 | magnitude >> 13 & 0x3FF // quiet, with what fits of its payload
-        } else if magnitude >= TOO_LARGE {
-            0x7C00
-        } else if magnitude >= SMALLEST_NORMAL {
-            let exponent_moved = magnitude - (112 << 23);
-            (exponent_moved + 0xFFF + (exponent_moved >> 13 & 1)) >> 13
-        } else {
-            // The last bit of one half is 2^-24, which is a subnormal half's: the addition rounds.
-            (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits()
-        };
-        Self((value.to_bits() >> 16 & 0x8000 | rounded) as u16)
+        Self(half::f16::from_f32_const(value).to_bits())
     }
 }
 
 impl Brain {
     pub(crate) fn of(value: f32) -> Self {
-        let bits = value.to_bits();
-        if value.is_nan() {
-            return Self((bits >> 16 | 0x40) as u16); // quiet: what is cut off may have been all that made it one
-        }
-        Self(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16)
+        Self(half::bf16::from_f32_const(value).to_bits())
     }
 }
 

@@ -114,12 +114,12 @@ pub(crate) fn no_samples(root: &Path, empty: &[String], options: &ScanOptions) -
         return Error::new(Kind::NotFound, format!("has no samples below it{endings}"))
             .at_path(root)
             .at_stage(Stage::Scan)
-            .with_hint("is it the right folder? name other endings with `extensions`, or pass allow_empty=True");
+            .with_hint("is it the right folder? name other endings with `extensions`, or pass `allow_empty=true`");
     }
     Error::new(Kind::NotFound, format!("has no samples for class {names}{more}{endings}"))
         .at_path(root)
         .at_stage(Stage::Scan)
-        .with_hint("if those folders are no classes, move them out; pass allow_empty=True to accept empty classes")
+        .with_hint("if those folders are no classes, move them out; pass `allow_empty=true` to accept empty classes")
 }
 
 #[cfg(test)]

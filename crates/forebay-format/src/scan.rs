@@ -260,7 +260,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
         for class in &empty {
             let path = below(self.index.root(), class);
-            self.index.push_note(Note { path, message: "has no samples (allow_empty=True)".to_owned() });
+            self.index.push_note(Note { path, message: "has no samples".to_owned() });
         }
         self.index.set_empty_classes(empty);
         if self.options.is_flat {

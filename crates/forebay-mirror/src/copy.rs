@@ -122,7 +122,7 @@ impl Transfer {
                 let error = Error::new(Kind::Corrupt, format!("{message} {got})")).at_path(&path);
                 *doubt = Some(got);
                 let hint = "a proxy, the network or a damaged copy on the server changed it; if the server's sums are wrong, \
-                     set verify_checksums=false";
+                     set `storage_options.verify_checksums=false`";
                 return Err((End::Source, error.with_hint(hint)));
             }
         }

@@ -14,7 +14,6 @@ mod workers;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::{Defaults, kind_of, open_store};
@@ -22,6 +21,7 @@ use forebay_core::{Config, Error, Kind, Result, Retry};
 use forebay_store::{
     Capabilities, DirectorySink, MountKind, ObjectSink, Remote, Sink, StorageOptions, is_url, machine, real_path,
 };
+use parking_lot::Mutex;
 
 use plan::{Verdict, judge, surplus};
 use rate_limit::RateLimit;
@@ -295,8 +295,7 @@ impl Mirror {
         }
         let count = files.len() as u64;
         if let Some(max) = self.max_delete.filter(|max| count > *max) {
-            let hint =
-                "is the source complete, and the target the right one? --dry-run lists them; raise --max-delete if so";
+            let hint = "is the source complete, and the target the right one? `dry_run=true` lists them; raise `max_delete` if so";
             return kept(
                 &format!("the target has {count} files that the source has not, and --max-delete is {max}"),
                 hint,
@@ -355,12 +354,12 @@ fn compare(
         transfer.meters.compared_files.fetch_add(1, Relaxed);
         match verdict {
             Ok(Verdict::Same) => {}
-            Ok(_) => asked.lock().unwrap_or_else(PoisonError::into_inner).push(file),
+            Ok(_) => asked.lock().push(file),
             Err(error) => transfer.record_loss(End::Target, error),
         }
     };
     workers::run(threads, to_ask, work, watch)?;
-    to_copy.append(&mut asked.into_inner().unwrap_or_else(PoisonError::into_inner));
+    to_copy.append(&mut asked.into_inner());
     to_copy.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(to_copy)
 }

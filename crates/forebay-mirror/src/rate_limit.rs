@@ -1,7 +1,8 @@
 //! A limit of bytes a second, for all threads together.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// When the next byte may come.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl RateLimit {
 
     /// How long to wait for these bytes.
     pub(super) fn reserve(&self, bytes: u64, now: Instant) -> Duration {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
         *next = (*next).max(earliest) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second);
         next.saturating_duration_since(now)
@@ -40,7 +41,7 @@ mod tests {
     #[test]
     fn bytes_take_the_time_that_they_are_given() {
         let rate_limit = RateLimit::new(1_000_000);
-        let start = *rate_limit.next.lock().unwrap();
+        let start = *rate_limit.next.lock();
         assert_eq!(rate_limit.reserve(500_000, start), Duration::from_millis(500));
         assert_eq!(rate_limit.reserve(500_000, start), Duration::from_secs(1), "those after others wait for them too");
         let later = start + Duration::from_millis(1_100);

@@ -4,12 +4,13 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay::ConcurrencyLimit;
 use forebay_core::{Error, Kind, Result, Retry};
 use forebay_store::{Sink, Store};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::rate_limit::RateLimit;
 
@@ -90,11 +91,11 @@ impl Transfer {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 
     pub(super) fn is_halted(&self) -> bool {
@@ -143,14 +144,15 @@ impl Transfer {
 
     /// The failures, and why the mirror stopped, if it did.
     pub(super) fn into_failures(self) -> (Vec<Error>, Option<Error>) {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.into_inner();
         (state.failures, state.halt)
     }
 
     /// Waits; an error if the mirror was stopped.
     pub(super) fn sleep(&self, pause: Duration) -> Result<()> {
-        let woken = self.halted.wait_timeout_while(self.state(), pause, |state| state.halt.is_none());
-        match woken.unwrap_or_else(PoisonError::into_inner).0.halt {
+        let mut state = self.state();
+        self.halted.wait_while_for(&mut state, |state| state.halt.is_none(), pause);
+        match state.halt {
             Some(_) => Err(Error::new(Kind::Stopped, "the mirror was stopped")),
             None => Ok(()),
         }
@@ -184,7 +186,7 @@ impl Transfer {
     fn pass<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut calls = self.calls();
         while calls.busy >= calls.limit.current() {
-            calls = self.freed.wait(calls).unwrap_or_else(PoisonError::into_inner);
+            self.freed.wait(&mut calls);
         }
         calls.busy += 1;
         let busy = calls.busy;

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 use forebay_store::{Held, SinkEntry, Stat, check_name, is_part};
+use parking_lot::Mutex;
 
 use super::filter::Filter;
 use super::transfer::{End, Transfer};
@@ -62,22 +63,22 @@ pub(super) fn source(
         match enter(transfer, filter, &visit, queue) {
             Ok((mut files, are_all)) => {
                 is_complete.fetch_and(are_all, Relaxed);
-                found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut files);
+                found.lock().append(&mut files);
             }
             Err(error) => {
                 is_complete.store(false, Relaxed);
                 match is_root {
-                    true => *root_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error),
+                    true => *root_error.lock() = Some(error),
                     false => transfer.fail(error),
                 }
             }
         }
     };
     workers::run(threads, [Visit { name: PathBuf::new(), above: None }], work, watch)?;
-    if let Some(error) = root_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(error) = root_error.into_inner() {
         return Err(error);
     }
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut found = found.into_inner();
     found.sort_by(|one: &Found, other| one.name.cmp(&other.name));
     Ok((found, is_complete.into_inner()))
 }
@@ -152,7 +153,7 @@ pub(super) fn target(
         let listed = transfer.with_retries(End::Target, |_| transfer.sink.list(&directory));
         match listed {
             Ok(entries) => {
-                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut found = found.lock();
                 entries.into_iter().for_each(|entry| found.add(&directory, entry, filter, queue));
             }
             Err(error) => {
@@ -162,7 +163,7 @@ pub(super) fn target(
         }
     };
     workers::run(threads, [PathBuf::new()], work, watch)?;
-    Ok((found.into_inner().unwrap_or_else(PoisonError::into_inner), is_complete.into_inner()))
+    Ok((found.into_inner(), is_complete.into_inner()))
 }
 
 impl Target {

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
 use forebay::panicked;
 use forebay_core::{Error, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How often the calling thread shows progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ struct State<J> {
 
 impl<J> JobQueue<J> {
     fn state(&self) -> MutexGuard<'_, State<J>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a job.
@@ -47,7 +47,7 @@ impl<J> JobQueue<J> {
                 if state.busy == 0 {
                     return;
                 }
-                state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.asked.wait(&mut state);
                 continue;
             };
             state.busy += 1;
@@ -88,15 +88,14 @@ pub(super) fn run<J: Send>(
         }
         let is_going = |state: &mut State<J>| state.busy > 0 || !state.waiting.is_empty() && state.panicked.is_none();
         loop {
-            let waited = queue.ended.wait_timeout_while(queue.state(), POLL_INTERVAL, is_going);
-            if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            if !queue.ended.wait_while_for(&mut queue.state(), is_going, POLL_INTERVAL).timed_out() {
                 return Ok(());
             }
             watch();
         }
     })?;
     watch();
-    let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let state = queue.state.into_inner();
     state.panicked.map_or(Ok(()), Err)
 }
 

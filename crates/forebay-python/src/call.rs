@@ -2,10 +2,10 @@
 
 use std::ffi::c_long;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::{Codec, Custom, Decoded, Error, Image, Kind, Open, Stage, Tensor, TensorData, Value};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyUnicodeError;
 use pyo3::prelude::*;
@@ -37,12 +37,12 @@ impl PyCall {
 
     /// Lets go of the callable: the garbage collector found that nobody can reach it.
     pub(crate) fn clear(&self) {
-        let callable = self.callable.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let callable = self.callable.lock().take();
         drop(callable);
     }
 
     fn callable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let callable = self.callable.lock().unwrap_or_else(PoisonError::into_inner);
+        let callable = self.callable.lock();
         let callable = callable.as_ref().map(|callable| callable.bind(py).clone());
         callable.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("its loader was garbage-collected"))
     }
@@ -112,7 +112,7 @@ impl Codec for PyCodec {
 static INSIDE: Mutex<Vec<c_long>> = Mutex::new(Vec::new());
 
 fn inside() -> MutexGuard<'static, Vec<c_long>> {
-    INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
+    INSIDE.lock()
 }
 
 /// A thread that is in a user's callable, until it is dropped.

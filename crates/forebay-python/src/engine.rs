@@ -1,18 +1,20 @@
 //! The loader: options in, runs out, and everything there is to ask of it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::{
     Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Source, StageStats, State,
     Step, Storage, Store, WorldSize, kind_of, machine, store_for,
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::errors::{convert, to_python};
+use crate::hint;
 use crate::index::{Index, values};
 use crate::journal::{Limit, book_rows, failure_rows};
 use crate::recipe::Recipe;
@@ -36,7 +38,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     fn loader(&self) -> PyResult<Arc<Loader>> {
-        let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let loader = self.loader.lock().clone();
         loader.ok_or_else(|| {
             let error =
                 forebay::Error::new(forebay::Kind::Stopped, "the loader is gone: the interpreter is shutting down");
@@ -95,6 +97,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
         max_lost_threads: get(given, "max_lost_threads")?,
         retry,
         ledger: get::<Option<PathBuf>>(given, "ledger")?,
+        wording: hint::argument,
         ..Config::default()
     })
 }
@@ -306,7 +309,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let loader = self.loader.lock().take();
         crate::run::drop_detached(loader);
     }
 }

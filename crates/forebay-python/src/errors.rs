@@ -1,8 +1,10 @@
 //! Errors on their way to Python: the classes are Python's own (`forebay.errors`), found by code.
 
-use forebay::{Error, REGISTRY};
+use forebay::{Error, REGISTRY, Registered, worded};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::hint::argument;
 
 /// An exception that the user's own callable raised, inside an [`Error`].
 #[derive(Debug)]
@@ -29,7 +31,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     fields.set_item("errno", error.errno())?;
     fields.set_item("attempts", error.attempts())?;
     fields.set_item("elapsed_seconds", error.elapsed().as_secs_f64())?;
-    fields.set_item("hint", error.hint())?;
+    fields.set_item("hint", error.hint_in(argument))?;
     fields.set_item("detail", error.detail())?;
     // `into_value` attaches the traceback, which `value` does not.
     let cause = error.source_as::<Raised>().map(|raised| raised.0.clone_ref(py).into_value(py));
@@ -45,6 +47,7 @@ pub(crate) fn convert<T>(py: Python<'_>, result: forebay::Result<T>) -> PyResult
 
 /// Code, class, builtin, meaning and hint of every kind of error.
 #[pyfunction]
-pub(crate) fn error_registry() -> Vec<(&'static str, &'static str, &'static str, &'static str, &'static str)> {
-    REGISTRY.iter().map(|row| (row.slug, row.class, row.builtin, row.meaning, row.hint)).collect()
+pub(crate) fn error_registry() -> Vec<(&'static str, &'static str, &'static str, &'static str, String)> {
+    let row = |row: &Registered| (row.slug, row.class, row.builtin, row.meaning, worded(row.hint, argument));
+    REGISTRY.iter().map(row).collect()
 }

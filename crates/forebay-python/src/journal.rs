@@ -1,10 +1,11 @@
 //! The books of passes over a dataset in Python: the engine's own journal, limits, retries and substitutes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::{Books, Epoch, Failure, FailureLimit, Judged, Kind, Outcome, Rank, Retry, SampleId, Stage, Trouble};
+use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -210,7 +211,7 @@ impl Tries {
         let kind = Kind::from_slug(code).unwrap_or(Kind::UserCode);
         let trouble = Trouble { errno, kind, stage: Stage::from_name(stage), path: path.as_deref() };
         let judged = py.detach(|| {
-            let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tries = self.tries.lock();
             self.retries.judge(&mut tries, &trouble)
         });
         match judged {

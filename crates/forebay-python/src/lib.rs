@@ -10,6 +10,7 @@ mod array;
 mod call;
 mod engine;
 mod errors;
+mod hint;
 mod index;
 mod journal;
 mod pipeline;
@@ -55,6 +56,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(call::end_calls, module)?)?;
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
     module.add_function(wrap_pyfunction!(errors::error_registry, module)?)?;
+    module.add_function(wrap_pyfunction!(hint::hint_settings, module)?)?;
     module.add_function(wrap_pyfunction!(journal::classify, module)?)?;
     module.add_function(wrap_pyfunction!(journal::substitute, module)?)?;
     module.add_function(wrap_pyfunction!(index::find_classes, module)?)?;

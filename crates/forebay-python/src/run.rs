@@ -1,9 +1,9 @@
 //! One pass over an epoch, and the batches that come out of it.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::{Column, Next, SampleId, Scalars};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -105,12 +105,12 @@ impl Run {
 
     /// Takes the run away from whoever waits in it.
     fn take(&self) -> Option<forebay::Run> {
-        if let Ok(mut run) = self.run.try_lock() {
+        if let Some(mut run) = self.run.try_lock() {
             return run.take();
         }
         // Somebody polls it, so the threads behind the watch are its own.
         self.watch.iter().for_each(forebay::Watch::interrupt);
-        self.run.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.run.lock().take()
     }
 
     fn with<T: Send>(
@@ -119,7 +119,7 @@ impl Run {
         action: impl FnOnce(&mut forebay::Run) -> forebay::Result<T> + Send,
     ) -> PyResult<T> {
         let result = py.detach(|| {
-            let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut run = self.run.lock();
             run.as_mut().map(action)
         });
         let closed = || Err(forebay::Error::new(forebay::Kind::Stopped, "this iteration was closed"));
@@ -216,7 +216,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        drop_detached(self.run.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop_detached(self.run.lock().take());
     }
 }
 

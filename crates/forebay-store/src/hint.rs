@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use forebay_core::Error;
+use rustix::process::{getegid, geteuid};
 
 use crate::machine;
 use crate::mount::Mount;
@@ -66,8 +67,7 @@ pub(crate) fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
         ),
         libc::ENOSPC => format!("{} is full{}: free some space, or write elsewhere", on_mount(), room(path, may_look)),
         libc::EDQUOT => {
-            // SAFETY: both have no preconditions and cannot fail.
-            let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+            let (user, group) = (geteuid(), getegid());
             format!(
                 "a quota on {} is used up, of user {user}, of group {group} or of the directory's project{}: see `quota -s` \
                  (`lfs quota` on Lustre), free some space, or write elsewhere",
@@ -99,8 +99,7 @@ fn room(path: &Path, may_look: bool) -> String {
 
 /// Says which component may not be passed, and of whom it is: "Permission denied" alone sends people to the wrong file.
 fn denied(path: &Path) -> String {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = geteuid();
     // From the file upwards, the first one that can be examined is the one that let nobody further down.
     let blamed = path.ancestors().filter(|part| !part.as_os_str().is_empty()).find_map(|part| {
         let metadata = fs::symlink_metadata(part).ok()?;
@@ -146,8 +145,7 @@ mod tests {
         let full = said(&path, libc::ENOSPC);
         assert!(full.starts_with(&format!("{mount} is full (bytes free: ")), "{full}");
         let quota = said(&path, libc::EDQUOT);
-        // SAFETY: has no preconditions and cannot fail.
-        let user = unsafe { libc::geteuid() };
+        let user = geteuid();
         assert!(quota.starts_with(&format!("a quota on {mount} is used up, of user {user}, of group ")), "{quota}");
         assert!(quota.contains("(bytes free: ") && quota.contains("`quota -s`"), "{quota}");
         assert!(said(&path, libc::EROFS).starts_with(&format!("{mount} is mounted read-only")));

@@ -2,15 +2,14 @@
 //! for longer than it is told.
 
 use std::borrow::Cow;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Failure, Kind, Result};
+use parking_lot::Mutex;
 
 use crate::hint::{failed, hint};
 
@@ -67,21 +66,15 @@ impl LedgerFile {
     /// Runs `action` under the lock; `None` when another process or thread has it. O_APPEND places a line; the lock keeps
     /// it whole where a write may be split (network mounts, a full disk).
     fn try_locked<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<Option<T>> {
-        let _alone = match self.threads.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(None),
-        };
-        // SAFETY: the descriptor is open for as long as `self.file` lives.
-        let result = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-        let is_locked = result == 0;
-        if !is_locked && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+        let Some(_alone) = self.threads.try_lock() else { return Ok(None) };
+        let locked = self.file.try_lock();
+        if matches!(locked, Err(TryLockError::WouldBlock)) {
             return Ok(None);
         }
         let result = action(&self.file);
-        if is_locked {
-            // SAFETY: as above. A mount without locks has only O_APPEND, which is what it can give.
-            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        // A mount without locks has only O_APPEND, which is what it can give.
+        if locked.is_ok() {
+            let _unlocked = self.file.unlock();
         }
         result.map(Some)
     }

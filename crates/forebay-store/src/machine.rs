@@ -1,8 +1,6 @@
 //! What this process may use of the machine: memory, descriptors, processors, with the limits of its cgroup.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Bytes of memory that this process could still take: what the system has available, or what its control
@@ -14,12 +12,7 @@ pub fn available_memory_bytes() -> u64 {
 
 /// How many descriptors this process may have open.
 pub fn max_open_files() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid, writable rlimit.
-    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
-        0 => limit.rlim_cur,
-        _ => 1024,
-    }
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// How many descriptors this process has open, where `/proc` tells; looking takes one itself.
@@ -45,12 +38,8 @@ pub(crate) struct Space {
 pub(crate) fn space_of(path: &Path) -> Option<Space> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|part| {
-        let name = CString::new(part.as_os_str().as_bytes()).ok()?;
-        // SAFETY: zero is a valid statvfs.
-        let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
-        // SAFETY: the name ends in a zero, and `found` is writable.
-        let answer = unsafe { libc::statvfs(name.as_ptr(), &mut found) };
-        (answer == 0).then(|| Space {
+        let found = rustix::fs::statvfs(part).ok()?;
+        Some(Space {
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
             total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
             free_inodes: (found.f_files > 0).then_some(found.f_favail),

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Version, stamp_ns};
 use futures_util::future::select;
+use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::watch;
 
 use crate::capabilities::Capabilities;
@@ -267,15 +268,8 @@ pub struct Stop {
 
 impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: takes no memory.
-        match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } {
-            fd @ 0.. => Ok(Self {
-                // SAFETY: it was just made, and nobody else has it.
-                descriptor: Arc::new(unsafe { File::from_raw_fd(fd) }),
-                raised: Cancel::default(),
-            }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { descriptor: Arc::new(descriptor.into()), raised: Cancel::default() })
     }
 
     /// Ends them. It cannot be taken back.
@@ -286,8 +280,8 @@ impl Stop {
     }
 }
 
-impl AsRawFd for Stop {
-    fn as_raw_fd(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }

@@ -58,8 +58,8 @@ pub use source::{
 
 pub use forebay_core::{
     Blocks, Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Field, Hedge, Isolate, Kind,
-    Locator, MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Result, Retry, Rng, SampleId, ScalarColumn, Scalars,
-    Stage, State, Step, WorldSize, substitute,
+    Locator, MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Registered, Result, Retry, Rng, SETTINGS, SampleId,
+    ScalarColumn, Scalars, Setting, Stage, State, Step, Wording, WorldSize, neutral, substitute, worded,
 };
 pub use forebay_decode::{
     Array, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, Custom, Decoded, Dense, Detail, Dtype, Encoding,

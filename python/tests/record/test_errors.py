@@ -1,6 +1,7 @@
 """The registry, the classes and the document say the same; every error names path, stage, cause and hint."""
 
 import builtins
+import inspect
 import pickle
 import traceback
 from pathlib import Path
@@ -12,7 +13,7 @@ import folders
 import forebay as fb
 from forebay import errors
 from forebay import transforms as T
-from forebay._forebay import error_registry
+from forebay._forebay import error_registry, hint_settings
 
 CLASSES = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, fb.ForebayError)]
 TO_TENSOR = T.Compose([T.Resize((8, 8)), T.ToTensor()])
@@ -26,6 +27,25 @@ def test_each_row_has_its_class(row: tuple[str, str, str, str, str]) -> None:
     assert issubclass(kind, getattr(builtins, builtin)) and issubclass(kind, fb.ForebayError)
     assert kind("x").hint == hint
     assert kind.__doc__.lower().startswith(meaning.split(",")[0].split("`")[0].strip().lower()[:10])
+
+
+def test_hints_name_arguments_as_python_has_them(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(errors.NotFoundError) as raised:
+        fb.ImageFolder(tmp_path)
+    assert "pass allow_empty=True to accept" in raised.value.hint
+    # What a hint may name is an argument of something that a user calls, or of a command without a twin in Python.
+    callables = [value for module in (fb, T) for value in vars(module).values() if callable(value)]
+    arguments = {name for value in callables for name in _parameters(value)} | {"dry_run", "max_delete"}
+    for name, told in hint_settings():
+        assert name in arguments and told == f"{name}=True"
+
+
+def _parameters(value: Any) -> list[str]:
+    try:
+        return list(inspect.signature(value).parameters)
+    except ValueError:  # a class of the C API
+        return []
 
 
 def test_each_class_has_its_row() -> None:

@@ -26,37 +26,49 @@ pub struct Target {
     pub may_panic: bool,
 }
 
-const fn target(name: &'static str, run: fn(&[u8])) -> Target {
-    Target { name, run, golden: &[], may_panic: false }
-}
-
-const fn picture(name: &'static str, run: fn(&[u8]), golden: &'static [&'static str]) -> Target {
-    Target { name, run, golden, may_panic: false }
-}
-
 /// The crate's own Huffman decoding against libjpeg's.
 fn huffman(bytes: &[u8]) {
     forebay_decode::fuzzing::huffman_differential(bytes);
 }
 
-/// All of them.
-pub const TARGETS: &[Target] = &[
-    picture("jpeg", |bytes| picture::run(Format::Jpeg, bytes), &["jpg"]),
-    picture("huffman", huffman, &["jpg"]),
-    picture("png", |bytes| picture::run(Format::Png, bytes), &["png"]),
-    picture("webp", |bytes| picture::run(Format::WebP, bytes), &["webp"]),
-    picture("gif", |bytes| picture::run(Format::Gif, bytes), &["gif"]),
-    picture("bmp", |bytes| picture::run(Format::Bmp, bytes), &["bmp"]),
-    picture("tiff", |bytes| picture::run(Format::Tiff, bytes), &["tif", "tiff"]),
-    picture("pnm", |bytes| picture::run(Format::Pnm, bytes), &["pbm", "pgm", "ppm", "pnm"]),
-    Target { name: "parquet", run: text::parquet, golden: &[], may_panic: true },
-    target("npy", array::npy),
-    target("csv", text::csv),
-    target("jsonl", text::jsonl),
-    target("state", text::state),
-    target("ledger", text::ledger),
-    target("cache_entry", text::cache_entry),
-];
+/// The one list of targets, passed to a macro: name, function, the endings of its golden pictures, and whether it may panic.
+/// [`TARGETS`], the smoke test and, through the fuzz program, `fuzz/run_all.sh` are made of it.
+#[macro_export]
+macro_rules! for_each_target {
+    ($then:ident) => {
+        $then! {
+            jpeg(|bytes| picture::run(Format::Jpeg, bytes), ["jpg"]);
+            huffman(huffman, ["jpg"]);
+            png(|bytes| picture::run(Format::Png, bytes), ["png"]);
+            webp(|bytes| picture::run(Format::WebP, bytes), ["webp"]);
+            gif(|bytes| picture::run(Format::Gif, bytes), ["gif"]);
+            bmp(|bytes| picture::run(Format::Bmp, bytes), ["bmp"]);
+            tiff(|bytes| picture::run(Format::Tiff, bytes), ["tif", "tiff"]);
+            pnm(|bytes| picture::run(Format::Pnm, bytes), ["pbm", "pgm", "ppm", "pnm"]);
+            parquet(text::parquet, [], may_panic);
+            npy(array::npy, []);
+            csv(text::csv, []);
+            jsonl(text::jsonl, []);
+            state(text::state, []);
+            ledger(text::ledger, []);
+            cache_entry(text::cache_entry, []);
+        }
+    };
+}
+
+macro_rules! table {
+    ($($name:ident($run:expr, [$($ending:literal),*] $(, $may_panic:ident)?);)*) => {
+        /// All of them.
+        pub const TARGETS: &[Target] = &[$(Target {
+            name: stringify!($name),
+            run: $run,
+            golden: &[$($ending),*],
+            may_panic: !stringify!($($may_panic)?).is_empty(),
+        }),*];
+    };
+}
+
+for_each_target!(table);
 
 /// The target of this name.
 pub fn find(name: &str) -> Option<&'static Target> {

@@ -29,5 +29,6 @@ pub(crate) fn too_small(wanted: Size, width: u64, height: u64) -> Error {
         "is smaller than the crop (expected at least {}×{}, got {width}×{height})",
         wanted.width, wanted.height
     );
-    Error::new(Kind::Undecodable, message).with_hint("resize before RandomCrop, or let it pad with pad_if_needed=True")
+    Error::new(Kind::Undecodable, message)
+        .with_hint("resize before RandomCrop, or let it pad with `pad_if_needed=true`")
 }

@@ -249,7 +249,7 @@ impl Rows {
 fn checked(path: &str) -> Result<&str, Wrong> {
     let wrong = |what: &str| {
         Wrong::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
-            .with_hint("paths are relative to the root: give the part that they have in common as root=…")
+            .with_hint("paths are relative to the root: give the part that they have in common as `root`")
     };
     // As `find .` writes them.
     let below = path.strip_prefix("./").unwrap_or(path);

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -281,7 +281,7 @@ impl Call {
         };
         self.meters.mismatches.fetch_add(1, Relaxed);
         if checksum.algorithm == Algorithm::EtagMd5 {
-            let mut doubted = self.client.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut doubted = self.client.doubted.lock();
             if doubted.remove(&self.key).as_ref() == Some(&got) {
                 return Ok(());
             }
@@ -311,7 +311,7 @@ impl Call {
     fn page(&self, token: Option<String>, max_keys: Option<usize>) -> Result<(PaginatedListResult, Vec<String>)> {
         let Some(lister) = self.client.lister.clone() else {
             return Err(Error::config("cannot be listed, because HTTP has no listing")
-                .with_hint("give the names in a manifest: ImageFolder(manifest=…)"));
+                .with_hint("give the names in a manifest (`manifest`)"));
         };
         let prefix = if self.key.is_empty() { String::new() } else { format!("{}/", self.key) };
         let options = PaginatedListOptions {
@@ -404,10 +404,12 @@ impl Call {
 fn other_bytes(what: &str, checksum: &Checksum, got: &str) -> Error {
     let (name, expected) = (checksum.algorithm.name(), &checksum.expected);
     let hint = match checksum.algorithm {
-        Algorithm::EtagMd5 => "a proxy cut or changed it; if the server's etags are no MD5, set verify_checksums=False",
+        Algorithm::EtagMd5 => {
+            "a proxy cut or changed it; if the server's etags are no MD5, set `storage_options.verify_checksums=false`"
+        }
         _ => {
             "a proxy, the network or a damaged copy on the server changed it: look at the server, or restore the object; \
-             if its checksums are wrong, set verify_checksums=False"
+             if its checksums are wrong, set `storage_options.verify_checksums=false`"
         }
     };
     let message = format!("{what} ({name}: expected {expected}, got {got})");

@@ -5,12 +5,12 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr,
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Result};
@@ -23,6 +23,7 @@ use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::{Builder, Runtime};
 
 use super::connector::Connector;
@@ -162,11 +163,11 @@ impl Pool {
     }
 
     fn clients(&self) -> MutexGuard<'_, Vec<(Place, Arc<Client>)>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock()
     }
 
     fn warnings(&self) -> MutexGuard<'_, Warnings> {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.warnings.lock()
     }
 
     /// What has come up since the last call.

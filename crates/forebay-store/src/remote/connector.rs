@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
+use parking_lot::{Mutex, MutexGuard};
 use url::Url;
 
 use super::invalid_names::remove_invalid;
@@ -38,7 +39,7 @@ pub(crate) struct SharedNote(Arc<Mutex<Note>>);
 
 impl SharedNote {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Note> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

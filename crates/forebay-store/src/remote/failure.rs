@@ -120,13 +120,15 @@ impl Server<'_> {
                 .with_errno(libc::ECONNREFUSED)
                 .with_hint("is the server up, and the port right?"),
             Cause::Reset => failed(format!("{host:?} closed the connection")).transient().with_errno(libc::ECONNRESET),
-            Cause::Timeout => {
-                Error::new(Kind::Timeout, format!("could not be {doing}: no connection to {host:?} in time"))
-                    .transient()
-                    .with_hint(
-                        "check the endpoint, and the firewall between; raise connect_timeout if it is only far away",
-                    )
-            }
+            Cause::Timeout => Error::new(
+                Kind::Timeout,
+                format!("could not be {doing}: no connection to {host:?} in time"),
+            )
+            .transient()
+            .with_hint(
+                "check the endpoint, and the firewall between; raise `storage_options.connect_timeout` if it is only \
+                 far away",
+            ),
             Cause::Other(why) => failed(format!("asking {host:?} failed: {}", scrub(why, self.secrets))).transient(),
         }
     }
@@ -216,18 +218,20 @@ const SERVER_HINT: &str = "the store is failing: look at its own log; raise `ret
 fn credentials_hint(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::S3 => {
-            "give keys by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by storage_options={\"profile\": …}, or \
-             {\"anon\": True} for a public bucket; a missing object looks like this too where listing is not allowed"
+            "give keys by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by `storage_options.profile=…`, or \
+             `storage_options.anon=true` for a public bucket; a missing object looks like this too where listing is not allowed"
         }
         Protocol::Gcs => {
-            "give a key by GOOGLE_APPLICATION_CREDENTIALS or storage_options={\"service_account_path\": …}, or \
-             {\"anon\": True} for a public bucket"
+            "give a key by GOOGLE_APPLICATION_CREDENTIALS or `storage_options.service_account_path=…`, or \
+             `storage_options.anon=true` for a public bucket"
         }
         Protocol::Azure => {
-            "give AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or storage_options={\"sas_token\": …}, or \
-             {\"anon\": True} for a public container"
+            "give AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or `storage_options.sas_token=…`, or \
+             `storage_options.anon=true` for a public container"
         }
-        Protocol::Http => "give storage_options={\"username\": …, \"password\": …} or {\"token\": …}",
+        Protocol::Http => {
+            "give `storage_options.username=…` and `storage_options.password=…`, or `storage_options.token=…`"
+        }
     }
 }
 

@@ -134,7 +134,7 @@ impl Location {
             }
             (_, Some(_)) => {
                 return Err(Error::config(format!("root: expected \"{scheme}://bucket/path\", got an \"@\" in it"))
-                    .with_hint("give keys in storage_options, in the environment or by profile"));
+                    .with_hint("give keys in `storage_options`, in the environment or by profile"));
             }
             (_, None) => authority,
         };
@@ -257,8 +257,8 @@ fn url_options(protocol: Protocol, query: &str) -> Result<Vec<(String, String)>>
         // A name that is none may be part of a key.
         let shown = if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { &name } else { "…" };
         Err(Error::config(format!("root: expected no option {shown:?} in the query of the URL")).with_hint(format!(
-            "a URL may have keys, a region and timeouts; give this one in storage_options={{{shown:?}: …}} (in a command \
-             --storage-option {shown}=…), or by the store's variable of the environment"
+            "a URL may have keys, a region and timeouts; give this one as `storage_options.{shown}=…`, or by \
+             the store's variable of the environment"
         )))
     };
     url::form_urlencoded::parse(query.as_bytes()).into_owned().map(option).collect()
@@ -366,7 +366,7 @@ mod tests {
         }
         let error = Location::parse(Path::new("s3://bucket/x?endpoint_url=http://h")).unwrap_err();
         assert_eq!(error.message(), "root: expected no option \"endpoint_url\" in the query of the URL");
-        assert!(error.hint().contains("storage_options={\"endpoint_url\": …}"), "{}", error.hint());
+        assert!(error.hint().contains("`storage_options.endpoint_url=…`"), "{}", error.hint());
     }
 
     #[test]

@@ -20,11 +20,12 @@ mod write;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Kind, Listing, Result, Stage, hash_words};
+use parking_lot::Mutex;
 
 use call::{Call, Partial, stat_of};
 use client::{Place, Pool};
@@ -172,7 +173,7 @@ impl Store for Remote {
     }
 
     fn list(&self, directory: &Path) -> Result<Listing> {
-        let partials = || self.partial.lock().unwrap_or_else(PoisonError::into_inner);
+        let partials = || self.partial.lock();
         let list = || {
             // Of a directory each page has the time of a call.
             let call = self.call(directory, Duration::MAX)?;

@@ -1,11 +1,10 @@
 //! System calls on names in a directory that is open, so that nobody can put a link in the way between two of them.
 
-use std::ffi::{CString, OsStr};
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// What lies under a name, links not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,91 +16,70 @@ pub(super) struct Status {
 }
 
 impl Status {
-    fn is(self, kind: u32) -> bool {
-        self.mode & libc::S_IFMT == kind
+    fn kind(self) -> FileType {
+        FileType::from_raw_mode(self.mode)
     }
 
     pub(super) fn is_file(self) -> bool {
-        self.is(libc::S_IFREG)
+        self.kind().is_file()
     }
 
     pub(super) fn is_directory(self) -> bool {
-        self.is(libc::S_IFDIR)
+        self.kind().is_dir()
     }
 
     pub(super) fn is_link(self) -> bool {
-        self.is(libc::S_IFLNK)
+        self.kind().is_symlink()
     }
 }
 
-fn c_name(name: &OsStr) -> io::Result<CString> {
-    CString::new(name.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-}
-
-fn checked(answer: libc::c_int) -> io::Result<libc::c_int> {
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
-}
-
 /// Opens a name, but never a link, and nothing that would have to be waited for.
-pub(super) fn open(directory: &File, name: &OsStr, flags: libc::c_int) -> io::Result<File> {
-    let name = c_name(name)?;
-    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // SAFETY: the name ends in a zero, and the directory is open for the duration of the call.
-    let descriptor = checked(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags, 0o666) })?;
-    // SAFETY: it was just opened, and nobody else has it.
-    Ok(unsafe { File::from_raw_fd(descriptor) })
+pub(super) fn open(directory: &File, name: &OsStr, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o666))?.into())
 }
 
 pub(super) fn make_directory(directory: &File, name: &OsStr) -> io::Result<()> {
-    let name = c_name(name)?;
-    // SAFETY: as above.
-    checked(unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), 0o777) }).map(|_| ())
+    Ok(rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(0o777))?)
 }
 
 pub(super) fn status(directory: &File, name: &OsStr) -> io::Result<Status> {
-    let name = c_name(name)?;
-    let mut found = MaybeUninit::<libc::stat>::uninit();
-    let (descriptor, flags) = (directory.as_raw_fd(), libc::AT_SYMLINK_NOFOLLOW);
-    // SAFETY: the name ends in a zero, and `found` has room for the answer.
-    checked(unsafe { libc::fstatat(descriptor, name.as_ptr(), found.as_mut_ptr(), flags) })?;
-    // SAFETY: the call has filled it.
-    let found = unsafe { found.assume_init() };
+    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(Status {
         mode: found.st_mode,
         size_bytes: found.st_size as u64,
-        mtime_ns: found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec),
+        mtime_ns: found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec as i64),
         identity: (found.st_dev, found.st_ino),
     })
 }
 
 /// Gives a file another name in the same directory, in place of whatever has it.
 pub(super) fn rename(directory: &File, from: &OsStr, to: &OsStr) -> io::Result<()> {
-    let (from, to, descriptor) = (c_name(from)?, c_name(to)?, directory.as_raw_fd());
-    // SAFETY: both names end in a zero.
-    checked(unsafe { libc::renameat(descriptor, from.as_ptr(), descriptor, to.as_ptr()) }).map(|_| ())
+    Ok(rustix::fs::renameat(directory, from, directory, to)?)
 }
 
 pub(super) fn remove(directory: &File, name: &OsStr, is_directory: bool) -> io::Result<()> {
-    let name = c_name(name)?;
-    let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
-    // SAFETY: the name ends in a zero.
-    checked(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), flags) }).map(|_| ())
+    let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    Ok(rustix::fs::unlinkat(directory, name, flags)?)
 }
 
 /// Keeps other processes away from a file for as long as it is open; whether that was possible at once.
 pub(super) fn lock(file: &File) -> io::Result<bool> {
-    // SAFETY: takes no memory.
-    match checked(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
-        Ok(_) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
         // Some mounts have no locks: then nobody keeps others away.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK)) => Ok(true),
-        Err(error) => Err(error),
+        Err(TryLockError::Error(error))
+            if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK)) =>
+        {
+            Ok(true)
+        }
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
 /// Asks the kernel to forget what it has of a file, so that the next read is of the disk.
 pub(super) fn forget(file: &File) {
-    // SAFETY: takes no memory. It is advice, and may be ignored.
-    let _heard = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    // It is advice, and may be ignored.
+    let _heard = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }

@@ -5,9 +5,11 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay_core::{Error, Kind, Result};
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
 
 use super::part::{Part, is_part, part_name};
 use super::{Age, Held, Sink, SinkEntry, Writing, at};
@@ -68,7 +70,7 @@ impl Root {
 
     /// Notes that the entries of a directory were changed, for [`Sink::sync`].
     pub(super) fn changed(&self, directory: &Path) {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(directory.to_owned());
+        self.changed.lock().insert(directory.to_owned());
     }
 
     /// Opens a directory below the root, following no link.
@@ -79,7 +81,7 @@ impl Root {
         let mut so_far = PathBuf::new();
         for part in directory {
             so_far.push(part);
-            let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let next = match at::open(&open, part, flags) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && is_made => {
                     match at::make_directory(&open, part) {
@@ -118,7 +120,7 @@ impl Root {
 
     fn list(&self, open: &File, directory: &Path) -> io::Result<Vec<SinkEntry>> {
         let mut entries =
-            Directory::of(at::open(open, OsStr::new("."), libc::O_DIRECTORY)?, &self.path.join(directory));
+            Directory::of(at::open(open, OsStr::new("."), OFlags::DIRECTORY)?, &self.path.join(directory));
         let mut found = Vec::new();
         while let Some((name, _)) = entries.next()? {
             let status = match at::status(open, name) {
@@ -185,7 +187,7 @@ impl Sink for DirectorySink {
         let Some(directory) = self.0.parent(name)? else { return Ok(()) };
         let last = name.file_name().unwrap_or_default();
         if is_part(last)
-            && let Ok(file) = at::open(&directory, last, libc::O_RDWR)
+            && let Ok(file) = at::open(&directory, last, OFlags::RDWR)
             && !at::lock(&file).unwrap_or(false)
         {
             // Somebody else is writing it.
@@ -210,7 +212,7 @@ impl Sink for DirectorySink {
 
     fn sync(&self) -> Result<()> {
         let mut changed: Vec<_> = {
-            let mut changed = self.0.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changed = self.0.changed.lock();
             std::mem::take(&mut *changed).into_iter().collect()
         };
         // Parents last: a directory has its entries before it has its own name.

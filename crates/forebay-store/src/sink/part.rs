@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_core::{Error, Kind, Result, hash_words};
+use rustix::fs::OFlags;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::directory::Root;
@@ -60,7 +61,7 @@ impl Part {
         let part = part_name(name, stat);
         let failed = |doing, error| root.failed(doing, name, error);
         loop {
-            let flags = libc::O_RDWR | libc::O_CREAT;
+            let flags = OFlags::RDWR | OFlags::CREATE;
             let file = at::open(&directory, &part, flags).map_err(|error| failed("created", error))?;
             if !at::lock(&file).map_err(|error| failed("locked", error))? {
                 return Err(Error::new(Kind::Unavailable, "is being written by another process")

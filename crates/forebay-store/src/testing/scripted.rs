@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
+use parking_lot::{Condvar, Mutex};
 
 use crate::read_request::ReadRequest;
 use crate::store::{Allot, Object, Stat, Store};
@@ -54,8 +54,8 @@ impl<S: Store> Scripted<S> {
         Self { inner, state: Mutex::default(), released: Condvar::new() }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Sets what the next reads of a path meet.
@@ -74,8 +74,7 @@ impl<S: Store> Scripted<S> {
     }
 
     fn wait(&self) {
-        let released = self.released.wait_while(self.state(), |state| !state.is_released);
-        drop(released);
+        self.released.wait_while(&mut self.state(), |state| !state.is_released);
     }
 
     /// Waits for a release, and fails if the read is cancelled first.
@@ -85,7 +84,7 @@ impl<S: Store> Scripted<S> {
         let mut state = self.state();
         while !state.is_released {
             request.check_cancel()?;
-            state = self.released.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            self.released.wait_for(&mut state, LOOK);
         }
         Ok(())
     }

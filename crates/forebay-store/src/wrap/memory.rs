@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Listing, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{CacheStats, Readers};
 use crate::capabilities::Capabilities;
@@ -76,7 +77,7 @@ impl MemoryCache {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     fn find(&self, request: &ReadRequest<'_>) -> Option<Entry> {

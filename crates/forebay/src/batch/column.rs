@@ -168,7 +168,7 @@ pub fn pad(arrays: &[(&[u8], &[usize])], fill: &[u8]) -> Result<(Vec<u8>, Vec<us
         let (one, other) = (first.len(), other.len());
         let message =
             format!("ragged: expected arrays of as many dimensions to pad, got some of {one} and some of {other}");
-        return Err(Error::config(message).at_stage(Stage::Assemble).with_hint("ragged=\"list\" takes any arrays"));
+        return Err(Error::config(message).at_stage(Stage::Assemble).with_hint("`ragged=\"list\"` takes any arrays"));
     }
     let largest: Vec<usize> =
         (0..first.len()).map(|axis| arrays.iter().map(|(_, shape)| shape[axis]).max().unwrap_or(0)).collect();

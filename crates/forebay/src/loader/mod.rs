@@ -125,7 +125,8 @@ impl Loader {
         let plan = config.plan(source.dataset.len(), source.dataset.blocks())?;
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let provenance = Provenance::new(&plan, &source.dataset);
-        let (journal, bad) = Journal::open_with(config.ledger.as_deref(), config.retry.deadline, Some(provenance))?;
+        let (ledger, deadline) = (config.ledger.as_deref(), config.retry.deadline);
+        let (journal, bad) = Journal::open_with(ledger, deadline, Some(provenance), config.wording)?;
         let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
         let decoded_cache = config.decoded_cache_bytes.map(|limit_bytes| {
             let pipeline = source.recipe.pipeline().ok_or_else(|| {

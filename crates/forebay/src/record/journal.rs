@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use forebay_core::{Books, Epoch, Failure, FailureLimit, PlannedBatch, Result};
+use forebay_core::{Books, Epoch, Failure, FailureLimit, PlannedBatch, Result, Wording, neutral, worded};
 use forebay_store::LedgerFile;
 
 use crate::record::ledger_writer::LedgerWriter;
@@ -29,6 +29,8 @@ pub struct Journal {
     provenance: Option<Mutex<Provenance>>,
     /// The last line of each file that is permanently bad, where there is no engine that keeps its own quarantine.
     bad: Mutex<HashMap<PathBuf, Failure>>,
+    /// The words of its hints.
+    wording: Wording,
     /// The ledger is known up to here. Locked by the thread that reads further.
     read_bytes: Mutex<u64>,
 }
@@ -44,9 +46,9 @@ pub(crate) struct Pages {
 
 impl Journal {
     /// Opens the ledger, if there is to be one, for samples that the engine does not make. A ledger that does not answer
-    /// within `limit` is a wrong setting.
+    /// within `limit` is a wrong setting. The hints of what is entered are the front end's already.
     pub fn open(ledger: Option<&Path>, limit: Duration) -> Result<Self> {
-        let (mut journal, bad) = Self::open_with(ledger, limit, None)?;
+        let (mut journal, bad) = Self::open_with(ledger, limit, None, neutral)?;
         journal.bad = Mutex::new(bad.into_iter().map(|failure| (failure.name(), failure)).collect());
         Ok(journal)
     }
@@ -56,6 +58,7 @@ impl Journal {
         ledger: Option<&Path>,
         limit: Duration,
         mut provenance: Option<Provenance>,
+        wording: Wording,
     ) -> Result<(Self, Vec<Failure>)> {
         // Every epoch has a line of a file that is bad: only the last one counts.
         let mut bad = HashMap::new();
@@ -81,7 +84,7 @@ impl Journal {
         };
         let (provenance, read_bytes) = (provenance.map(Mutex::new), Mutex::new(read_bytes));
         let ledger = RwLock::new(ledger.map(Arc::new));
-        let journal = Self { ledger, pages: Mutex::default(), provenance, bad: Mutex::default(), read_bytes };
+        let journal = Self { ledger, pages: Mutex::default(), provenance, bad: Mutex::default(), wording, read_bytes };
         Ok((journal, bad.into_values().collect()))
     }
 
@@ -116,6 +119,11 @@ impl Journal {
 
     /// Writes lines to the ledger that are no failures of this loader.
     pub(crate) fn note(&self, lines: &[Failure]) {
+        let said = |line: &Failure| Failure { hint: worded(&line.hint, self.wording), ..line.clone() };
+        self.append(&lines.iter().map(said).collect::<Vec<_>>());
+    }
+
+    fn append(&self, lines: &[Failure]) {
         self.ledger().iter().for_each(|ledger| ledger.append(lines));
     }
 
@@ -144,11 +152,12 @@ impl Journal {
     }
 
     /// Enters the failures of a batch. A ledger that cannot be written does not stop the run: its lines wait.
-    pub fn enter(&self, failures: Vec<Failure>) {
+    pub fn enter(&self, mut failures: Vec<Failure>) {
         if failures.is_empty() {
             return;
         }
-        self.note(&failures);
+        failures.iter_mut().for_each(|failure| failure.hint = worded(&failure.hint, self.wording));
+        self.append(&failures);
         if self.provenance.is_none() {
             let is_known = |failure: &&Failure| failure.is_permanent() && failure.mtime_ns.is_some();
             let known = failures.iter().filter(is_known).map(|failure| (failure.name(), failure.clone()));

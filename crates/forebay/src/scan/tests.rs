@@ -108,7 +108,7 @@ fn expected(root: &Path, classes: &[String], fingerprint: String) -> Known {
             known.samples.extend(files.into_iter().map(|path| (path, label)));
         }
         if known.samples.len() == samples {
-            empty.push((root.join(class), "has no samples (allow_empty=True)".to_owned()));
+            empty.push((root.join(class), "has no samples".to_owned()));
         }
     }
     known.notes.extend(empty);

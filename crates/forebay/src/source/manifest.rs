@@ -88,7 +88,7 @@ pub fn open_manifest(
     let (store, plain) = open_store(root, options, config)?;
     if plain != root {
         return Err(Error::config("says that its root is a URL with options in it").at_path(path).with_hint(format!(
-            "give them in storage_options, and the root without them: root={:?}",
+            "give them in `storage_options`, and the root without them: `root={:?}`",
             plain.to_string_lossy()
         )));
     }
@@ -106,11 +106,11 @@ fn check_origin(path: &Path, manifest: &Manifest) -> Result<()> {
         true => split_url(recorded, &StorageOptions::default()).map(|(root, _)| root).unwrap_or_default(),
         false => recorded.to_owned(),
     };
-    Err(Error::config(format!("says that its samples are elsewhere: expected root=…, got none for {shown:?}"))
+    Err(Error::config(format!("says that its samples are elsewhere: expected a root, got none for {shown:?}"))
         .at_path(path)
         .with_hint(format!(
             "a manifest may not choose who is sent your credentials, or what is read: if that is where the samples are, \
-             pass root={shown:?}"
+             pass `root={shown:?}`"
         )))
 }
 

@@ -4,9 +4,11 @@
 //! the store instead for as long as it lasts. What a thread waits for besides, it says here ([`away`], [`again`]).
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// How long a call may take before the disk is said to hang, of a read that may take `within`: soon enough for it to be
 /// read elsewhere.
@@ -25,7 +27,7 @@ thread_local! {
 
 impl Calls {
     fn since(&self) -> MutexGuard<'_, Vec<(ThreadId, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// This thread calls the disk, until what this gives is dropped.

@@ -5,12 +5,13 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Result};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::calls::{Calling, Calls};
 use super::entry::VERSION;
@@ -231,19 +232,15 @@ impl Cache {
     /// `None` in a forked child whose parent held the lock at that moment: nobody will ever give it back there.
     fn trouble(&self) -> Option<MutexGuard<'_, Trouble>> {
         if !self.is_forked() {
-            return Some(self.trouble.lock().unwrap_or_else(PoisonError::into_inner));
+            return Some(self.trouble.lock());
         }
-        match self.trouble.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.trouble.try_lock()
     }
 
     /// The directory of entries, for reading.
     pub(super) fn folder(&self) -> Option<Arc<Folder>> {
         // It is written to when a lost directory is found again; whoever meets that goes without.
-        self.folder.try_read().ok()?.clone()
+        self.folder.try_read()?.clone()
     }
 
     /// The same for writing; `None` for a while after its disk failed.
@@ -264,7 +261,7 @@ impl Cache {
         match prepared {
             Ok(folder) => {
                 trouble.off_until = None;
-                *self.folder.try_write().ok()? = Some(Arc::clone(&folder));
+                *self.folder.try_write()? = Some(Arc::clone(&folder));
                 Some(folder)
             }
             Err(_) => {
@@ -411,8 +408,7 @@ fn prepare(path: &Path) -> io::Result<Folder> {
 /// that fits them.
 fn check_owner(folder: &Folder) -> io::Result<()> {
     let owner = folder.owner()?;
-    // SAFETY: it takes nothing and cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = rustix::process::geteuid().as_raw();
     if owner == user || owner == 0 {
         return Ok(());
     }

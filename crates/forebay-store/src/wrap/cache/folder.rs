@@ -1,13 +1,15 @@
 //! Directories by descriptor. What lies in a cache may have been put there by anybody, so that nothing below a directory
 //! is reached through a link, and nothing is opened that is not a regular file.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat};
 
 /// Which file it is, and what of it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +27,18 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn of(file: &File) -> io::Result<Self> {
-        Ok(Self::from(&stat(file.as_raw_fd())?))
+        Ok(Self::from(&fstat(file)?))
     }
 
-    fn from(found: &libc::stat) -> Self {
-        let kind = found.st_mode & libc::S_IFMT;
+    fn from(found: &rustix::fs::Stat) -> Self {
+        let kind = FileType::from_raw_mode(found.st_mode);
         Self {
             identity: (found.st_dev, found.st_ino),
-            is_file: kind == libc::S_IFREG,
-            is_folder: kind == libc::S_IFDIR,
+            is_file: kind.is_file(),
+            is_folder: kind.is_dir(),
             is_shared: found.st_nlink > 1,
             length: u64::try_from(found.st_size).unwrap_or(0),
-            mtime_ns: found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec),
+            mtime_ns: found.st_mtime.saturating_mul(1_000_000_000).saturating_add(found.st_mtime_nsec as i64),
         }
     }
 }
@@ -54,26 +56,22 @@ impl Folder {
 
     /// Whether it still has a name.
     pub(super) fn is_there(&self) -> bool {
-        stat(self.0.as_raw_fd()).is_ok_and(|found| found.st_nlink > 0)
+        fstat(&self.0).is_ok_and(|found| found.st_nlink > 0)
     }
 
     /// The user that it belongs to.
     pub(super) fn owner(&self) -> io::Result<u32> {
-        Ok(stat(self.0.as_raw_fd())?.st_uid)
+        Ok(fstat(&self.0)?.st_uid)
     }
 
-    fn at(&self, name: &str, flags: i32) -> io::Result<OwnedFd> {
-        let (name, flags) = (c_string(name)?, flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-        // SAFETY: the descriptor is open and the name ends in a zero.
-        let descriptor = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags, 0o600) };
-        check(descriptor)?;
-        // SAFETY: it was just opened, and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    fn at(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?)
     }
 
     /// A directory in it.
     pub(super) fn folder(&self, name: &str) -> io::Result<Self> {
-        self.at(name, libc::O_RDONLY | libc::O_DIRECTORY).map(Self)
+        self.at(name, OFlags::RDONLY | OFlags::DIRECTORY).map(Self)
     }
 
     /// The same, made if it is not there: for this user alone.
@@ -82,23 +80,21 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => return done,
         }
-        let c_name = c_string(name)?;
-        // SAFETY: as in `at`.
-        match check(unsafe { libc::mkdirat(self.0.as_raw_fd(), c_name.as_ptr(), 0o700) }) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        match rustix::fs::mkdirat(&self.0, name, Mode::from_raw_mode(0o700)) {
+            Err(error) if error != rustix::io::Errno::EXIST => Err(error.into()),
             _ => self.folder(name),
         }
     }
 
     /// A regular file in it, for reading.
     pub(super) fn read(&self, name: &str) -> io::Result<(File, Known)> {
-        regular(self.at(name, libc::O_RDONLY)?)
+        regular(self.at(name, OFlags::RDONLY)?)
     }
 
     /// A regular file in it, for writing, made if it is not there. One that has another name elsewhere is not written to:
     /// it may be somebody's.
     pub(super) fn write(&self, name: &str) -> io::Result<(File, Known)> {
-        let (file, known) = regular(self.at(name, libc::O_RDWR | libc::O_CREAT)?)?;
+        let (file, known) = regular(self.at(name, OFlags::RDWR | OFlags::CREATE)?)?;
         if known.is_shared {
             return Err(io::Error::from_raw_os_error(libc::EMLINK));
         }
@@ -107,73 +103,43 @@ impl Folder {
 
     /// What a name in it is, a link not followed.
     pub(super) fn stat(&self, name: &str) -> io::Result<Known> {
-        let name = c_string(name)?;
-        // SAFETY: zero is a valid stat.
-        let mut found: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, the name ends in a zero, and `found` is writable.
-        let answer = unsafe { libc::fstatat(self.0.as_raw_fd(), name.as_ptr(), &mut found, libc::AT_SYMLINK_NOFOLLOW) };
-        check(answer)?;
-        Ok(Known::from(&found))
+        Ok(Known::from(&rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     /// Removes a name that is no directory.
     pub(super) fn unlink(&self, name: &str) -> io::Result<()> {
-        let name = c_string(name)?;
-        // SAFETY: as in `at`.
-        check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0) })
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
     /// Removes a directory in it, if it is empty.
     pub(super) fn remove_folder(&self, name: &str) -> io::Result<()> {
-        let name = c_string(name)?;
-        // SAFETY: as in `at`.
-        check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) })
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
     }
 
     /// Gives a file another name in the same directory, in place of what had it.
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let (from, to, descriptor) = (c_string(from)?, c_string(to)?, self.0.as_raw_fd());
-        // SAFETY: as in `at`.
-        check(unsafe { libc::renameat(descriptor, from.as_ptr(), descriptor, to.as_ptr()) })
+        Ok(rustix::fs::renameat(&self.0, from, &self.0, to)?)
     }
 
     /// All names in it.
     pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
-        // Of its own: the offset of a descriptor is shared by whoever has it.
-        let descriptor = self.folder(".")?.0.into_raw_fd();
-        // SAFETY: it is open, and the stream owns it from here on.
-        let stream = unsafe { libc::fdopendir(descriptor) };
-        if stream.is_null() {
-            let error = io::Error::last_os_error();
-            // SAFETY: the stream did not take it.
-            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
-            return Err(error);
-        }
         let mut names = Vec::new();
-        let ended = loop {
-            // SAFETY: errno is this thread's own.
-            unsafe { *libc::__errno_location() = 0 };
-            // SAFETY: the stream is open, and only this thread has it.
-            let entry = unsafe { libc::readdir(stream) };
-            if entry.is_null() {
-                break io::Error::last_os_error();
-            }
-            // SAFETY: an entry's name ends in a zero, and lives until the next call.
-            let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes();
+        // Opened anew: the offset of a descriptor is shared by whoever has it.
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
-        };
-        // SAFETY: nothing refers to the stream any more.
-        unsafe { libc::closedir(stream) };
-        if ended.raw_os_error() == Some(0) { Ok(names) } else { Err(ended) }
+        }
+        Ok(names)
     }
 }
 
 /// Marks a file as used now. Without the right to, it only looks older than it is.
 pub(super) fn touch(file: &File) {
-    // SAFETY: the descriptor is open; no times means now.
-    let _touched = unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) };
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let _touched = rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: now });
 }
 
 fn regular(descriptor: OwnedFd) -> io::Result<(File, Known)> {
@@ -183,22 +149,6 @@ fn regular(descriptor: OwnedFd) -> io::Result<(File, Known)> {
         true => Ok((file, known)),
         false => Err(io::Error::from_raw_os_error(libc::EISDIR)),
     }
-}
-
-fn stat(descriptor: RawFd) -> io::Result<libc::stat> {
-    // SAFETY: zero is a valid stat.
-    let mut found: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `found` is writable; a descriptor that is not open is an error.
-    check(unsafe { libc::fstat(descriptor, &mut found) })?;
-    Ok(found)
-}
-
-fn c_string(name: &str) -> io::Result<CString> {
-    CString::new(name).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-}
-
-fn check(answer: i32) -> io::Result<()> {
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Threads of one process that want the same object at the same time: one of them gets it, and the others wait for that.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::key::Name;
 use super::lock::Waited;
@@ -55,7 +57,7 @@ impl Drop for Leader<'_> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl FetchesInFlight {
@@ -96,7 +98,7 @@ impl FetchesInFlight {
             if left.is_zero() {
                 return Waited::Late;
             }
-            outcome = fetch.finished.wait_timeout(outcome, left.min(SLICE)).unwrap_or_else(PoisonError::into_inner).0;
+            fetch.finished.wait_for(&mut outcome, left.min(SLICE));
         }
     }
 }

@@ -177,9 +177,9 @@ fn marked(path: &Path) -> Result<Folder> {
         Ok(Some(root)) => Ok(root),
         Ok(None) => Err(Error::config("is not a cache of forebay: it has no file \"forebay-cache\" in it")
             .at_path(path)
-            .with_hint("give the directory that `cache=` was given; nothing was touched")),
+            .with_hint("give the directory that `cache` was given; nothing was touched")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(failed("opened", path, error).with_hint("give the directory that `cache=` was given"))
+            Err(failed("opened", path, error).with_hint("give the directory that `cache` was given"))
         }
         Err(error) => Err(failed("opened", path, error)),
     }

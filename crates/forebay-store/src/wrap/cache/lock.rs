@@ -4,9 +4,8 @@
 //! flock(2) has no deadline, so that whoever waits asks again and again. A lock belongs to the open file, which a forked
 //! child has too: its owner gives it back by name, and does not rely on closing.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::calls::again;
@@ -22,8 +21,8 @@ pub(super) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is open. It fails only for what is no lock.
-        let _unlocked = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        // It fails only for what is no lock.
+        let _unlocked = self.file.unlock();
     }
 }
 
@@ -34,13 +33,11 @@ impl Lock {
         const MAX_ATTEMPTS: u32 = 16;
         for _ in 0..MAX_ATTEMPTS {
             let (file, _) = folder.write(name)?;
-            // SAFETY: the descriptor is open.
-            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
-                match io::Error::last_os_error() {
-                    error if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                    error if error.kind() == io::ErrorKind::Interrupted => continue,
-                    error => return Err(error),
-                }
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(TryLockError::Error(error)) => return Err(error),
             }
             let known = Known::of(&file)?;
             let lock = Self { file, known };

@@ -4,11 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use forebay_core::{Error, Kind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::process::Reader;
 use super::program;
@@ -101,7 +101,7 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A reader: an idle one, or a new one.
@@ -119,7 +119,7 @@ impl Pool {
                 let message = format!("found none of {} reader processes free within its deadline", self.max_readers);
                 return Err(Error::new(Kind::Timeout, message).transient());
             }
-            state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.freed.wait_for(&mut state, left);
         }
         state.reap();
         if state.lost.len() > self.max_lost {
@@ -229,7 +229,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let is_forked = self.is_forked();
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         if is_forked {
             // Its own copies of the descriptors are closed with it; processes and threads are the parent's.
             std::mem::forget(state.spawner.take());

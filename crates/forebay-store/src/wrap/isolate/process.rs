@@ -1,11 +1,15 @@
 //! One reader process, seen from here: its socket, its window, and how long it is waited for.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 use super::program;
 use super::window::Window;
@@ -55,42 +59,32 @@ impl Reader {
 
     /// Sends a request; false when nobody is there to take it.
     pub(super) fn send(&self, message: &[u8]) -> bool {
-        loop {
-            // SAFETY: `message` is readable for its length.
-            let sent = unsafe {
-                libc::send(self.socket.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_NOSIGNAL)
-            };
-            if sent >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return sent >= 0;
-            }
-        }
+        retry_on_intr(|| send(&self.socket, message, SendFlags::NOSIGNAL)).is_ok()
     }
 
     /// Waits for the answer to the request sent last.
     pub(super) fn wait(&self, until: Instant, stop: Option<&Stop>) -> Result<Answer, Silence> {
-        let stop = stop.map_or(-1, |stop| stop.as_raw_fd());
         match self.poll(until, stop) {
             Polled::Ready => self.receive().ok_or(Silence::Died),
             Polled::Late => Err(Silence::Late),
-            Polled::Stopped => match self.poll(until.min(Instant::now() + GRACE), -1) {
+            Polled::Stopped => match self.poll(until.min(Instant::now() + GRACE), None) {
                 Polled::Ready => Err(Silence::Stopped(self.receive())),
                 _ => Err(Silence::Stopped(None)),
             },
         }
     }
 
-    fn poll(&self, until: Instant, stop: i32) -> Polled {
-        let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut watched = [watch(self.socket.as_raw_fd()), watch(stop)];
+    fn poll(&self, until: Instant, stop: Option<&Stop>) -> Polled {
+        let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        // Without a stop, the socket stands in its place.
+        let mut watched = [self.socket.as_fd(), stop.map_or(self.socket.as_fd(), AsFd::as_fd)].map(watch);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // Rounded up: a wait of 0 ms would spin through the last one.
-            let timeout = left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
-            // SAFETY: `watched` is two valid, writable pollfd; a negative descriptor is passed over.
-            let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, timeout) };
-            if ready > 0 {
+            // What is too long for the kernel's clock is for ever.
+            let timeout = Timespec::try_from(left).ok();
+            if poll(&mut watched, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
                 // An answer that is here counts, whatever else happened.
-                return if watched[0].revents != 0 { Polled::Ready } else { Polled::Stopped };
+                return if watched[0].revents().is_empty() { Polled::Stopped } else { Polled::Ready };
             }
             if left.is_zero() {
                 return Polled::Late;
@@ -100,13 +94,8 @@ impl Reader {
 
     fn receive(&self) -> Option<Answer> {
         let mut bytes = [0; ANSWER_BYTES];
-        loop {
-            // SAFETY: `bytes` is writable for its length.
-            let got = unsafe { libc::recv(self.socket.as_raw_fd(), bytes.as_mut_ptr().cast(), ANSWER_BYTES, 0) };
-            if got >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return (got == ANSWER_BYTES as isize).then(|| Answer::from_bytes(&bytes)).flatten();
-            }
-        }
+        let got = retry_on_intr(|| recv(&self.socket, &mut bytes, RecvFlags::empty()));
+        got.is_ok_and(|(count, _)| count == ANSWER_BYTES).then(|| Answer::from_bytes(&bytes)).flatten()
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -135,11 +124,5 @@ enum Polled {
 
 /// Packets, so that a request is taken whole.
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut pair = [-1; 2];
-    // SAFETY: `pair` has room for two descriptors.
-    match unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) } {
-        // SAFETY: both were just made, and nobody else has them.
-        0 => Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }

@@ -3,11 +3,15 @@
 use std::ffi::{CStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
 
 /// Made by `build.rs`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay-reader"));
@@ -20,7 +24,7 @@ static IN_MEMORY: Mutex<Option<Arc<File>>> = Mutex::new(None);
 
 /// Gives back the memory and the descriptor. Whoever needs the executable next writes it again.
 pub(super) fn forget() {
-    let known = IN_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let known = IN_MEMORY.lock().take();
     // Closed now, or by the last that starts a reader with it at the moment.
     drop(known);
 }
@@ -60,13 +64,13 @@ fn explained(what: &str, error: io::Error) -> io::Error {
 }
 
 fn in_memory() -> io::Result<Arc<File>> {
-    let mut known = IN_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = IN_MEMORY.lock();
     match &mut *known {
         Some(program) => Ok(Arc::clone(program)),
         empty => {
             // Kernels before 6.3 do not know the flag; later ones may refuse to execute without it.
-            let program = memory_file(c"forebay-reader", libc::MFD_EXEC);
-            let mut program = program.or_else(|_| memory_file(c"forebay-reader", 0))?;
+            let program = memory_file(c"forebay-reader", MemfdFlags::EXEC);
+            let mut program = program.or_else(|_| memory_file(c"forebay-reader", MemfdFlags::empty()))?;
             program.write_all(PROGRAM)?;
             Ok(Arc::clone(empty.insert(Arc::new(program))))
         }
@@ -89,23 +93,10 @@ fn in_file() -> io::Result<(PathBuf, PathBuf)> {
 }
 
 /// An unnamed file in memory, on a descriptor above those of standard input and output.
-pub(super) fn memory_file(name: &CStr, flags: u32) -> io::Result<File> {
-    // SAFETY: `name` is a C string.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it was just made, and nobody else has it.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
-    if fd > 2 {
-        return Ok(file.into());
-    }
-    // SAFETY: takes no memory; the descriptor is open.
-    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
-        // SAFETY: it was just made, and nobody else has it.
-        above @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(above) }.into()),
-        _ => Err(io::Error::last_os_error()),
-    }
+pub(super) fn memory_file(name: &CStr, flags: MemfdFlags) -> io::Result<File> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | flags)?;
+    let file = if file.as_raw_fd() > 2 { file } else { fcntl_dupfd_cloexec(&file, 3)? };
+    Ok(file.into())
 }
 
 #[cfg(test)]

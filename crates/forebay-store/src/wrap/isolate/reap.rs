@@ -2,9 +2,10 @@
 //! then: by a thread that runs only while there are any, and that nobody waits for.
 
 use std::process::{Child, ExitStatus};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// How long a killed process is waited for before it is left to the thread. A healthy one takes 1 ms.
 pub(super) const PATIENCE: Duration = Duration::from_millis(200);
@@ -44,7 +45,7 @@ pub(super) fn later(children: Vec<Child>) {
     if children.is_empty() {
         return;
     }
-    let mut unreaped = UNREAPED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut unreaped = UNREAPED.lock();
     if unreaped.process != std::process::id() {
         *unreaped = Unreaped { process: std::process::id(), ..Unreaped::default() };
     }
@@ -60,7 +61,7 @@ fn run() {
     loop {
         sleep(pause);
         pause = (pause * 2).min(PAUSES.1);
-        let mut unreaped = UNREAPED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unreaped = UNREAPED.lock();
         unreaped.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         if unreaped.children.is_empty() {
             unreaped.has_thread = false;

@@ -3,11 +3,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::program;
 use crate::reader::protocol::{Span, WINDOW_BYTES};
@@ -34,24 +36,14 @@ unsafe impl Sync for Window {}
 impl Window {
     /// A new one, and the descriptor that a reader needs to map it; it is not needed here.
     pub(super) fn new() -> io::Result<(Arc<Self>, File)> {
-        let file = program::memory_file(c"forebay-window", libc::MFD_ALLOW_SEALING)?;
+        let file = program::memory_file(c"forebay-window", MemfdFlags::ALLOW_SEALING)?;
         file.set_len(WINDOW_BYTES as u64)?;
         // What cannot shrink cannot take pages away that are mapped: reading them is never SIGBUS.
-        let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
-        // SAFETY: takes no memory; the descriptor is open.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
         // SAFETY: a new mapping, at an address of the kernel's choice, of a file that is and stays that long.
-        let address = unsafe {
-            libc::mmap(std::ptr::null_mut(), WINDOW_BYTES, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        match NonNull::new(address.cast::<u8>()) {
-            Some(address) if address.as_ptr().addr() != libc::MAP_FAILED.addr() => {
-                Ok((Arc::new(Self { address, free: AtomicU64::new(u64::MAX) }), file))
-            }
-            _ => Err(io::Error::last_os_error()),
-        }
+        let address = unsafe { mmap(std::ptr::null_mut(), WINDOW_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
+        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at 0 unless it is told to");
+        Ok((Arc::new(Self { address, free: AtomicU64::new(u64::MAX) }), file))
     }
 
     /// Whether an object of usual size could be kept.
@@ -75,7 +67,7 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length, and the views, which keep the window, are gone.
-        unsafe { libc::munmap(self.address.as_ptr().cast(), WINDOW_BYTES) };
+        let _unmapped = unsafe { munmap(self.address.as_ptr().cast(), WINDOW_BYTES) };
     }
 }
 

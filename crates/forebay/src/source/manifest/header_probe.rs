@@ -175,7 +175,7 @@ impl HeaderProbe {
                 (None, _) => {}
                 (Some(got), Some(_)) => {
                     let hint = "a proxy or the network changes it, or the server's copy is damaged: \
-                                `verify_checksums=false` takes it as it comes";
+                                `storage_options.verify_checksums=false` takes it as it comes";
                     return Err(Error::new(Kind::Unavailable, format!("{message} {got})")).with_hint(hint));
                 }
                 (Some(got), None) => {

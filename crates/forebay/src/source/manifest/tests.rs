@@ -215,7 +215,7 @@ fn a_recorded_root_is_trusted_where_its_manifest_is() {
                 .unwrap_err();
             let plain = recorded.replace("me:hunter2hunter2@", "");
             assert_eq!((error.kind(), error.path()), (Kind::Config, Some(&*output)), "{error}");
-            assert!(error.hint().ends_with(&format!("pass root={plain:?}")), "{}", error.hint());
+            assert!(error.hint().ends_with(&format!("pass `root={plain:?}`")), "{}", error.hint());
             assert!(!format!("{error:?} {}", error.hint()).contains("hunter2"), "{error:?}");
         }
     }
