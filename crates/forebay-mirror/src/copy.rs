@@ -116,8 +116,9 @@ impl Transfer {
         }
         if let Some(sum) = sum {
             let (name, expected) = sum.expected();
-            let message =
-                format!("came as {size_bytes} bytes that are not those stored ({name}: expected {expected}, got");
+            let message = format!(
+                "failed its checksum: the {size_bytes} bytes received are not the bytes stored ({name}: expected {expected}, got"
+            );
             if let Some(got) = sum.doubt(doubt.as_deref()) {
                 let error = Error::new(Kind::Corrupt, format!("{message} {got})")).at_path(&path);
                 *doubt = Some(got);

@@ -60,7 +60,7 @@ _ROWS = (
     (
         "storage",
         "the server of the mount no longer knows the file: it was replaced, or its export restarted; a file that is "
-        "kept open stays stale, so open it in each call; remount if this stays",
+        "kept open stays stale, so open it in each call; remount if this persists",
         "ESTALE",
     ),
     (
@@ -71,7 +71,7 @@ _ROWS = (
     ),
     (
         "storage",
-        "the file system is mounted read-only: write elsewhere; if it was not meant to be, the kernel made it so after "
+        "the file system is mounted read-only: write elsewhere; if this is unexpected, the kernel remounted it after "
         "an error (dmesg)",
         "EROFS",
     ),

@@ -72,7 +72,7 @@ fn what_is_no_cache_is_not_touched() {
     for action in ["info", "verify", "clear"] {
         let ended = forebay(&["cache", action, place.path().to_str().unwrap()]);
         assert_eq!((ended.status, ended.out.as_str()), (Status::Problems, ""));
-        assert!(ended.err.contains("is not a cache of forebay") && ended.err.contains("hint: "), "{}", ended.err);
+        assert!(ended.err.contains("is not a forebay cache") && ended.err.contains("hint: "), "{}", ended.err);
         assert_eq!(forebay(&["cache", action, "/nowhere/at/all"]).status, Status::Problems);
         assert_eq!(forebay(&["cache", action]).status, Status::Usage);
     }

@@ -265,7 +265,7 @@ fn for_a_source_that_is_not_there_nothing_is_made() {
     ends.put("source/1.jpg", b"one");
     let ended = ends.call(&[]);
     assert_eq!(ended.status, Status::Usage);
-    assert!(ended.err.contains("expected a directory or a name that is free, got a file"), "{}", ended.err);
+    assert!(ended.err.contains("expected a directory or a path that does not exist, got a file"), "{}", ended.err);
 }
 
 #[test]

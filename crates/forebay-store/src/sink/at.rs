@@ -1,4 +1,4 @@
-//! System calls on names in a directory that is open, so that nobody can put a link in the way between two of them.
+//! System calls on names in an open directory, so that no link can be swapped in between two of them.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// What lies under a name, links not followed.
+/// The type and metadata of a name; links are not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) mode: u32,
@@ -42,7 +42,7 @@ fn checked(answer: libc::c_int) -> io::Result<libc::c_int> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// Opens a name, but never a link, and nothing that would have to be waited for.
+/// Opens a name, but never a link, and never blocks.
 pub(super) fn open(directory: &File, name: &OsStr, flags: libc::c_int) -> io::Result<File> {
     let name = c_name(name)?;
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -74,7 +74,7 @@ pub(super) fn status(directory: &File, name: &OsStr) -> io::Result<Status> {
     })
 }
 
-/// Gives a file another name in the same directory, in place of whatever has it.
+/// Renames a file within the directory, replacing an existing one.
 pub(super) fn rename(directory: &File, from: &OsStr, to: &OsStr) -> io::Result<()> {
     let (from, to, descriptor) = (c_name(from)?, c_name(to)?, directory.as_raw_fd());
     // SAFETY: both names end in a zero.
@@ -88,19 +88,19 @@ pub(super) fn remove(directory: &File, name: &OsStr, is_directory: bool) -> io::
     checked(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), flags) }).map(|_| ())
 }
 
-/// Keeps other processes away from a file for as long as it is open; whether that was possible at once.
+/// Locks a file against other processes while it is open. Returns false if it is already locked.
 pub(super) fn lock(file: &File) -> io::Result<bool> {
     // SAFETY: takes no memory.
     match checked(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
-        // Some mounts have no locks: then nobody keeps others away.
+        // Some mounts support no locks: then there is no exclusion.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK)) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-/// Asks the kernel to forget what it has of a file, so that the next read is of the disk.
+/// Asks the kernel to drop a file's page cache, so that the next read comes from the disk.
 pub(super) fn forget(file: &File) {
     // SAFETY: takes no memory. It is advice, and may be ignored.
     let _heard = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };

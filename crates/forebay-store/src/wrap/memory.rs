@@ -1,8 +1,7 @@
-//! What was read is kept in this process, within a bound.
+//! An in-process cache of objects with a size limit.
 //!
-//! Nothing is evicted: an epoch reads every object once, in another order each time, so what is removed for one is missed
-//! for another. What fits stays, and the rest is read again. An entry is not compared with the storage: who wants that
-//! uses a cache on a disk, which can revalidate.
+//! Nothing is evicted: each epoch reads every object once in a new order, so evicting one object for another gains
+//! nothing. Objects that fit stay; the others are read again. Entries are not revalidated; the disk cache can do that.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,7 +19,7 @@ use crate::read_request::ReadRequest;
 use crate::remote::{Sum, Traffic};
 use crate::store::{Allot, Object, Stat, Stop, Store};
 
-/// What an entry takes beside its bytes and its path: about as much as the map has for it.
+/// Memory of an entry beyond its bytes and path: about the size of its map slot.
 const ENTRY_BYTES: u64 = 128;
 
 /// Objects in memory. Shared by all stores of a dataset.
@@ -36,7 +35,7 @@ pub struct MemoryCache {
 #[derive(Debug, Default)]
 struct Kept {
     objects: HashMap<PathBuf, Vec<Entry>>,
-    /// Of all entries, with what they take beside their content.
+    /// All entries, including their overhead.
     bytes: u64,
 }
 
@@ -53,7 +52,7 @@ impl Entry {
         self.content.len() as u64 + path.as_os_str().len() as u64 + ENTRY_BYTES
     }
 
-    /// The bytes that are asked for, if they are in it.
+    /// The requested bytes, if the entry has them.
     fn bytes(&self, request: &ReadRequest<'_>) -> Option<&[u8]> {
         match (&self.range, &request.range) {
             (kept, wanted) if kept == wanted => Some(&self.content),
@@ -64,7 +63,7 @@ impl Entry {
 }
 
 impl MemoryCache {
-    /// A cache that holds at most so many bytes.
+    /// A cache of at most this many bytes.
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
@@ -82,14 +81,14 @@ impl MemoryCache {
     fn find(&self, request: &ReadRequest<'_>) -> Option<Entry> {
         let kept = self.kept();
         let mut entries = kept.objects.get(request.path)?.iter();
-        // One of another version than the one that is expected is for the storage to judge.
+        // If another version is expected, the store has to decide.
         let fits = |entry: &&Entry| {
             entry.bytes(request).is_some() && request.expected.is_none_or(|expected| expected == entry.stat)
         };
         entries.find(fits).cloned()
     }
 
-    /// Keeps what was read, if there is room for it.
+    /// Stores an object if there is room for it.
     fn keep(&self, request: &ReadRequest<'_>, object: &Object) {
         let charge = object.bytes.len() as u64 + request.path.as_os_str().len() as u64 + ENTRY_BYTES;
         let fits = |kept: &Kept| kept.bytes + charge <= self.limit_bytes;
@@ -97,7 +96,7 @@ impl MemoryCache {
             self.passes.fetch_add(1, Relaxed);
             return;
         }
-        // Copied without the lock; memory that is not there is room that is not there.
+        // Copied without the lock. A failed allocation counts as no room.
         let mut content = Vec::new();
         if content.try_reserve_exact(object.bytes.len()).is_err() {
             self.passes.fetch_add(1, Relaxed);
@@ -144,7 +143,7 @@ pub struct MemoryCached {
 }
 
 impl MemoryCached {
-    /// Keeps what is read of a store.
+    /// Caches the objects of a store.
     pub fn new(inner: Arc<dyn Store>, cache: Arc<MemoryCache>) -> Self {
         Self { inner, cache }
     }

@@ -1,4 +1,4 @@
-//! Stores made of something below them: the same contract, and one more promise.
+//! Stores that wrap another store: the same contract, and one more guarantee.
 
 mod cache;
 mod isolate;

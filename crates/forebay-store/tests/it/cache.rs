@@ -115,7 +115,7 @@ fn the_directory_of_another_user_is_refused() {
         }
         let error = open(root.path()).unwrap_err();
         assert_eq!(error.kind(), Kind::Config);
-        assert!(error.to_string().contains("got one of uid 65534"), "{error}");
+        assert!(error.to_string().contains("got one owned by uid 65534"), "{error}");
         std::os::unix::fs::chown(theirs, Some(0), None).unwrap();
     }
     drop(open(root.path()).unwrap());
@@ -490,7 +490,7 @@ fn a_directory_with_anything_in_it_is_refused_and_left_alone() {
     assert!(error.to_string().contains("\"thesis.tex\" in it") && error.hint().contains("`cache`"), "{error}");
     assert_eq!(files(place.path()).len(), 1);
     for check in [Cache::clear(place.path()).unwrap_err(), Cache::info(place.path()).unwrap_err()] {
-        assert!(check.to_string().contains("is not a cache of forebay"), "{check}");
+        assert!(check.to_string().contains("is not a forebay cache"), "{check}");
     }
     // A directory of the user's that is called as one of ours would be.
     let models = tempfile::tempdir().unwrap();

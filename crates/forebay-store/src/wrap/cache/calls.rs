@@ -1,25 +1,26 @@
-//! Whether the disk of a cache answers: which threads are in a call on it, and since when.
+//! Detects a cache disk that hangs: records which threads are in a call to it, and since when.
 //!
-//! A call on a mount that is gone does not come back, and cannot be ended. So the others look here first, and read from
-//! the store instead for as long as it lasts. What a thread waits for besides, it says here ([`away`], [`again`]).
+//! A call to a mount that is gone does not return and cannot be cancelled. So other threads check here first, and read
+//! from the store while the disk hangs. A thread that waits for something other than the disk records that ([`away`],
+//! [`again`]).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long a call may take before the disk is said to hang, of a read that may take `within`: soon enough for it to be
-/// read elsewhere.
+/// How long a disk call may take before the disk counts as hanging, for a read that may take `within`: short enough to
+/// leave time to read from the store.
 pub(super) fn hang_limit(within: Duration) -> Duration {
     (within / 4).min(Duration::from_secs(2))
 }
 
-/// The calls that have not come back.
+/// The disk calls in progress: thread and start time.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Mutex<Vec<(ThreadId, Instant)>>);
 
 thread_local! {
-    /// Where the calls of this thread are counted.
+    /// The record that this thread's calls are entered in.
     static COUNTED: RefCell<Option<Arc<Calls>>> = const { RefCell::new(None) };
 }
 
@@ -28,21 +29,21 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This thread calls the disk, until what this gives is dropped.
+    /// Records this thread as calling the disk until the returned guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Calling {
         COUNTED.set(Some(Arc::clone(self)));
         again();
         Calling
     }
 
-    /// How long the call has taken that has taken longest.
+    /// The age of the oldest call in progress.
     pub(super) fn longest(&self) -> Option<Duration> {
         let oldest = self.since().iter().map(|(_, since)| *since).min();
         oldest.map(|since| since.elapsed())
     }
 }
 
-/// One thread's calls of the disk, one after the other.
+/// A thread's sequence of disk calls.
 #[derive(Debug)]
 pub(super) struct Calling;
 
@@ -53,7 +54,7 @@ impl Drop for Calling {
     }
 }
 
-/// Something else that may take long: it is not the disk that is waited for.
+/// Runs something slow that is not a disk call: this thread does not count as calling the disk meanwhile.
 pub(super) fn away<T>(wait: impl FnOnce() -> T) -> T {
     change(|calls, thread| calls.retain(|(other, _)| *other != thread));
     let waited = wait();
@@ -61,7 +62,7 @@ pub(super) fn away<T>(wait: impl FnOnce() -> T) -> T {
     waited
 }
 
-/// This thread's call has come back, and another one begins.
+/// Restarts the clock: this thread's last call has returned.
 pub(super) fn again() {
     change(|calls, thread| {
         calls.retain(|(other, _)| *other != thread);

@@ -1,8 +1,8 @@
-//! What goes when there is no room: what was not used for longest.
+//! Eviction: the least recently used entries go first.
 //!
-//! A cache of up to some thousand entries is looked at as a whole. Of a larger one a part is: entries are spread over
-//! directories by hash, so that any few directories are a fair sample, and the oldest of a sample are among the oldest of all.
-//! Whoever reads an entry has it open, and reads on when it is removed.
+//! A cache of up to a few thousand entries is examined as a whole. Of a larger one a sample is: entries are spread over
+//! directories by hash, so any few directories are a fair sample, and the oldest entries of a sample are among the
+//! oldest of all. A reader has its entry open, and can finish reading after it was removed.
 
 use std::io;
 
@@ -10,13 +10,14 @@ use super::folder::Folder;
 use super::key::{SHARDS, shard};
 use super::usage::{Gate, Seen};
 
-/// Entries that are looked at for one decision. 4096 take some 30 ms (measured: 15 ms for 2000).
+/// Entries examined for one decision. 4096 take some 30 ms (measured: 15 ms for 2000).
 const SAMPLE: usize = 4096;
 
-/// Removes the oldest entries until no more than `must` bytes are left, or nothing that can be removed; and on until `wish`
-/// are left, so that not every one has to look for what can go, but not for long: others wait. Returns how many went.
+/// Evicts the oldest entries until at most `must` bytes are left, or nothing more can be removed. Then continues
+/// towards `wish`, so that not every write has to evict, but only briefly, because others wait. Returns how many were
+/// evicted.
 pub(super) fn evict(gate: &mut Gate<'_>, must: u64, wish: u64) -> io::Result<u64> {
-    /// An entry goes in some 30 µs on a fast disk, and in a few ms on a slow one. Not measured.
+    /// Removing an entry takes some 30 µs on a fast disk, and a few ms on a slow one. Not measured.
     const ENOUGH: u64 = 512;
     let mut evicted = 0;
     let mut looked_at = 0;
@@ -31,13 +32,13 @@ pub(super) fn evict(gate: &mut Gate<'_>, must: u64, wish: u64) -> io::Result<u64
             let slot = gate.table.cursor;
             gate.table.cursor = (slot + 1) % SHARDS;
             looked_at += 1;
-            // A count is never too small: there is nothing where it is zero.
+            // Counts are never too small, so a zero means an empty directory.
             if gate.table.get(slot) > 0 {
                 sample.extend(gate.recount(slot)?.entries);
             }
         }
         sample.sort_unstable_by_key(|seen: &Seen| seen.mtime_ns);
-        // The younger half of a part may be younger than much of what was not looked at.
+        // The younger half of a sample may be younger than many entries outside it.
         let count = if looked_at == SHARDS { sample.len() } else { sample.len() / 2 };
         for seen in sample.drain(..count) {
             if is_done(gate, evicted) {
@@ -50,10 +51,10 @@ pub(super) fn evict(gate: &mut Gate<'_>, must: u64, wish: u64) -> io::Result<u64
     Ok(evicted)
 }
 
-/// First the file, then the number: what dies in between counts too much.
+/// First the file, then the count: after a crash in between the count is too large, never too small.
 fn remove(gate: &mut Gate<'_>, seen: &Seen) -> bool {
     let Ok(folder) = gate.folder.folder(&shard(seen.slot)) else { return false };
-    // One that cannot be removed (an immutable file, say) is not the only one.
+    // If one cannot be removed (an immutable file, say), others can.
     let is_gone = folder.unlink(&seen.name).is_ok();
     if is_gone {
         gate.table.subtract(seen.slot, seen.bytes);
@@ -61,7 +62,7 @@ fn remove(gate: &mut Gate<'_>, seen: &Seen) -> bool {
     is_gone
 }
 
-/// Removes an entry if it is still the file that was looked at.
+/// Removes an entry if it is still the file that was examined.
 pub(super) fn remove_known(
     gate: &mut Gate<'_>,
     folder: &Folder,
@@ -71,7 +72,7 @@ pub(super) fn remove_known(
 ) -> io::Result<bool> {
     let is_gone = remove_uncounted(folder, name, identity)?;
     if is_gone {
-        // Whoever damaged it may have made it longer or shorter than it was counted.
+        // Damage may have changed its length since it was counted.
         gate.recount(slot)?;
         gate.save()?;
     }

@@ -1,5 +1,5 @@
-//! Directories by descriptor. What lies in a cache may have been put there by anybody, so that nothing below a directory
-//! is reached through a link, and nothing is opened that is not a regular file.
+//! Directories accessed by descriptor. Files in a cache may have been placed there by other users, so no links are
+//! followed below the directory, and only regular files are opened.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -9,17 +9,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Which file it is, and what of it matters here.
+/// The identity and metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     /// Device and inode.
     pub(super) identity: (u64, u64),
     pub(super) is_file: bool,
     pub(super) is_folder: bool,
-    /// It has other names beside this one.
+    /// It has other hard links.
     pub(super) is_shared: bool,
     pub(super) length: u64,
-    /// When it was last written to, or used: nanoseconds since 1970.
+    /// When it was last written or used: nanoseconds since 1970.
     pub(super) mtime_ns: i64,
 }
 
@@ -41,18 +41,18 @@ impl Known {
     }
 }
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens it by its path: links in that are the user's own choice.
+    /// Opens it by its path. Links in the path are the user's own choice.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NONBLOCK).open(path)?;
         Ok(Self(file.into()))
     }
 
-    /// Whether it still has a name.
+    /// Whether it has not been removed.
     pub(super) fn is_there(&self) -> bool {
         stat(self.0.as_raw_fd()).is_ok_and(|found| found.st_nlink > 0)
     }
@@ -71,12 +71,12 @@ impl Folder {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// A directory in it.
+    /// Opens a subdirectory.
     pub(super) fn folder(&self, name: &str) -> io::Result<Self> {
         self.at(name, libc::O_RDONLY | libc::O_DIRECTORY).map(Self)
     }
 
-    /// The same, made if it is not there: for this user alone.
+    /// The same; creates it if necessary, with access for this user only.
     pub(super) fn make_folder(&self, name: &str) -> io::Result<Self> {
         match self.folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -90,13 +90,13 @@ impl Folder {
         }
     }
 
-    /// A regular file in it, for reading.
+    /// Opens a regular file for reading.
     pub(super) fn read(&self, name: &str) -> io::Result<(File, Known)> {
         regular(self.at(name, libc::O_RDONLY)?)
     }
 
-    /// A regular file in it, for writing, made if it is not there. One that has another name elsewhere is not written to:
-    /// it may be somebody's.
+    /// Opens a regular file for writing, and creates it if necessary. A file with other hard links is refused: it may
+    /// be someone else's data.
     pub(super) fn write(&self, name: &str) -> io::Result<(File, Known)> {
         let (file, known) = regular(self.at(name, libc::O_RDWR | libc::O_CREAT)?)?;
         if known.is_shared {
@@ -105,7 +105,7 @@ impl Folder {
         Ok((file, known))
     }
 
-    /// What a name in it is, a link not followed.
+    /// The metadata of a name; links are not followed.
     pub(super) fn stat(&self, name: &str) -> io::Result<Known> {
         let name = c_string(name)?;
         // SAFETY: zero is a valid stat.
@@ -116,21 +116,21 @@ impl Folder {
         Ok(Known::from(&found))
     }
 
-    /// Removes a name that is no directory.
+    /// Removes a name that is not a directory.
     pub(super) fn unlink(&self, name: &str) -> io::Result<()> {
         let name = c_string(name)?;
         // SAFETY: as in `at`.
         check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), 0) })
     }
 
-    /// Removes a directory in it, if it is empty.
+    /// Removes a subdirectory if it is empty.
     pub(super) fn remove_folder(&self, name: &str) -> io::Result<()> {
         let name = c_string(name)?;
         // SAFETY: as in `at`.
         check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) })
     }
 
-    /// Gives a file another name in the same directory, in place of what had it.
+    /// Renames a file within the directory, replacing an existing one.
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let (from, to, descriptor) = (c_string(from)?, c_string(to)?, self.0.as_raw_fd());
         // SAFETY: as in `at`.
@@ -139,7 +139,7 @@ impl Folder {
 
     /// All names in it.
     pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
-        // Of its own: the offset of a descriptor is shared by whoever has it.
+        // A descriptor of its own, because duplicates share the read offset.
         let descriptor = self.folder(".")?.0.into_raw_fd();
         // SAFETY: it is open, and the stream owns it from here on.
         let stream = unsafe { libc::fdopendir(descriptor) };
@@ -170,7 +170,7 @@ impl Folder {
     }
 }
 
-/// Marks a file as used now. Without the right to, it only looks older than it is.
+/// Marks a file as used now. Without permission it keeps its old time.
 pub(super) fn touch(file: &File) {
     // SAFETY: the descriptor is open; no times means now.
     let _touched = unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) };

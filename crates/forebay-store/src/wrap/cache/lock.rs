@@ -1,8 +1,7 @@
-//! Locks between processes, which the kernel takes away from an owner that dies: flock(2), and no number of a process
-//! written anywhere.
+//! Locks between processes with flock(2), which the kernel releases when the owner dies. No process ids are stored.
 //!
-//! flock(2) has no deadline, so that whoever waits asks again and again. A lock belongs to the open file, which a forked
-//! child has too: its owner gives it back by name, and does not rely on closing.
+//! flock(2) has no deadline, so waiting is polling. The lock belongs to the open file, which a forked child shares: so
+//! the owner unlocks explicitly instead of relying on closing the file.
 
 use std::fs::File;
 use std::io;
@@ -22,15 +21,15 @@ pub(super) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is open. It fails only for what is no lock.
+        // SAFETY: the descriptor is open. Unlocking a locked file does not fail.
         let _unlocked = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
     }
 }
 
 impl Lock {
-    /// Locks a file of a directory, made if it is not there; `None` when somebody else has it.
+    /// Locks a file of a directory, and creates it if necessary; `None` if another owner holds it.
     pub(super) fn attempt(folder: &Folder, name: &str) -> io::Result<Option<Self>> {
-        /// Each time, another process has removed or replaced it between two calls of this one.
+        /// In each attempt another process has removed or replaced it between two calls of this one.
         const MAX_ATTEMPTS: u32 = 16;
         for _ in 0..MAX_ATTEMPTS {
             let (file, _) = folder.write(name)?;
@@ -44,7 +43,7 @@ impl Lock {
             }
             let known = Known::of(&file)?;
             let lock = Self { file, known };
-            // It may have been renamed or removed before it was locked: then it is not the lock any more.
+            // If it was renamed or removed before it was locked, it is no longer the lock.
             if lock.is_in_place(folder, name) {
                 return Ok(Some(lock));
             }
@@ -52,7 +51,7 @@ impl Lock {
         Ok(None)
     }
 
-    /// Whether the locked file is still the one that has this name.
+    /// Whether the locked file still has this name.
     pub(super) fn is_in_place(&self, folder: &Folder, name: &str) -> bool {
         folder.stat(name).is_ok_and(|known| known.identity == self.known.identity)
     }
@@ -66,20 +65,20 @@ pub(super) enum Waited<T> {
     Stopped,
 }
 
-/// Asks again and again, with pauses that grow, until there is an answer.
+/// Polls with growing pauses until there is a result.
 pub(super) fn wait<T, E>(
     until: Instant,
     ends: Option<&Ends>,
     mut ask: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Waited<T>, E> {
-    /// The first is about how long a small entry takes to be written; the last is how late an answer may be noticed.
+    /// The first is about the time that writing a small entry takes; the last is the worst delay in noticing a result.
     const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
     let mut pause = PAUSES.0;
     loop {
         if ends.is_some_and(Ends::is_raised) {
             return Ok(Waited::Stopped);
         }
-        // Whoever has the lock is waited for, not the disk.
+        // This thread waits for the lock's owner, not for the disk.
         again();
         if let Some(answer) = ask()? {
             return Ok(Waited::Done(answer));

@@ -1,4 +1,4 @@
-//! One reader process, seen from here: its socket, its window, and how long it is waited for.
+//! One reader process as seen from the loader: its socket, its window, and waiting for its answers.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use super::window::Window;
 use crate::reader::protocol::{ANSWER_BYTES, Answer};
 use crate::store::Stop;
 
-/// After a stop, a healthy reader gets this long to finish its piece, so that it need not be started again.
+/// After a stop, a healthy reader gets this long to finish its piece, so that it need not be restarted.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// Why there is no answer.
@@ -22,11 +22,11 @@ pub(super) enum Silence {
     Died,
     /// The deadline passed.
     Late,
-    /// The call was stopped; with the answer, if it came all the same.
+    /// The call was stopped; with the answer if it had arrived.
     Stopped(Option<Answer>),
 }
 
-/// A reader process. Dropping it closes its socket, which makes it leave; it is the pool that reaps it.
+/// A reader process. Dropping it closes its socket, which makes it exit; the pool reaps it.
 #[derive(Debug)]
 pub(super) struct Reader {
     child: Child,
@@ -35,7 +35,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts one. It dies with the *thread* that calls this (`PR_SET_PDEATHSIG`), so that has to outlive it.
+    /// Starts one. It dies with the *thread* that calls this (`PR_SET_PDEATHSIG`), which must outlive it.
     pub(super) fn start() -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         let (window, file) = Window::new()?;
@@ -46,14 +46,14 @@ impl Reader {
                 .stdin(Stdio::from(theirs.try_clone()?))
                 .stdout(Stdio::from(file.try_clone()?))
                 .stderr(Stdio::null())
-                // The terminal's Ctrl-C is for the loader's process.
+                // Ctrl-C in the terminal is for the loader's process only.
                 .process_group(0)
                 .spawn()
         })?;
         Ok(Self { child, socket, window })
     }
 
-    /// Sends a request; false when nobody is there to take it.
+    /// Sends a request; false if the process is gone.
     pub(super) fn send(&self, message: &[u8]) -> bool {
         loop {
             // SAFETY: `message` is readable for its length.
@@ -84,12 +84,12 @@ impl Reader {
         let mut watched = [watch(self.socket.as_raw_fd()), watch(stop)];
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // Rounded up: a wait of 0 ms would spin through the last one.
+            // Rounded up: a wait of 0 ms would spin through the last millisecond.
             let timeout = left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
             // SAFETY: `watched` is two valid, writable pollfd; a negative descriptor is passed over.
             let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, timeout) };
             if ready > 0 {
-                // An answer that is here counts, whatever else happened.
+                // An answer that has arrived counts, whatever else happened.
                 return if watched[0].revents != 0 { Polled::Ready } else { Polled::Stopped };
             }
             if left.is_zero() {
@@ -114,14 +114,14 @@ impl Reader {
         self.child.id()
     }
 
-    /// Where it puts what it reads. Nobody else asks the window for views, so it is in use no longer than its reader.
+    /// Its shared memory. Only the reader's owner asks the window for views, so it is in use no longer than its reader.
     pub(super) fn window(&self) -> &Arc<Window> {
         &self.window
     }
 
-    /// Kills it without waiting, and closes everything that was for it.
+    /// Kills it without waiting, and closes its socket and window.
     pub(super) fn kill(mut self) -> Child {
-        // It may be dead already; a process that cannot die keeps the signal until it can.
+        // It may be dead already. If it is stuck in the kernel, the signal stays pending.
         let _killed = self.child.kill();
         self.child
     }
@@ -133,7 +133,7 @@ enum Polled {
     Stopped,
 }
 
-/// Packets, so that a request is taken whole.
+/// SEQPACKET, so that a request arrives whole.
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut pair = [-1; 2];
     // SAFETY: `pair` has room for two descriptors.
