@@ -94,7 +94,7 @@ def test_a_row_that_is_repeated_without_end_is_refused(folder: Path, tmp_path: P
     cells = {name: pyarrow.DictionaryArray.from_arrays(pyarrow.repeat(0, count), [text]) for name, text in row.items()}
     pyarrow.parquet.write_table(pyarrow.table(cells), path)
     assert path.stat().st_size * 100 < count
-    with pytest.raises(fb.errors.ConfigError, match="repeats its rows without end"):
+    with pytest.raises(fb.errors.ConfigError, match="repeats its rows too often"):
         fb.ImageFolder(folder, manifest=path)
 
 

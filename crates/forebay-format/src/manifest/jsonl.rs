@@ -1,4 +1,4 @@
-//! JSON lines: one object a line, with path and class or label, and whatever else is in it.
+//! JSON lines: one object per line, with path and class or label. Other keys are ignored.
 
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
     Ok(Head { columns, ..Head::default() })
 }
 
-/// A line without its class and label, which may be columns of the user's choice, and hold anything.
+/// A line without class and label, which may be user-defined columns here and contain anything.
 fn unlabelled(line: &[u8]) -> serde_json::Result<Line<'_>> {
     #[derive(Deserialize)]
     struct Unlabelled<'a> {
@@ -90,10 +90,9 @@ fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, Wrong> {
         Some(Value::Number(number)) => {
             Ok(number.as_i64().map_or_else(|| Cell::F64(number.as_f64().unwrap_or(f64::NAN)), Cell::I64))
         }
-        Some(other) => Err(Wrong::new(
-            name,
-            format!("expected a number, a text or a truth value, got {}", shown(&other.to_string())),
-        )),
+        Some(other) => {
+            Err(Wrong::new(name, format!("expected a number, text or a boolean, got {}", shown(&other.to_string()))))
+        }
     }
 }
 
@@ -104,14 +103,14 @@ fn names(line: &[u8]) -> Vec<String> {
     }
 }
 
-/// Which column it is that could not be read. Looked for when something is wrong, so that it costs nothing otherwise.
+/// Finds the column that could not be parsed. Only called for errors, so it costs nothing otherwise.
 fn explain(line: &[u8], place: &str, error: &serde_json::Error) -> Error {
     let object = match serde_json::from_slice(line) {
         Ok(Value::Object(object)) => object,
         Ok(_) => return Error::config(format!("has no object in {place} (expected {{\"path\": …, \"class\": …}})")),
         Err(error) => {
             return Error::config(format!("is not JSON in {place}: {error}"))
-                .with_hint("expected one object a line; was it cut short? make it again");
+                .with_hint("expected one JSON object per line; if the file is truncated, create it again");
         }
     };
     for column in ["path", "class", "label", "size_bytes", "mtime_ns", "etag"] {
@@ -131,5 +130,5 @@ fn explain(line: &[u8], place: &str, error: &serde_json::Error) -> Error {
         };
         return wrong.at(place);
     }
-    Error::config(format!("is not understood in {place}: {error}"))
+    Error::config(format!("cannot be parsed in {place}: {error}"))
 }

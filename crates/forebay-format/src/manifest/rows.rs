@@ -1,4 +1,4 @@
-//! Rows become an index: each is checked, directories and classes are kept once.
+//! Builds an index from rows: checks each row, and stores directories and classes once.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::{Content, Facts, Keeps, Labels, shown};
 use crate::index::FolderIndex;
 use std::path::Path;
 
-/// Longer than any path that Linux opens, and than any name of an object.
+/// Longer than any path that Linux opens, and than any object name.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// One sample as the manifest has it.
+/// One sample of a manifest.
 #[derive(Debug, Default)]
 pub(super) struct Row<'a> {
     pub(super) path: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct Row<'a> {
     pub(super) cells: Vec<Cell<'a>>,
 }
 
-/// A cell that is not what it has to be.
+/// An error about one cell.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) column: String,
@@ -43,7 +43,7 @@ impl Wrong {
     }
 }
 
-/// What rows say of classes: the first one decides.
+/// Whether rows have classes, labels or both: the first row decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Class,
@@ -68,12 +68,13 @@ pub(super) struct Rows {
     told: Option<Told>,
     directories: HashMap<Box<str>, u32>,
     last_directory: (String, u32),
-    /// Classes in the order they were met: name, label if it was told. Their number stands in the index until the end.
+    /// Classes in the order of their first rows: name, and label if given. The index holds their position until the
+    /// end.
     classes: Vec<(String, Option<u32>)>,
     by_name: HashMap<String, u32>,
     by_label: HashMap<u32, u32>,
     last_class: u32,
-    /// Of the text that is kept: names, directories, classes, etags, formats.
+    /// Bytes of all text that is kept: names, directories, classes, etags, formats.
     text_bytes: u64,
 }
 
@@ -105,12 +106,12 @@ impl Rows {
         self.index.is_empty()
     }
 
-    /// What is wanted of each row.
+    /// What is kept of each row.
     pub(super) fn keeps(&self) -> Keeps {
         self.keeps
     }
 
-    /// Whether samples have classes, and not columns of the user's choice.
+    /// Whether samples have classes, rather than user-defined label columns.
     pub(super) fn has_classes(&self) -> bool {
         self.labels == Labels::Class
     }
@@ -212,14 +213,15 @@ impl Rows {
         Ok(number)
     }
 
-    /// The index, without a root yet, and what else is known. Classes are sorted; without labels, they are numbered in that order.
+    /// The index, without a root yet, and the rest. Classes are sorted; without labels, they are numbered in that
+    /// order.
     pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<Finished, Wrong> {
         let empty_classes = if self.has_classes() { empty_classes } else { Vec::new() };
         for (name, label) in empty_classes {
             if self.by_name.contains_key(&name) {
                 return Err(Wrong::new(
                     "class",
-                    format!("expected no rows of class {}, which is said to be empty", shown(&name)),
+                    format!("expected no rows of class {}, which the metadata lists as empty", shown(&name)),
                 ));
             }
             self.classes.push((name, Some(label)));
@@ -245,13 +247,13 @@ impl Rows {
     }
 }
 
-/// A path below the root. Nothing of it may lead out.
+/// Checks a path: it must stay below the root.
 fn checked(path: &str) -> Result<&str, Wrong> {
     let wrong = |what: &str| {
         Wrong::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
-            .with_hint("paths are relative to the root: give the part that they have in common as root=…")
+            .with_hint("paths are relative to the root: pass their common directory as root=…")
     };
-    // As `find .` writes them.
+    // `find .` writes paths like this.
     let below = path.strip_prefix("./").unwrap_or(path);
     if below.is_empty() {
         return Err(wrong("nothing"));
@@ -262,7 +264,7 @@ fn checked(path: &str) -> Result<&str, Wrong> {
     if below.len() > MAX_PATH_BYTES {
         return Err(wrong(&format!("one of {} bytes (at most {MAX_PATH_BYTES})", below.len())));
     }
-    // Every row comes by here: once over its bytes, and the rest for those that have something odd.
+    // This runs for every row: one pass over its bytes, and further checks only for unusual ones.
     let (mut start, bytes) = (0, below.as_bytes());
     for end in 0..=bytes.len() {
         match bytes.get(end) {
@@ -270,7 +272,7 @@ fn checked(path: &str) -> Result<&str, Wrong> {
             None | Some(b'/') => match &bytes[start..end] {
                 b".." => return Err(wrong("one that leads out of it (..)")),
                 b"" if below.contains("://") => return Err(wrong("a URL")),
-                b"." | b"" => return Err(wrong("one with an empty part")),
+                b"." | b"" => return Err(wrong("one with an empty component")),
                 _ => start = end + 1,
             },
             Some(_) => {}
@@ -279,7 +281,7 @@ fn checked(path: &str) -> Result<&str, Wrong> {
     Ok(below)
 }
 
-/// A size that was written as a whole number.
+/// A size that was written as a signed integer.
 pub(super) fn checked_size(size: i64) -> Result<u64, Wrong> {
     u64::try_from(size).map_err(|_| Wrong::new("size_bytes", format!("expected at least 0, got {size}")))
 }
