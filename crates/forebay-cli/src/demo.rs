@@ -1,5 +1,5 @@
-//! `forebay demo`: the main job on data of its own. Writes a folder with planted damage, loads it through the real
-//! engine, prints the report, and checks that everything planted was found and nothing else.
+//! `forebay demo`: the loader on data of its own. Writes a folder with damaged files, loads it through the real engine,
+//! prints the report, and checks that all the damage was found and nothing else.
 
 mod plant;
 
@@ -21,27 +21,27 @@ use plant::{FILES, Planted};
 /// Edge of the pictures after cropping, as in most training.
 const EDGE: u32 = 224;
 const BATCH_SIZE: u64 = 32;
-/// How long to wait for a batch before the progress line is looked at again.
+/// How long to wait for a batch before the progress line is updated.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Load a small image folder with damaged files in it, and see what forebay says about them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Write the images here and leave them [default: a temporary folder, removed at the end]
+    /// Write the images here and keep them [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// How often to load the whole folder
+    /// How many times to load the whole folder
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
     epochs: u64,
-    /// Leave the temporary folder in place
+    /// Keep the temporary folder
     #[arg(long)]
     keep: bool,
 }
 
-/// What the demo saw.
+/// The results of the demo.
 struct Seen {
     planted: Planted,
     loader: Loader,
@@ -57,11 +57,11 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         let entries = listing.len();
         writeln!(
             console.err,
-            "error: --folder: expected a new or an empty folder, got {folder:?} with {entries} entries"
+            "error: --folder: expected a new or empty folder, got {folder:?} with {entries} entries"
         )?;
         return Ok(Status::Usage);
     }
-    // Lives to the end of the command: dropping it removes the folder, also after an error.
+    // Lives until the end of the command: dropping it removes the folder, also after an error.
     let mut temporary = None;
     let folder = match &arguments.folder {
         Some(folder) => folder.clone(),
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     }
 }
 
-/// Plants the folder and loads it. The outer error is the console's, the inner one the engine's.
+/// Writes the folder and loads it. The outer error is the console's, the inner one the engine's.
 fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::Result<Result<Seen>> {
     let (planted, loader) = match prepare(folder) {
         Ok(prepared) => prepared,
@@ -193,7 +193,7 @@ fn report(
         });
         writeln!(console.out, "{object:#}")?;
     } else {
-        // Paths below the folder, which the first line names, are easier on the eye.
+        // Paths relative to the folder, which the first line names, are easier to read.
         let text = loader.report().to_string().replace(&format!("{}/", folder.display()), "");
         write!(console.out, "{text}")?;
         if planted.reads_everything {
@@ -213,7 +213,7 @@ fn report(
     Ok(if problems.is_empty() { Status::Fine } else { Status::Problems })
 }
 
-/// Whether exactly what was planted failed, each as what it is, in every epoch, and nothing is missing.
+/// Checks that exactly the damaged files failed, each with its own code, in every epoch, and that nothing is missing.
 fn check(
     epochs: u64,
     damaged: &[(&str, plant::Damage)],

@@ -1,4 +1,4 @@
-//! What there is to do: which files are copied, which are there, which are removed. Arithmetic only.
+//! The plan of a mirror: which files to copy, which to keep, which to remove. Computation only.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,19 @@ use forebay_store::{Age, Held, Stat};
 use super::filter::Filter;
 use super::walk::{Found, Target};
 
-/// Whether what lies at the target is a copy of a file.
+/// Whether the file at the target is a copy of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Same,
     Other,
-    /// The listing does not tell.
+    /// The listing does not tell: an extra request is needed.
     Ask,
 }
 
-/// By size and time. File systems and tools that keep less of a time than there is cut it off: then the rest decides.
+/// Compares size and time. File systems and tools with coarser times truncate them: then only the kept digits are
+/// compared.
 pub(super) fn judge(stat: Stat, held: Held, is_asked: bool) -> Verdict {
-    /// Of NTFS and CIFS, of tools that count in micro- and milliseconds, of exFAT, of many, and of FAT.
+    /// NTFS and CIFS, tools with microseconds and milliseconds, exFAT, many others, and FAT.
     const GRAINS_NS: [i64; 6] = [100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000];
     if held.size_bytes != stat.size_bytes {
         return Verdict::Other;
@@ -36,8 +37,8 @@ pub(super) fn judge(stat: Stat, held: Held, is_asked: bool) -> Verdict {
     if is_same { Verdict::Same } else { Verdict::Other }
 }
 
-/// What is at the target and not at the source: files to remove, and directories that may be empty then, those inside
-/// before those around them. What the filter leaves out is left alone.
+/// Files at the target that are not in the source, and directories that may be empty after their removal, innermost
+/// first. Files that the filter does not select are kept.
 pub(super) fn surplus(found: &[Found], target: &Target, filter: &Filter) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let names: HashSet<&Path> = found.iter().map(|file| &*file.name).collect();
     let is_surplus = |name: &&PathBuf| !names.contains(name.as_path()) && filter.takes(name);
