@@ -1,10 +1,10 @@
-//! Errors on their way to Python: the classes are Python's own (`forebay.errors`), found by code.
+//! Converts errors to Python exceptions. The classes are Python's own (`forebay.errors`), found by code.
 
 use forebay::{Error, REGISTRY};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An exception that the user's own callable raised, inside an [`Error`].
+/// An exception raised by the user's callable, inside an [`Error`].
 #[derive(Debug)]
 pub(crate) struct Raised(pub(crate) PyErr);
 
@@ -38,7 +38,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(exception))
 }
 
-/// Turns an engine's result into Python's.
+/// Converts an engine's result to Python's.
 pub(crate) fn convert<T>(py: Python<'_>, result: forebay::Result<T>) -> PyResult<T> {
     result.map_err(|error| to_python(py, &error))
 }
