@@ -34,15 +34,15 @@ def converted(state: dict[str, Any], loader: Any, is_own_batches: bool) -> dict[
     got = order["count"] * before
     if got == 0:
         return state
-    told = f"the state was taken on {before} rank{'s' * (before > 1)}, and this loader is one of {now}"
-    hint = f"resume with world_size={before}, or take the state at the end of an epoch, which any number can go on from"
+    told = f"the state was taken on {before} rank{'s' * (before > 1)}, and this loader runs on {now}"
+    hint = f"resume with world_size={before}, or take the state at the end of an epoch, which any number of ranks can resume"
     if not _is_known(loader, is_own_batches) or "begun_at" in order:
-        raise StateMismatchError(f"{told}: they draw from orders that are not parts of the same one", hint=hint)
+        raise StateMismatchError(f"{told}: their orders are not parts of one shared order", hint=hint)
     if state.get("early") or state.get("since"):
         cause = "in_order=False" if state.get("early") else "snapshot_every_n_steps"
-        raise StateMismatchError(f"{told}: with {cause} it tells of each rank what no other can go on from", hint=hint)
+        raise StateMismatchError(f"{told}: with {cause} it is rank-specific and cannot be resumed on another number of ranks", hint=hint)
     if got % now:
-        raise StateMismatchError(f"{told}: the {got} samples that were had cannot be divided by {now}", hint=hint)
+        raise StateMismatchError(f"{told}: {got} delivered samples cannot be split evenly across {now} ranks", hint=hint)
     return state | {"order": order | {"count": got // now}, "position": got // now, "world_size": now}
 
 

@@ -477,9 +477,9 @@ class PythonLoader:
         workers = self._worker_stats()
         text = self.books.report()
         if workers.get("restarts"):
-            text += f"workers: {workers['restarts']} died or hung, and others took over what they had in hand\n"
+            text += f"workers: {workers['restarts']} died or hung, and others took over their samples\n"
         if workers.get("recycled"):
-            text += f"workers: {workers['recycled']} grew too large, and were exchanged between two samples\n"
+            text += f"workers: {workers['recycled']} grew too large, and were replaced between two samples\n"
         return Report(text)
 
     def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
@@ -493,8 +493,8 @@ class PythonLoader:
             order.restore(begun.where.order | {"count": 0})
         elif _order.is_shuffling(loader.sampler) and self._policy.seed is None:
             raise ConfigError(
-                f"explain: expected a pass that was begun last, or a seed, got epoch {wanted}: the generator "
-                "decides its order when it begins"
+                f"explain: expected the epoch of the last pass, or a loader with a seed, got epoch {wanted}: its order "
+                "depends on the generator's state when it begins"
             )
         elif self._policy.place is not None:
             loader.sampler.set_epoch(wanted)

@@ -415,7 +415,7 @@ def in_words(workers: Workers) -> str:
     """What the workers do, in words, for a message about a long wait."""
     items = sorted(workers.in_flight(), key=lambda item: -item["since_seconds"])
     if not items:
-        return "no worker has a sample in hand"
+        return "no worker is working on a sample"
     return "; ".join(map(_one_in_words, items))
 
 
@@ -427,4 +427,4 @@ def _one_in_words(item: dict[str, Any]) -> str:
     if item["index"] is not None:
         what = f"sample {item['index']!r}"
     who = f"thread {item['thread']}" if item.get("thread") else f"pid {item['pid']}"
-    return f"worker {item['shard']} ({who}) has {what} in hand for {item['since_seconds']:.1f} s{where}"
+    return f"worker {item['shard']} ({who}) has worked on {what} for {item['since_seconds']:.1f} s{where}"

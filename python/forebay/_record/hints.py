@@ -45,10 +45,10 @@ _PATH = Advice(
 )
 _DENIED = "this process (user {user}) may not use it: check owner and mode of the file and of every folder above it"
 _CONNECTION = (
-    "the other end of a connection does not answer, or has closed it: check that the server runs and is reached (under "
+    "the other end of a connection does not answer, or has closed it: check that the server is running and reachable (under "
     "a file: the server or FUSE daemon of its mount); open connections in the worker and not in `__init__`"
 )
-_MEMORY = "memory ran out: lower `num_workers` or `prefetch_factor`, or what a sample takes"
+_MEMORY = "memory ran out: lower `num_workers`, `prefetch_factor` or the memory per sample"
 
 # (topic, hint, names of errno). Their codes, and which of them are tried again, are the engine's: `classify`.
 _ROWS = (
@@ -82,17 +82,17 @@ _ROWS = (
         "ENETRESET ENONET EPROTO ECOMM",
     ),
     ("connection", _CONNECTION, "ETIMEDOUT"),
-    ("busy", "what the dataset's code asked for was in use or not ready", "EAGAIN EINTR EBUSY ETXTBSY"),
+    ("busy", "the resource that the dataset's code asked for was busy or not ready", "EAGAIN EINTR EBUSY ETXTBSY"),
     (
         "locks",
-        "the file system gives no locks, as a network mount without a lock service: switch locking off in the library "
+        "the file system does not support locks, like a network mount without a lock service: switch locking off in the library "
         "that reads (HDF5: HDF5_USE_FILE_LOCKING=FALSE), or correct the mount",
         "ENOLCK",
     ),
     (
         "descriptors",
         "too many files are open in this process: close what the dataset opens (`with open(…) as file:`); `forebay "
-        "doctor` names what stays open; raise `ulimit -n` if as many are needed",
+        "doctor` names what stays open; raise `ulimit -n` if that many are needed",
         "EMFILE",
     ),
     (

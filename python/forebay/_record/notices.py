@@ -79,7 +79,7 @@ class FirstFailure:
 
 def ledger_behind(trouble: str) -> None:
     """Says that the ledger lacks lines that were meant for it."""
-    said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
+    said = f"the ledger is incomplete: {trouble}; the run continues, and loader.failures has the missing lines"
     _LOG.warning("%s", said, stacklevel=users_level())
     warnings.warn(said, RuntimeWarning, stacklevel=users_level())
 
@@ -141,9 +141,9 @@ def shared(findings: Sequence[Finding]) -> None:
 def random_order(name: str) -> None:
     """Warns that the order after a resume may differ from the order the state was taken in."""
     warnings.warn(
-        f"the sampler ({name}) has no state: it begins anew, and as much as was given is passed over. If its order is "
-        "not the same again, samples repeat and others are left out: seed its generator as it was when that epoch "
-        "began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
+        f"the sampler ({name}) has no state: it starts over, and the indices that were already delivered are skipped. If "
+        "its order is not the same as before, samples repeat and others are missed: seed its generator as it was when "
+        "that epoch began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
         RuntimeWarning,
         stacklevel=users_level(),
     )

@@ -601,7 +601,7 @@ fn a_cache_that_was_removed_in_the_middle_of_a_run_comes_back() {
     bench.read(0);
     fs::remove_dir_all(bench.root()).unwrap();
     assert_eq!(bench.read(1), content(1, 1_000));
-    assert!(bench.cached.cache_notice().is_some_and(|said| said.contains("cannot keep everything")));
+    assert!(bench.cached.cache_notice().is_some_and(|said| said.contains("cannot store everything")));
     let until = Instant::now() + Duration::from_secs(20);
     while entries(&bench.root()).is_empty() {
         assert!(Instant::now() < until, "{:?}", bench.stats());
