@@ -1,7 +1,6 @@
 """Nothing waits for ever and nothing is left: breaking off, garbage, exit, exceptions, Ctrl-C, fork."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
