@@ -71,7 +71,7 @@ def _sendable(told: dict[str, Any]) -> Iterator[Verdict]:
     if "error" in told:
         text = f"{told['error']} [{told['detail']}]"
         blocking = told["blocking"]
-        # What is a handle is told as one, too.
+        # Handles are reported separately, too.
         is_handle = bool(blocking) and blocking[0]["kind"] != "unpicklable"
         yield Verdict("sendable", "problem", text, None if is_handle else told["hint"], {"blocking": blocking})
     elif "not_restored" in told:
@@ -129,7 +129,7 @@ def _ended(end: End, load: dict[str, Any]) -> Verdict:
 
 
 def _frame(stack: str) -> str:
-    """The innermost line of the user's own code, and what it had called if that is a library."""
+    """The innermost line of the user's own code, and the library function that it called, if any."""
     lines = stack.splitlines()
     if not lines:
         return "native code, or the kernel"
@@ -259,7 +259,7 @@ def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
         change = "close what __getitem__ opens: `with open(path) as file:`; keep no open file in a list or a cache"
         yield Verdict("descriptors", "problem", text, change, figures)
     elif figures["is_crowded"] and figures["count_since_first"] > 0:
-        # So many that reading had to stop for it: there were none left to see them grow.
+        # So many that reading had to stop: there was no chance to see them grow.
         example = ", ".join(figures["since_first"][:3])
         text = f"{figures['count_since_first']:,} descriptors stay open after the first samples already ({example} …)"
         change = "close what __getitem__ opens: `with open(path) as file:`; keep no open file in a list or a cache"
@@ -364,7 +364,7 @@ def _speed(read: dict[str, Any], threads: dict[str, Any], load: dict[str, Any]) 
 
 
 def _at_once(count: int, turn: dict[str, float], alone: dict[str, float]) -> tuple[float, float]:
-    """How many threads' work `count` threads do together, at least and at most; the rest of the time they wait for the GIL.
+    """The work that `count` threads do together, in threads, at least and at most; otherwise they wait for the GIL.
 
     A thread computes, or could if it had a processor (`queued`), or waits. What it waits for when it is alone is
     storage; what it waits for beyond that when there are others is the GIL. On a busy machine a thread that is to have

@@ -22,7 +22,7 @@ class Kind:
     instead: str = "return its data, not the thing itself: bytes, numbers, an array or a tensor"
     """What a sample should have in its place."""
     is_sent: bool = False
-    """Whether it can be sent all the same, only not with the result that anybody expects."""
+    """Whether it can be sent all the same, though with an unexpected result."""
     is_tried: bool = False
     """Whether only pickling it tells if it can be sent."""
 
@@ -323,7 +323,7 @@ def _peer(value: object) -> str | None:
 
 
 def describe(value: object) -> str:
-    """What something is, in words that a person knows it by: its class, and what it is open on."""
+    """A description of an object: its class, and what it is open on."""
     cls = type(value)
     name = cls.__qualname__ if cls.__module__ in ("builtins", "_io") else f"{_short(cls.__module__)}.{cls.__qualname__}"
     if cls.__qualname__ in ("function", "generator", "coroutine", "async_generator"):

@@ -124,7 +124,7 @@ def handles(value: object, root: str = "dataset") -> list[Finding]:
 
 
 def _find(value: object, root: str, is_recursion: bool) -> "_Search":
-    """What is in the way: first in samples of what is large, then everywhere."""
+    """The obstacles to pickling: first in samples of large values, then everywhere."""
     search = _Search(root)
     for is_sampled, limits in zip((True, False), _SEARCH, strict=True):
         search = _Search(root)
