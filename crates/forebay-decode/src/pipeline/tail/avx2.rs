@@ -175,7 +175,7 @@ impl Vector {
             Dtype::F32 => store::<STREAMS>(self.value(bytes), out),
             Dtype::F16 => store_half::<STREAMS>(narrow::avx2::half(self.value(bytes)), out),
             // A formula gives numbers only.
-            Dtype::BF16 => store_half::<STREAMS>(narrow::avx2::brain_of_number(self.value(bytes)), out),
+            Dtype::BF16 => store_half::<STREAMS>(narrow::avx2::bfloat16_of_number(self.value(bytes)), out),
         }
     }
 
