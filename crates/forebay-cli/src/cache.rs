@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         Action::Verify(place) => (place, verify(place, console)),
     };
     match done {
-        Ok(Said { status, text, json }) => {
+        Ok(Output { status, text, json }) => {
             match place.json {
                 true => writeln!(console.out, "{json}")?,
                 false => write!(console.out, "{text}")?,
@@ -58,13 +58,13 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
 }
 
 /// The result of a command.
-struct Said {
+struct Output {
     status: Status,
     text: String,
     json: Value,
 }
 
-fn info(directory: &Path) -> Result<Said> {
+fn info(directory: &Path) -> Result<Output> {
     let info = Cache::info(directory)?;
     let mut text = format!("{} objects, {}", info.entries, size(info.bytes));
     if let Some(limit) = info.limit_bytes {
@@ -86,10 +86,10 @@ fn info(directory: &Path) -> Result<Said> {
         "oldest_unix_seconds": info.oldest_ns.map(|ns| ns as f64 / 1e9), "foreign": info.foreign,
         "other_format_entries": others, "other_format_bytes": other_bytes,
     });
-    Ok(Said { status: Status::Fine, text, json })
+    Ok(Output { status: Status::Fine, text, json })
 }
 
-fn clear(directory: &Path) -> Result<Said> {
+fn clear(directory: &Path) -> Result<Output> {
     let cleared = Cache::clear(directory)?;
     let mut text =
         format!("removed {} objects, {}, from {}\n", cleared.entries, size(cleared.bytes), directory.display());
@@ -97,10 +97,10 @@ fn clear(directory: &Path) -> Result<Said> {
         text += &format!("left {} foreign files\n", cleared.foreign);
     }
     let json = json!({ "entries": cleared.entries, "bytes": cleared.bytes, "foreign": cleared.foreign });
-    Ok(Said { status: Status::Fine, text, json })
+    Ok(Output { status: Status::Fine, text, json })
 }
 
-fn verify(place: &Where, console: &mut Console<'_>) -> Result<Said> {
+fn verify(place: &Where, console: &mut Console<'_>) -> Result<Output> {
     let mut progress = Progress::new(console.is_terminal && !place.json);
     let mut drawn = Ok(());
     let verified = Cache::verify(&place.directory, &mut |done, total| {
@@ -127,7 +127,7 @@ fn verify(place: &Where, console: &mut Console<'_>) -> Result<Said> {
         .collect();
     let status = if damaged.is_empty() { Status::Fine } else { Status::Problems };
     let json = json!({ "entries": verified.entries, "bytes": verified.bytes, "damaged": damaged });
-    Ok(Said { status, text, json })
+    Ok(Output { status, text, json })
 }
 
 /// Formats a number of bytes.

@@ -22,7 +22,7 @@ use plant::{FILES, Planted};
 const EDGE: u32 = 224;
 const BATCH_SIZE: u64 = 32;
 /// How long to wait for a batch before the progress line is updated.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Load a small image folder with damaged files in it, and see what forebay says about them.
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 }
 
 /// The results of the demo.
-struct Seen {
+struct Outcome {
     planted: Planted,
     loader: Loader,
     images: u64,
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
 }
 
 /// Writes the folder and loads it. The outer error is the console's, the inner one the engine's.
-fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::Result<Result<Seen>> {
+fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::Result<Result<Outcome>> {
     let (planted, loader) = match prepare(folder) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(Err(error)),
@@ -107,7 +107,7 @@ fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::
         };
         let before = images;
         loop {
-            match run.poll(GLANCE) {
+            match run.poll(POLL_INTERVAL) {
                 Ok(Next::Batch(batch)) => images += batch.len() as u64,
                 Ok(Next::Pending) => {}
                 Ok(Next::End) => break,
@@ -124,7 +124,7 @@ fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::
     }
     let elapsed = progress.elapsed();
     progress.clear(console.err)?;
-    Ok(Ok(Seen { planted, loader, images, elapsed }))
+    Ok(Ok(Outcome { planted, loader, images, elapsed }))
 }
 
 fn prepare(folder: &Path) -> Result<(Planted, Loader)> {
@@ -159,12 +159,12 @@ fn pipeline() -> Result<Pipeline> {
 
 fn report(
     arguments: &Arguments,
-    seen: &Seen,
+    seen: &Outcome,
     folder: &Path,
     is_kept: bool,
     console: &mut Console<'_>,
 ) -> io::Result<Status> {
-    let Seen { planted, loader, images, elapsed } = seen;
+    let Outcome { planted, loader, images, elapsed } = seen;
     let problems = check(arguments.epochs, &planted.damaged, &loader.failures(), &loader.books(), folder);
     let rate = *images as f64 / elapsed.as_secs_f64();
     let verdict = loader.stats().verdict.name();

@@ -151,9 +151,9 @@ fn scan(
     }
     // Failure to draw progress does not stop the scan.
     let mut watch = |at: ScanProgress| drop(draw(at, progress, console));
-    let mut diary = Diary::new(KEPT_EVERY);
+    let mut checkpoints = Checkpoints::new(KEPT_EVERY);
     let mut keep = |index: &FolderIndex, facts: &[Facts]| {
-        diary.write(|| drop(output.write(index, facts, &recorded)));
+        checkpoints.write(|| drop(output.write(index, facts, &recorded)));
         Ok(())
     };
     let deep: Option<&mut KeepScan<'_>> = if arguments.deep { Some(&mut keep) } else { None };
@@ -168,12 +168,12 @@ fn scan(
 
 /// When to save intermediate results: now and then, taking at most a twentieth of the time. Errors in saving are not
 /// reported here: it is tried again, and the last attempt counts.
-struct Diary {
+struct Checkpoints {
     every: Duration,
     next: Instant,
 }
 
-impl Diary {
+impl Checkpoints {
     fn new(every: Duration) -> Self {
         Self { every, next: Instant::now() + every }
     }
@@ -309,12 +309,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_diary_is_not_written_all_the_time() {
+    fn checkpoints_are_not_written_all_the_time() {
         let mut count = 0;
-        let mut never = Diary::new(Duration::from_secs(3600));
+        let mut never = Checkpoints::new(Duration::from_secs(3600));
         (0..10).for_each(|_| never.write(|| count += 1));
         assert_eq!(count, 0);
-        let mut slow = Diary::new(Duration::ZERO);
+        let mut slow = Checkpoints::new(Duration::ZERO);
         slow.write(|| std::thread::sleep(Duration::from_millis(50)));
         assert!(slow.next > Instant::now() + Duration::from_millis(500), "twenty times as long as it took");
         slow.next = Instant::now();

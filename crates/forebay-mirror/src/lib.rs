@@ -147,23 +147,23 @@ impl Mirror {
         let started = Instant::now();
         let (transfer, threads) = self.open()?;
         let meters = &transfer.meters;
-        let mut look = || {
+        let mut show_progress = || {
             let listed = meters.listed_files.load(Relaxed);
             watch(&Progress { all_files: listed, files: listed, ..progress(&transfer, Doing::Listing) });
         };
-        let (found, is_listed) = walk::source(&transfer, &self.filter, threads, &mut look)?;
-        let (target, is_target_listed) = walk::target(&transfer, &self.filter, threads, &mut look)?;
+        let (found, is_listed) = walk::source(&transfer, &self.filter, threads, &mut show_progress)?;
+        let (target, is_target_listed) = walk::target(&transfer, &self.filter, threads, &mut show_progress)?;
         // Set only here, and once.
         let _set = transfer.leftovers.set(target.parts.iter().cloned().collect());
         let files = found.len() as u64;
         let bytes = found.iter().map(|file| file.stat.size_bytes).sum();
         let (surplus_files, surplus_directories) = surplus(&found, &target, &self.filter);
-        let mut look = || {
+        let mut show_progress = || {
             let compared = meters.compared_files.load(Relaxed);
             watch(&Progress { files: compared, all_files: files, ..progress(&transfer, Doing::Comparing) });
         };
         let is_empty = found.is_empty();
-        let to_copy = compare(&transfer, found, &target, threads, &mut look)?;
+        let to_copy = compare(&transfer, found, &target, threads, &mut show_progress)?;
         let mut done = Mirrored {
             files,
             bytes,
@@ -174,13 +174,13 @@ impl Mirror {
         if !self.is_dry_run {
             let all_bytes = to_copy.iter().map(|file| file.stat.size_bytes).sum();
             let all_files = to_copy.len() as u64;
-            let mut look = || {
+            let mut show_progress = || {
                 let files = meters.copied_files.load(Relaxed) + meters.failed_files.load(Relaxed);
                 let bytes = meters.copied_bytes.load(Relaxed) + meters.resumed_bytes.load(Relaxed);
                 let now = progress(&transfer, Doing::Copying);
                 watch(&Progress { files: files.min(all_files), all_files, bytes, all_bytes, ..now });
             };
-            copy_all(&transfer, to_copy, threads, &mut look)?;
+            copy_all(&transfer, to_copy, threads, &mut show_progress)?;
             if let Err(error) = transfer.sink.sync() {
                 transfer.fail(error);
             }
@@ -238,7 +238,7 @@ impl Mirror {
             return Ok(Box::new(ObjectSink::open(store, root, self.verifies)?));
         }
         let sink = match self.is_dry_run {
-            true => DirectorySink::look(&self.target, self.verifies)?,
+            true => DirectorySink::open_existing(&self.target, self.verifies)?,
             false => DirectorySink::open(&self.target, self.verifies)?,
         };
         Ok(Box::new(sink))

@@ -26,11 +26,11 @@ pub(super) fn judge(stat: Stat, held: Held, is_asked: bool) -> Verdict {
         return Verdict::Other;
     }
     let is_same = match held.age {
-        Age::Of(time) => {
+        Age::SourceTime(time) => {
             let is_cut = |grain: &i64| time == stat.mtime_ns.div_euclid(*grain) * grain;
             time == stat.mtime_ns || GRAINS_NS.iter().any(is_cut)
         }
-        Age::Since(time) => time >= stat.mtime_ns,
+        Age::WrittenAt(time) => time >= stat.mtime_ns,
         Age::Unknown if is_asked => false,
         Age::Unknown => return Verdict::Ask,
     };
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn size_and_time_decide() {
         let stat = Stat { size_bytes: 5, mtime_ns: 1_700_000_000_123_456_789 };
-        let of = |size_bytes, time| judge(stat, Held { size_bytes, age: Age::Of(time) }, false);
+        let of = |size_bytes, time| judge(stat, Held { size_bytes, age: Age::SourceTime(time) }, false);
         assert_eq!(of(5, stat.mtime_ns), Verdict::Same);
         assert_eq!(of(5, 1_700_000_000_000_000_000), Verdict::Same, "whole seconds");
         assert_eq!(of(5, 1_700_000_000_123_456_700), Verdict::Same, "a tenth of a microsecond");
@@ -71,7 +71,7 @@ mod tests {
             [unknown(5, false), unknown(5, true), unknown(6, false)],
             [Verdict::Ask, Verdict::Other, Verdict::Other]
         );
-        let since = |time| judge(stat, Held { size_bytes: 5, age: Age::Since(time) }, true);
+        let since = |time| judge(stat, Held { size_bytes: 5, age: Age::WrittenAt(time) }, true);
         assert_eq!([since(stat.mtime_ns - 1), since(stat.mtime_ns)], [Verdict::Other, Verdict::Same]);
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let mut target =
             Target { directories: ["cat", "dog", "dog/deep"].map(PathBuf::from).into(), ..Target::default() };
         for name in ["cat/1.jpg", "cat/2.jpg", "dog/deep/3.jpg", "dog/notes.txt"] {
-            target.files.insert(name.into(), Held { size_bytes: 1, age: Age::Of(1) });
+            target.files.insert(name.into(), Held { size_bytes: 1, age: Age::SourceTime(1) });
         }
         target.others.push("cat/link".into());
         let all = surplus(&found, &target, &Filter::default());

@@ -22,30 +22,30 @@ type Options = Option<BTreeMap<String, String>>;
 /// The cache of a dataset.
 #[derive(Clone)]
 #[pyclass(frozen, module = "forebay._forebay", name = "Cache")]
-pub(crate) struct Keeping(Kept);
+pub(crate) struct DatasetCache(CacheKind);
 
 #[derive(Clone)]
-enum Kept {
+enum CacheKind {
     Disk { cache: Arc<Cache>, revalidates: bool },
     Memory(Arc<MemoryCache>),
 }
 
 #[pymethods]
-impl Keeping {
+impl DatasetCache {
     /// A cache directory, its size limit, and whether the storage is asked before each read.
     #[new]
     fn new(py: Python<'_>, directory: PathBuf, limit_bytes: Option<u64>, revalidates: bool) -> PyResult<Self> {
         let options = CacheOptions { limit_bytes, ..CacheOptions::default() };
         // If the mount hangs, only a signal ends the wait.
         let opened = watched(py, "forebay-open", move || Cache::open(&directory, options))?;
-        Ok(Self(Kept::Disk { cache: convert(py, opened)?, revalidates }))
+        Ok(Self(CacheKind::Disk { cache: convert(py, opened)?, revalidates }))
     }
 
     /// An in-process cache with a size limit: by default half of the available memory.
     #[staticmethod]
     fn memory(limit_bytes: Option<u64>) -> Self {
         let limit_bytes = limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2);
-        Self(Kept::Memory(Arc::new(MemoryCache::new(limit_bytes))))
+        Self(CacheKind::Memory(Arc::new(MemoryCache::new(limit_bytes))))
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Index {
     pub(crate) dataset: Arc<dyn Dataset>,
     /// The store used for scanning, and for reading single samples.
     pub(crate) store: Arc<dyn Store>,
-    keeping: Option<Keeping>,
+    keeping: Option<DatasetCache>,
     /// For a manifest: the names of its columns, the version that wrote it, the root it was made for.
     written: Option<Written>,
 }
@@ -85,10 +85,10 @@ impl Index {
     /// A store for its files, behind its cache if it has one.
     pub(crate) fn cached(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         match &self.keeping {
-            Some(Keeping(Kept::Disk { cache, revalidates })) => {
+            Some(DatasetCache(CacheKind::Disk { cache, revalidates })) => {
                 Arc::new(Cached::new(store, Arc::clone(cache)).revalidating(*revalidates))
             }
-            Some(Keeping(Kept::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
+            Some(DatasetCache(CacheKind::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
             None => store,
         }
     }
@@ -182,7 +182,7 @@ impl Index {
     }
 
     /// The same samples with a cache.
-    fn kept_in(&self, cache: &Keeping) -> Self {
+    fn kept_in(&self, cache: &DatasetCache) -> Self {
         let (folder, dataset) = (Arc::clone(&self.folder), Arc::clone(&self.dataset));
         let (store, written) = (Arc::clone(&self.store), self.written.clone());
         let kept = Self { folder, dataset, store, keeping: Some(cache.clone()), written };

@@ -42,7 +42,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Array>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<index::Index>()?;
-    module.add_class::<index::Keeping>()?;
+    module.add_class::<index::DatasetCache>()?;
     module.add_class::<journal::Account>()?;
     module.add_class::<journal::Journal>()?;
     module.add_class::<journal::Retries>()?;

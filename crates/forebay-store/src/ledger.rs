@@ -147,12 +147,12 @@ impl LedgerFile {
     /// The length, taken under the lock: no line before it is half written, and none will be truncated. If the lock is
     /// not available, a half-written line is skipped and read the next time.
     fn length(&self) -> io::Result<u64> {
-        const PATIENCE: Duration = Duration::from_secs(1);
+        const MAX_WAIT: Duration = Duration::from_secs(1);
         let asked = Instant::now();
         loop {
             match self.try_locked(|file| Ok(file.metadata()?.len()))? {
                 Some(length) => return Ok(length),
-                None if asked.elapsed() >= PATIENCE => return Ok(self.file.metadata()?.len()),
+                None if asked.elapsed() >= MAX_WAIT => return Ok(self.file.metadata()?.len()),
                 None => std::thread::sleep(Duration::from_millis(5)), // flock(2) has no deadline
             }
         }

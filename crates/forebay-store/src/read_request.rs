@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind, Result, Stage};
 
-use crate::store::{Cancel, Ends, Stat, still};
+use crate::store::{Cancel, CancelSignals, Stat, check_unchanged};
 
 /// One read of a store: see [`crate::Store::fetch`].
 ///
@@ -63,7 +63,7 @@ impl<'a> ReadRequest<'a> {
     /// Fails if the read was cancelled. Every store calls this before it begins.
     pub fn check_cancel(&self) -> Result<()> {
         match self.cancel.is_some_and(Cancel::is_raised) {
-            true => Err(Ends::error().at_path(self.path).at_stage(Stage::Fetch)),
+            true => Err(CancelSignals::error().at_path(self.path).at_stage(Stage::Fetch)),
             false => Ok(()),
         }
     }
@@ -71,7 +71,7 @@ impl<'a> ReadRequest<'a> {
     /// The bytes of this object to read. Fails if it is not the expected version, or too short.
     pub fn bytes_of(&self, stat: Stat) -> Result<Range<u64>> {
         if let Some(expected) = self.expected {
-            still(expected, stat).map_err(|error| error.at_path(self.path))?;
+            check_unchanged(expected, stat).map_err(|error| error.at_path(self.path))?;
         }
         let Some(range) = self.range.clone() else { return Ok(0..stat.size_bytes) };
         if range.start > range.end {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::capabilities::Capabilities;
 use crate::read_request::ReadRequest;
 use crate::remote::{Sum, Traffic};
-use crate::wrap::{CacheStats, Kept, Readers};
+use crate::wrap::{CacheStats, Readers, WindowBytes};
 
 /// An object's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +49,11 @@ pub struct Object {
 #[derive(Debug)]
 pub struct Bytes {
     buffer: Vec<u8>,
-    kept: Option<Kept>,
+    kept: Option<WindowBytes>,
 }
 
 impl Bytes {
-    pub(crate) fn kept(kept: Kept, buffer: Vec<u8>) -> Self {
+    pub(crate) fn kept(kept: WindowBytes, buffer: Vec<u8>) -> Self {
         Self { buffer, kept: Some(kept) }
     }
 
@@ -177,7 +177,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 }
 
 /// Fails if an object has changed.
-pub(crate) fn still(expected: Stat, now: Stat) -> Result<()> {
+pub(crate) fn check_unchanged(expected: Stat, now: Stat) -> Result<()> {
     if now == expected {
         return Ok(());
     }
@@ -223,12 +223,12 @@ impl Cancel {
 
 /// The signals that end a call early: the stop of its store, and its own cancel.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct CancelSignals {
     pub(crate) stop: Option<Stop>,
     pub(crate) cancel: Option<Cancel>,
 }
 
-impl Ends {
+impl CancelSignals {
     pub(crate) fn is_raised(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.raised.is_raised())
             || self.cancel.as_ref().is_some_and(Cancel::is_raised)

@@ -142,8 +142,8 @@ def random_order(name: str) -> None:
     """Warns that the order after a resume may differ from the order the state was taken in."""
     warnings.warn(
         f"the sampler ({name}) has no state: it starts over, and the indices that were already delivered are skipped. "
-        "If its order is not the same as before, samples repeat and others are missed: seed its generator as it was when "
-        "that epoch began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
+        "If its order is not the same as before, samples repeat and others are missed: seed its generator as it was "
+        "when that epoch began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
         RuntimeWarning,
         stacklevel=users_level(),
     )

@@ -3,7 +3,7 @@
 use forebay_core::{Error, Result, Version};
 
 use super::labels::Cell;
-use super::rows::{Row, Rows, Wrong, checked_size};
+use super::rows::{CellError, Row, Rows, checked_size};
 use super::{Head, shown};
 
 pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
@@ -37,14 +37,14 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
         let text = |column: Option<usize>| column.map(|column| fields[column].as_str());
         // An empty cell means that the value is unknown.
         let known = |column: Option<usize>| text(column).filter(|cell| !cell.is_empty());
-        let whole = |name: &str, column: Option<usize>| -> Result<Option<i64>, Wrong> {
+        let whole = |name: &str, column: Option<usize>| -> Result<Option<i64>, CellError> {
             let parse = |cell: &str| {
                 let parsed = cell.trim().parse();
-                parsed.map_err(|_| Wrong::new(name, format!("expected a whole number, got {}", shown(cell))))
+                parsed.map_err(|_| CellError::new(name, format!("expected a whole number, got {}", shown(cell))))
             };
             known(column).map(parse).transpose()
         };
-        let row = || -> Result<Row<'_>, Wrong> {
+        let row = || -> Result<Row<'_>, CellError> {
             let label = whole("label", label).map_err(|mut wrong| {
                 wrong.hint = Some("labels are numbers; call a column of names `class`");
                 wrong

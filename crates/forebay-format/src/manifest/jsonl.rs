@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::labels::Cell;
-use super::rows::{Row, Rows, Wrong};
+use super::rows::{CellError, Row, Rows};
 use super::{Head, shown};
 
 #[derive(Deserialize)]
@@ -82,7 +82,7 @@ fn unlabelled(line: &[u8]) -> serde_json::Result<Line<'_>> {
     Ok(Line { path, class: None, label: None, size_bytes, mtime_ns, etag })
 }
 
-fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, Wrong> {
+fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, CellError> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(Cell::Missing),
         Some(Value::Bool(value)) => Ok(Cell::Bool(*value)),
@@ -90,9 +90,10 @@ fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, Wrong> {
         Some(Value::Number(number)) => {
             Ok(number.as_i64().map_or_else(|| Cell::F64(number.as_f64().unwrap_or(f64::NAN)), Cell::I64))
         }
-        Some(other) => {
-            Err(Wrong::new(name, format!("expected a number, text or a boolean, got {}", shown(&other.to_string()))))
-        }
+        Some(other) => Err(CellError::new(
+            name,
+            format!("expected a number, text or a boolean, got {}", shown(&other.to_string())),
+        )),
     }
 }
 
@@ -122,9 +123,9 @@ fn explain(line: &[u8], place: &str, error: &serde_json::Error) -> Error {
             _ => value.is_i64(),
         };
         let wrong = match object.get(column) {
-            None if column == "path" => Wrong::new(column, format!("expected {expected}, got none")),
+            None if column == "path" => CellError::new(column, format!("expected {expected}, got none")),
             Some(value) if !fits(value) && (column == "path" || !value.is_null()) => {
-                Wrong::new(column, format!("expected {expected}, got {}", shown(&value.to_string())))
+                CellError::new(column, format!("expected {expected}, got {}", shown(&value.to_string())))
             }
             _ => continue,
         };

@@ -2,7 +2,7 @@
 
 use forebay_core::{ScalarColumn, Scalars};
 
-use super::rows::Wrong;
+use super::rows::CellError;
 use super::shown;
 
 /// The labels of a manifest's samples.
@@ -51,7 +51,7 @@ impl LabelColumn {
     }
 
     /// Adds a cell. It must have the type of the earlier ones; integers become floats if floats follow.
-    pub(super) fn push(&mut self, cell: Cell<'_>) -> Result<(), Wrong> {
+    pub(super) fn push(&mut self, cell: Cell<'_>) -> Result<(), CellError> {
         let first = || match cell {
             Cell::Missing | Cell::F64(_) => Scalars::F64(Vec::new()),
             Cell::Bool(_) => Scalars::Bool(Vec::new()),
@@ -84,7 +84,10 @@ impl LabelColumn {
                     Cell::I64(value) => value.to_string(),
                     Cell::F64(value) => value.to_string(),
                 };
-                return Err(Wrong::new(&self.name, format!("expected {expected} as in the rows before, got {got}")));
+                return Err(CellError::new(
+                    &self.name,
+                    format!("expected {expected} as in the rows before, got {got}"),
+                ));
             }
         }
         Ok(())
@@ -120,7 +123,7 @@ fn typed(texts: Vec<String>) -> Scalars {
 mod tests {
     use super::*;
 
-    fn column(cells: &[Cell<'_>]) -> Result<Scalars, Wrong> {
+    fn column(cells: &[Cell<'_>]) -> Result<Scalars, CellError> {
         let mut column = LabelColumn::new("x");
         cells.iter().try_for_each(|cell| column.push(*cell))?;
         Ok(column.finish().values)

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use forebay_core::{Error, Kind, Result, ScalarColumn, Stage, Version};
 
 use crate::index::{FolderIndex, Note};
-use rows::{Finished, Rows, Wrong};
+use rows::{CellError, Finished, Rows};
 
 pub use compare::Difference;
 pub use labels::Labels;
@@ -172,7 +172,7 @@ fn is_same(root: &Path, recorded: &Path) -> bool {
     root == recorded || std::path::absolute(root).is_ok_and(|root| root == recorded)
 }
 
-impl Wrong {
+impl CellError {
     /// The error for a row, whose name is `place`.
     fn at(self, place: &str) -> Error {
         let Self { column, message, hint } = self;

@@ -18,7 +18,7 @@ use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataRead
 use parquet::schema::types::ColumnDescriptor;
 
 use super::labels::Cell;
-use super::rows::{Row, Rows, Wrong, checked_size};
+use super::rows::{CellError, Row, Rows, checked_size};
 use super::{Content, FORMAT, Head, Keeps, Picture, row_name, shown};
 use pages::{Chunk, Pages};
 
@@ -308,21 +308,22 @@ impl Column {
         self.is_optional && self.cells.levels.get(row) == Some(&0)
     }
 
-    fn text(&mut self) -> Result<Option<&str>, Wrong> {
+    fn text(&mut self) -> Result<Option<&str>, CellError> {
         if self.is_null() {
             return Ok(None);
         }
         self.cells.next_cell += 1;
         let cell = self.cells.text.get(self.cells.next_cell - 1);
-        let bytes = cell.map(ByteArray::data).ok_or_else(|| Wrong::new(&self.name, "expected a value, got none"))?;
+        let bytes =
+            cell.map(ByteArray::data).ok_or_else(|| CellError::new(&self.name, "expected a value, got none"))?;
         std::str::from_utf8(bytes).map(Some).map_err(|_| {
             let got = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-            Wrong::new(&self.name, format!("expected text in UTF-8, got {}", shown(&got)))
+            CellError::new(&self.name, format!("expected text in UTF-8, got {}", shown(&got)))
         })
     }
 
     /// The next cell of a user-defined label column.
-    fn cell(&mut self, kind: CellKind) -> Result<Cell<'_>, Wrong> {
+    fn cell(&mut self, kind: CellKind) -> Result<Cell<'_>, CellError> {
         match kind {
             CellKind::Text => Ok(self.text()?.map_or(Cell::Missing, Cell::Text)),
             CellKind::Bool => Ok(self.whole()?.map_or(Cell::Missing, |value| Cell::Bool(value != 0))),
@@ -333,12 +334,13 @@ impl Column {
                 }
                 self.cells.next_cell += 1;
                 let cell = self.cells.real.get(self.cells.next_cell - 1);
-                cell.map(|real| Cell::F64(*real)).ok_or_else(|| Wrong::new(&self.name, "expected a value, got none"))
+                cell.map(|real| Cell::F64(*real))
+                    .ok_or_else(|| CellError::new(&self.name, "expected a value, got none"))
             }
         }
     }
 
-    fn whole(&mut self) -> Result<Option<i64>, Wrong> {
+    fn whole(&mut self) -> Result<Option<i64>, CellError> {
         if self.is_null() {
             return Ok(None);
         }
@@ -351,13 +353,13 @@ impl Column {
             // pandas writes NaN for missing integers.
             Some(real) if real.is_nan() => Ok(None),
             Some(real) if real.fract() == 0.0 && real.abs() < 9e15 => Ok(Some(*real as i64)),
-            Some(real) if real.fract() == 0.0 => Err(Wrong::new(
+            Some(real) if real.fract() == 0.0 => Err(CellError::new(
                 &self.name,
                 format!("expected a whole number, got a float too large to be exact ({real})"),
             )
             .with_hint("leave the column out, or write it as whole numbers: in pandas, dtype \"Int64\"")),
-            Some(real) => Err(Wrong::new(&self.name, format!("expected a whole number, got {real}"))),
-            None => Err(Wrong::new(&self.name, "expected a value, got none")),
+            Some(real) => Err(CellError::new(&self.name, format!("expected a whole number, got {real}"))),
+            None => Err(CellError::new(&self.name, "expected a value, got none")),
         }
     }
 }
@@ -439,13 +441,15 @@ const ROLES: [(&str, Role, bool); 10] = [
 ];
 
 /// Reads the next row of all columns.
-fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
+fn take(columns: &mut [Column]) -> Result<Row<'_>, CellError> {
     let mut row = Row::default();
     let (mut width, mut height, mut format, mut xxh3) = (None, None, None, None);
     let mut chosen = Vec::new();
     for column in columns {
         match column.role {
-            Role::Path => row.path = column.text()?.ok_or_else(|| Wrong::new("path", "expected a path, got none"))?,
+            Role::Path => {
+                row.path = column.text()?.ok_or_else(|| CellError::new("path", "expected a path, got none"))?
+            }
             Role::Class => row.class = column.text()?,
             Role::Label => row.label = column.whole()?,
             Role::SizeBytes => row.version.size_bytes = column.whole()?.map(checked_size).transpose()?,
@@ -470,15 +474,16 @@ fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
     Ok(row)
 }
 
-fn edge(name: &str, value: Option<i64>) -> Result<Option<u32>, Wrong> {
-    let convert =
-        |value| u32::try_from(value).map_err(|_| Wrong::new(name, format!("expected a number of pixels, got {value}")));
+fn edge(name: &str, value: Option<i64>) -> Result<Option<u32>, CellError> {
+    let convert = |value| {
+        u32::try_from(value).map_err(|_| CellError::new(name, format!("expected a number of pixels, got {value}")))
+    };
     value.map(convert).transpose()
 }
 
-fn hash(text: &str) -> Result<u64, Wrong> {
+fn hash(text: &str) -> Result<u64, CellError> {
     let parsed = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
-    parsed.ok_or_else(|| Wrong::new("xxh3", format!("expected 16 hexadecimal digits, got {}", shown(text))))
+    parsed.ok_or_else(|| CellError::new("xxh3", format!("expected 16 hexadecimal digits, got {}", shown(text))))
 }
 
 #[cfg(test)]

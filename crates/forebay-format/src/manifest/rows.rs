@@ -26,13 +26,13 @@ pub(super) struct Row<'a> {
 
 /// An error about one cell.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct CellError {
     pub(super) column: String,
     pub(super) message: String,
     pub(super) hint: Option<&'static str>,
 }
 
-impl Wrong {
+impl CellError {
     pub(super) fn new(column: &str, message: impl Into<String>) -> Self {
         Self { column: column.to_owned(), message: message.into(), hint: None }
     }
@@ -45,7 +45,7 @@ impl Wrong {
 
 /// Whether rows have classes, labels or both: the first row decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ClassColumns {
     Class,
     Label,
     Both,
@@ -65,7 +65,7 @@ pub(super) struct Rows {
     labels: Labels,
     label_columns: Vec<LabelColumn>,
     facts: Option<Vec<Facts>>,
-    told: Option<Told>,
+    class_columns: Option<ClassColumns>,
     directories: HashMap<Box<str>, u32>,
     last_directory: (String, u32),
     /// Classes in the order of their first rows: name, and label if given. The index holds their position until the
@@ -86,7 +86,7 @@ impl Rows {
             labels: labels.clone(),
             label_columns: labels.columns().iter().map(|name| LabelColumn::new(name)).collect(),
             facts: (keeps == Keeps::Facts).then(Vec::new),
-            told: None,
+            class_columns: None,
             directories: HashMap::new(),
             last_directory: (String::new(), u32::MAX),
             classes: Vec::new(),
@@ -121,7 +121,7 @@ impl Rows {
         self.labels.columns()
     }
 
-    pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), Wrong> {
+    pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), CellError> {
         let path = checked(row.path)?;
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let class = if self.has_classes() { self.class_of(row.class, row.label)? } else { 0 };
@@ -162,16 +162,16 @@ impl Rows {
         number
     }
 
-    fn class_of(&mut self, class: Option<&str>, label: Option<i64>) -> Result<u32, Wrong> {
-        let told = match (class, label) {
-            (Some(_), Some(_)) => Told::Both,
-            (Some(_), None) => Told::Class,
-            (None, Some(_)) => Told::Label,
-            (None, None) => return Err(Wrong::new("class", "expected a class or a label, got neither")),
+    fn class_of(&mut self, class: Option<&str>, label: Option<i64>) -> Result<u32, CellError> {
+        let class_columns = match (class, label) {
+            (Some(_), Some(_)) => ClassColumns::Both,
+            (Some(_), None) => ClassColumns::Class,
+            (None, Some(_)) => ClassColumns::Label,
+            (None, None) => return Err(CellError::new("class", "expected a class or a label, got neither")),
         };
-        if *self.told.get_or_insert(told) != told {
+        if *self.class_columns.get_or_insert(class_columns) != class_columns {
             let (column, what) = if class.is_some() { ("label", "a label") } else { ("class", "a class") };
-            return Err(Wrong::new(column, format!("expected {what} in every row or in none")));
+            return Err(CellError::new(column, format!("expected {what} in every row or in none")));
         }
         let label = label.map(checked_label).transpose()?;
         let found = match (class, label) {
@@ -188,15 +188,15 @@ impl Rows {
             let (class, expected) = (shown(&known.0), known.1.unwrap_or_default());
             let message =
                 format!("expected {expected} as in earlier rows of class {class}, got {}", label.unwrap_or_default());
-            return Err(Wrong::new("label", message));
+            return Err(CellError::new("label", message));
         }
         self.last_class = number;
         Ok(number)
     }
 
-    fn add_class(&mut self, class: Option<&str>, label: Option<u32>) -> Result<u32, Wrong> {
-        let number =
-            u32::try_from(self.classes.len()).map_err(|_| Wrong::new("class", "expected fewer than 2^32 classes"))?;
+    fn add_class(&mut self, class: Option<&str>, label: Option<u32>) -> Result<u32, CellError> {
+        let number = u32::try_from(self.classes.len())
+            .map_err(|_| CellError::new("class", "expected fewer than 2^32 classes"))?;
         match (class, label) {
             (Some(class), _) => {
                 self.by_name.insert(class.to_owned(), number);
@@ -207,7 +207,7 @@ impl Rows {
                 self.by_label.insert(label, number);
                 self.classes.push((label.to_string(), Some(label)));
             }
-            (None, None) => return Err(Wrong::new("class", "expected a class or a label, got neither")),
+            (None, None) => return Err(CellError::new("class", "expected a class or a label, got neither")),
         }
         self.last_class = number;
         Ok(number)
@@ -215,11 +215,11 @@ impl Rows {
 
     /// The index, without a root yet, and the rest. Classes are sorted; without labels, they are numbered in that
     /// order.
-    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<Finished, Wrong> {
+    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<Finished, CellError> {
         let empty_classes = if self.has_classes() { empty_classes } else { Vec::new() };
         for (name, label) in empty_classes {
             if self.by_name.contains_key(&name) {
-                return Err(Wrong::new(
+                return Err(CellError::new(
                     "class",
                     format!("expected no rows of class {}, which the metadata lists as empty", shown(&name)),
                 ));
@@ -227,8 +227,8 @@ impl Rows {
             self.classes.push((name, Some(label)));
         }
         let mut order: Vec<_> = (0..self.classes.len()).collect();
-        match self.told {
-            Some(Told::Label) => order.sort_by_key(|&number| self.classes[number].1),
+        match self.class_columns {
+            Some(ClassColumns::Label) => order.sort_by_key(|&number| self.classes[number].1),
             _ => order.sort_by(|&one, &other| self.classes[one].0.cmp(&self.classes[other].0)),
         }
         let mut labels = vec![0; self.classes.len()];
@@ -248,9 +248,9 @@ impl Rows {
 }
 
 /// Checks a path: it must stay below the root.
-fn checked(path: &str) -> Result<&str, Wrong> {
+fn checked(path: &str) -> Result<&str, CellError> {
     let wrong = |what: &str| {
-        Wrong::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
+        CellError::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
             .with_hint("paths are relative to the root: pass their common directory as root=…")
     };
     // `find .` writes paths like this.
@@ -282,11 +282,11 @@ fn checked(path: &str) -> Result<&str, Wrong> {
 }
 
 /// A size that was written as a signed integer.
-pub(super) fn checked_size(size: i64) -> Result<u64, Wrong> {
-    u64::try_from(size).map_err(|_| Wrong::new("size_bytes", format!("expected at least 0, got {size}")))
+pub(super) fn checked_size(size: i64) -> Result<u64, CellError> {
+    u64::try_from(size).map_err(|_| CellError::new("size_bytes", format!("expected at least 0, got {size}")))
 }
 
-fn checked_label(label: i64) -> Result<u32, Wrong> {
+fn checked_label(label: i64) -> Result<u32, CellError> {
     u32::try_from(label)
-        .map_err(|_| Wrong::new("label", format!("expected a whole number from 0 to {}, got {label}", u32::MAX)))
+        .map_err(|_| CellError::new("label", format!("expected a whole number from 0 to {}, got {label}", u32::MAX)))
 }

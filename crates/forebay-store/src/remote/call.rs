@@ -23,7 +23,7 @@ use super::connector::{Cause, NOTE, Note, SharedNote, note};
 use super::pagination::Pagination;
 use super::verify::{Algorithm, Checksum};
 use crate::read_request::ReadRequest;
-use crate::store::{Allot, Ends, Object, Stat};
+use crate::store::{Allot, CancelSignals, Object, Stat};
 
 /// A listing that was interrupted by a failed page.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Call {
     pub(super) until: Instant,
     /// How long the connection may be silent.
     pub(super) silence: Duration,
-    pub(super) ends: Ends,
+    pub(super) signals: CancelSignals,
     pub(super) meters: Arc<Meters>,
     /// The status of the last response.
     pub(super) status: Cell<Option<StatusCode>>,
@@ -96,7 +96,7 @@ impl Call {
         // Created inside the runtime, which timers need.
         let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
         // The task enforces the timeout; the caller waits a little longer, in case the runtime itself is stuck.
-        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.ends, task);
+        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.signals, task);
         let note = note.lock().clone();
         self.meters.requests.fetch_add(note.requests, Relaxed);
         self.status.set(note.status);
@@ -126,11 +126,11 @@ impl Call {
     }
 
     pub(super) fn head(&self) -> Result<ObjectMeta> {
-        self.look().map(|(got, _)| got.meta)
+        self.head_with_note().map(|(got, _)| got.meta)
     }
 
     /// The metadata of an object, with the note of the response.
-    pub(super) fn look(&self) -> Result<(GetResult, Note)> {
+    pub(super) fn head_with_note(&self) -> Result<(GetResult, Note)> {
         let (store, key) = (Arc::clone(&self.client.store), self.key()?);
         let options = GetOptions { head: true, ..GetOptions::default() };
         self.ask("examined", async move { store.get_opts(&key, options).await })
@@ -169,7 +169,7 @@ impl Call {
             }
             Filled { buffer, broke }
         };
-        let filled = self.pool.run(Instant::now() + left, &self.ends, task)?;
+        let filled = self.pool.run(Instant::now() + left, &self.signals, task)?;
         filled.ok_or_else(|| self.client.server().silent(left))
     }
 
@@ -363,7 +363,7 @@ impl Call {
         match self.below(key) {
             Some(name) if !name.contains('/') => Ok(Some(name)),
             None if key.is_empty() || key == self.key => Ok(None),
-            _ => Err(self.client.server().elsewhere(key)),
+            _ => Err(self.client.server().outside_directory(key)),
         }
     }
 

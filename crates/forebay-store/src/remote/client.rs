@@ -33,7 +33,7 @@ use super::options::{Secret, StorageOptions, is_secret, parse_bool, scrub, trans
 use super::verify::basic;
 use super::{plaintext, profile};
 use crate::machine;
-use crate::store::Ends;
+use crate::store::CancelSignals;
 
 /// A connection that is silent for this long counts as dead. Not measured.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
@@ -201,16 +201,16 @@ impl Pool {
         Ok(client)
     }
 
-    /// Runs a task and waits until it ends, until `until`, or until a signal in `ends` is raised. After that the task
+    /// Runs a task and waits until it ends, until `until`, or until a signal in `signals` is raised. After that the task
     /// is cancelled.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         until: Instant,
-        ends: &Ends,
+        signals: &CancelSignals,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Result<Option<T>> {
         let (give, take) = sync_channel(1);
-        let ended = ends.wait();
+        let ended = signals.wait();
         let task = self.runtime.spawn(async move {
             let done = match select(std::pin::pin!(task), std::pin::pin!(ended)).await {
                 Either::Left((done, _)) => Some(done),
@@ -221,7 +221,7 @@ impl Pool {
         });
         match take.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Some(done)) => Ok(Some(done)),
-            Ok(None) => Err(Ends::error()),
+            Ok(None) => Err(CancelSignals::error()),
             Err(RecvTimeoutError::Timeout) => {
                 task.abort();
                 Ok(None)

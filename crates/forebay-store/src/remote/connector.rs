@@ -58,7 +58,7 @@ pub(crate) struct Note {
     pub(crate) said: Option<String>,
     pub(crate) checksum: Option<Checksum>,
     /// The target of a redirect: scheme, host and port. The rest may be signed.
-    pub(crate) leads_to: Option<String>,
+    pub(crate) redirects_to: Option<String>,
     /// Why there was no response.
     pub(crate) cause: Option<Cause>,
     /// Responses are pages from which invalid names are removed, and these are the names.
@@ -130,15 +130,15 @@ pub(crate) struct Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let headers = options.get_default_headers().filter(|_| !self.are_headers_signed).cloned().unwrap_or_default();
-        Ok(HttpClient::new(Wire(HttpClient::new(transport::client(options, headers)?))))
+        Ok(HttpClient::new(RecordingService(HttpClient::new(transport::client(options, headers)?))))
     }
 }
 
 #[derive(Debug)]
-struct Wire(HttpClient);
+struct RecordingService(HttpClient);
 
 #[async_trait]
-impl HttpService for Wire {
+impl HttpService for RecordingService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let asked = request.uri().to_string();
@@ -154,7 +154,7 @@ impl HttpService for Wire {
         let status = response.status();
         note(|note| note.head(status, response.headers(), is_whole));
         if status.is_redirection() {
-            note(|note| note.leads_to = leads_to(&asked, response.headers()));
+            note(|note| note.redirects_to = redirects_to(&asked, response.headers()));
         }
         note(|note| sent.clear(note));
         let (filters_names, is_page) = NOTE.try_with(|note| note.lock().kind()).unwrap_or_default();
@@ -208,14 +208,15 @@ impl Sent {
         let texts = self.0.iter().filter_map(|value| value.to_str().ok());
         let words = texts.flat_map(|text| text.split([' ', ',', '='])).filter(|word| word.len() >= 12);
         let secrets: Vec<_> = words.map(Secret::new).collect();
-        for text in [&mut note.code, &mut note.said, &mut note.request_id, &mut note.leads_to].into_iter().flatten() {
+        for text in [&mut note.code, &mut note.said, &mut note.request_id, &mut note.redirects_to].into_iter().flatten()
+        {
             *text = scrub(text, &secrets);
         }
     }
 }
 
 /// The server that a response redirects to, if it is another one.
-fn leads_to(asked: &str, headers: &HeaderMap) -> Option<String> {
+fn redirects_to(asked: &str, headers: &HeaderMap) -> Option<String> {
     let asked = Url::parse(asked).ok()?;
     let next = asked.join(headers.get(http::header::LOCATION)?.to_str().ok()?).ok()?;
     (!transport::is_same_origin(&asked, &next)).then(|| next.origin().ascii_serialization())

@@ -20,10 +20,10 @@ pub(crate) struct Server<'a> {
 }
 
 /// Addresses of cloud metadata services, which provide a machine's credentials.
-const KEY_HOSTS: [&str; 4] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "metadata.google.internal"];
+const METADATA_HOSTS: [&str; 4] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "metadata.google.internal"];
 
-fn gives_keys(host: &str) -> bool {
-    KEY_HOSTS.contains(&host.trim_matches(['[', ']']))
+fn is_metadata_host(host: &str) -> bool {
+    METADATA_HOSTS.contains(&host.trim_matches(['[', ']']))
 }
 
 impl Server<'_> {
@@ -38,7 +38,7 @@ impl Server<'_> {
     }
 
     /// The machine's credentials could not be obtained: there are none, or the service is down.
-    fn without_keys(self, doing: &str, host: &str) -> Error {
+    fn no_credentials(self, doing: &str, host: &str) -> Error {
         if self.has_answered {
             return Error::new(
                 Kind::Unavailable,
@@ -55,8 +55,8 @@ impl Server<'_> {
     }
 
     fn answered(self, doing: &str, note: &Note) -> Error {
-        if gives_keys(&note.host) {
-            return self.without_keys(doing, &note.host);
+        if is_metadata_host(&note.host) {
+            return self.no_credentials(doing, &note.host);
         }
         let status = note.status.map_or(0, |status| status.as_u16());
         let reason = note.status.and_then(|status| status.canonical_reason()).unwrap_or_default();
@@ -72,7 +72,7 @@ impl Server<'_> {
                 "the store is throttling: forebay sends fewer requests, and waits as long as the store asks",
             );
         }
-        if let Some(server) = &note.leads_to {
+        if let Some(server) = &note.redirects_to {
             let message = format!("{message}: it redirects to another server, {}", clean(server));
             return Error::new(Kind::Unavailable, message).with_hint(
                 "redirects are followed within one scheme, host and port only, because the next server would get the \
@@ -104,8 +104,8 @@ impl Server<'_> {
     fn unanswered(self, doing: &str, note: &Note, cause: &Cause) -> Error {
         let host = &note.host;
         let failed = |what: String| Error::new(Kind::Unavailable, format!("could not be {doing}: {what}"));
-        if gives_keys(host) {
-            return self.without_keys(doing, host);
+        if is_metadata_host(host) {
+            return self.no_credentials(doing, host);
         }
         match cause {
             Cause::Dns => failed(format!("the name {host:?} could not be resolved"))
@@ -203,7 +203,7 @@ impl Server<'_> {
     }
 
     /// A listing with a name of another directory.
-    pub(crate) fn elsewhere(self, key: &str) -> Error {
+    pub(crate) fn outside_directory(self, key: &str) -> Error {
         let message = format!("could not be listed: {} returned a name outside the directory", self.protocol.name());
         Error::new(Kind::Unavailable, format!("{message}: {key:?}")).with_hint(
             "the server returns names of other directories than the requested one: list the names in a manifest, or ask \

@@ -32,7 +32,7 @@ use location::Location;
 
 use crate::capabilities::Capabilities;
 use crate::read_request::ReadRequest;
-use crate::store::{Allot, Ends, Object, Stat, Stop, Store};
+use crate::store::{Allot, CancelSignals, Object, Stat, Stop, Store};
 pub use location::{Protocol, file_path, is_same_origin, is_url, protocol_of};
 pub use options::{StorageOptions, read_setting};
 pub use verify::Sum;
@@ -129,7 +129,7 @@ impl Remote {
             client,
             key,
             until,
-            ends: Ends { stop: self.stop.clone(), cancel: None },
+            signals: CancelSignals { stop: self.stop.clone(), cancel: None },
             meters: Arc::clone(&self.meters),
             status: Cell::default(),
         })
@@ -147,7 +147,7 @@ impl Store for Remote {
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         request.check_cancel()?;
         let read = self.call(request.path, request.within).and_then(|mut call| {
-            call.ends.cancel = request.cancel.cloned();
+            call.signals.cancel = request.cancel.cloned();
             call.read(request, allot).map_err(|error| match error.kind() {
                 Kind::NotFound if call.is_directory() => {
                     Error::new(Kind::Undecodable, "is a directory, not a regular object")
@@ -159,12 +159,12 @@ impl Store for Remote {
     }
 
     fn sum(&self, path: &Path) -> Result<Option<Sum>> {
-        let look = || {
+        let sum = || {
             let call = self.call(path, DEADLINE)?;
-            let (_, note) = call.look()?;
+            let (_, note) = call.head_with_note()?;
             Ok(note.checksum.filter(|_| call.client.verifies).map(Sum::new))
         };
-        look().map_err(|error: Error| error.at_path(path).at_stage(Stage::Fetch))
+        sum().map_err(|error: Error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {

@@ -19,7 +19,7 @@ use crate::sink::{Age, Held};
 /// The name of the metadata: letters only, because Azure allows nothing else.
 const NAME: &str = "forebay";
 /// Timeout of a write request including its body: 70 KB/s for a part of 8 MiB. Not measured.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 fn attributes(mtime_ns: i64) -> Attributes {
     Attributes::from_iter([(Attribute::Metadata(NAME.into()), format!("mtime_ns={mtime_ns}"))])
@@ -33,11 +33,11 @@ fn mtime_of(attributes: &Attributes) -> Option<i64> {
 impl Remote {
     /// Fails if the protocol cannot write objects.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        self.call(Path::new(&self.place.location.base), PATIENCE)?.parts().map(|_| ())
+        self.call(Path::new(&self.place.location.base), MAX_WAIT)?.parts().map(|_| ())
     }
 
     fn writing<T>(&self, path: &Path, write: impl FnOnce(Call) -> Result<T>) -> Result<T> {
-        let written = self.call(path, PATIENCE).and_then(write);
+        let written = self.call(path, MAX_WAIT).and_then(write);
         written.map_err(|error| error.at_path(path))
     }
 
@@ -48,7 +48,7 @@ impl Remote {
             let payload = PutPayload::from(bytes.to_vec());
             let options = PutOptions { attributes: attributes(mtime_ns), ..PutOptions::default() };
             let request = async move { store.put_opts(&key, payload, options).await };
-            let (_, note) = call.ask_within(PATIENCE, "written", request)?;
+            let (_, note) = call.ask_within(MAX_WAIT, "written", request)?;
             call.verify_sent(&note, bytes)
         })
     }
@@ -62,7 +62,7 @@ impl Remote {
                 if call.client.protocol == Protocol::Azure { Attributes::new() } else { attributes(mtime_ns) };
             let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
             let request = async move { parts.create_multipart_opts(&key, options).await };
-            let (id, _) = call.ask_within(PATIENCE, "written", request)?;
+            let (id, _) = call.ask_within(MAX_WAIT, "written", request)?;
             Ok(Upload { store: self.clone(), path: path.to_owned(), id, parts: Vec::new() })
         })
     }
@@ -70,11 +70,11 @@ impl Remote {
     /// The metadata of an existing object; `None` if there is none.
     pub(crate) fn held(&self, path: &Path) -> Result<Option<Held>> {
         let looked = self.writing(path, |call| {
-            let (got, _) = call.look()?;
+            let (got, _) = call.head_with_note()?;
             let stat = stat_of(&got.meta);
             let age = match mtime_of(&got.attributes) {
-                Some(mtime_ns) => Age::Of(mtime_ns),
-                None if call.client.protocol == Protocol::Azure => Age::Since(stat.mtime_ns),
+                Some(mtime_ns) => Age::SourceTime(mtime_ns),
+                None if call.client.protocol == Protocol::Azure => Age::WrittenAt(stat.mtime_ns),
                 None => Age::Unknown,
             };
             Ok(Held { size_bytes: stat.size_bytes, age })
@@ -90,7 +90,7 @@ impl Remote {
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         let removed = self.writing(path, |call| {
             let (store, key) = (Arc::clone(&call.client.store), call.key()?);
-            call.ask_within(PATIENCE, "removed", async move { store.delete(&key).await })
+            call.ask_within(MAX_WAIT, "removed", async move { store.delete(&key).await })
         });
         match removed {
             // Azure uses a batch request, whose response body says what is missing.
@@ -125,7 +125,7 @@ impl Upload {
             let (parts, key, id) = (call.parts()?, call.key()?, self.id.clone());
             let payload = PutPayload::from(bytes.to_vec());
             let request = async move { parts.put_part(&key, &id, number, payload).await };
-            let (part, note) = call.ask_within(PATIENCE, "written", request)?;
+            let (part, note) = call.ask_within(MAX_WAIT, "written", request)?;
             call.verify_sent(&note, bytes)?;
             Ok(part)
         })?;
@@ -139,7 +139,7 @@ impl Upload {
         self.store.writing(&self.path, |call| {
             let (store, key, id, parts) = (call.parts()?, call.key()?, self.id.clone(), self.parts.clone());
             let request = async move { store.complete_multipart(&key, &id, parts).await };
-            call.ask_within(PATIENCE, "written", request).map(|_| ())
+            call.ask_within(MAX_WAIT, "written", request).map(|_| ())
         })
     }
 
@@ -147,7 +147,7 @@ impl Upload {
     pub(crate) fn abandon(&self) -> Result<()> {
         self.store.writing(&self.path, |call| {
             let (store, key, id) = (call.parts()?, call.key()?, self.id.clone());
-            call.ask_within(PATIENCE, "removed", async move { store.abort_multipart(&key, &id).await }).map(|_| ())
+            call.ask_within(MAX_WAIT, "removed", async move { store.abort_multipart(&key, &id).await }).map(|_| ())
         })
     }
 }

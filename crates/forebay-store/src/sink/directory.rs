@@ -47,11 +47,11 @@ impl DirectorySink {
             }
             _ => failed("created", path, error),
         })?;
-        Self::look(path, verifies)
+        Self::open_existing(path, verifies)
     }
 
     /// Opens it without creating it: a missing directory counts as empty.
-    pub fn look(path: &Path, verifies: bool) -> Result<Self> {
+    pub fn open_existing(path: &Path, verifies: bool) -> Result<Self> {
         let file = match Directory::open(path) {
             Ok(directory) => Some(directory.handle().map_err(|error| failed("opened", path, error))?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -142,7 +142,7 @@ impl Root {
 }
 
 fn held(status: at::Status) -> Held {
-    let age = if status.is_file() { Age::Of(status.mtime_ns) } else { Age::Unknown };
+    let age = if status.is_file() { Age::SourceTime(status.mtime_ns) } else { Age::Unknown };
     Held { size_bytes: status.size_bytes, age }
 }
 
@@ -287,7 +287,7 @@ mod tests {
     fn a_directory_that_is_only_looked_at_is_not_made() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new");
-        let sink = DirectorySink::look(&path, false).unwrap();
+        let sink = DirectorySink::open_existing(&path, false).unwrap();
         assert_eq!(sink.list(Path::new("")).unwrap(), []);
         assert_eq!(sink.held(Path::new("a")).unwrap(), None);
         assert!(sink.put(Path::new("a"), b"new", STAT).is_err() && !path.exists());

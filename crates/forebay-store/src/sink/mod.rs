@@ -21,9 +21,9 @@ pub use part::is_part;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
     /// It is a copy of a file with this modification time, in nanoseconds since 1970.
-    Of(i64),
+    SourceTime(i64),
     /// Its source is unknown; it was written at this time.
-    Since(i64),
+    WrittenAt(i64),
     /// Unknown, or only available with an extra request: [`Sink::held`].
     Unknown,
 }

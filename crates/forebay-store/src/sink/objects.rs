@@ -143,7 +143,7 @@ struct InParts {
 impl InParts {
     fn is_there(&self) -> Result<bool> {
         let held = self.store.held(&self.path)?;
-        Ok(held == Some(Held { size_bytes: self.stat.size_bytes, age: Age::Of(self.stat.mtime_ns) }))
+        Ok(held == Some(Held { size_bytes: self.stat.size_bytes, age: Age::SourceTime(self.stat.mtime_ns) }))
     }
 }
 

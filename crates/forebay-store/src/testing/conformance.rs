@@ -236,7 +236,7 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     {
         sink.put(Path::new(name), content.as_bytes(), stat(content.as_bytes())).unwrap();
         assert_eq!(read(name).bytes, content.as_bytes(), "{name}");
-        let held = Held { size_bytes: content.len() as u64, age: Age::Of(1_700_000_000_123_456_789) };
+        let held = Held { size_bytes: content.len() as u64, age: Age::SourceTime(1_700_000_000_123_456_789) };
         assert_eq!(sink.held(Path::new(name)).unwrap(), Some(held), "{name}");
     }
     let large: Vec<u8> = (0..20_000_000_u32).map(|number| (number.wrapping_mul(number) >> 11) as u8).collect();
@@ -249,7 +249,7 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     writing.finish().unwrap();
     assert!(read("large.tar").bytes == large);
     let held = sink.held(Path::new("large.tar")).unwrap().unwrap();
-    let is_known = matches!(held.age, Age::Of(1_700_000_000_123_456_789) | Age::Since(_));
+    let is_known = matches!(held.age, Age::SourceTime(1_700_000_000_123_456_789) | Age::WrittenAt(_));
     assert!(held.size_bytes == 20_000_000 && is_known, "{held:?}");
     let mut given_up = sink.begin(Path::new("given-up"), stat(&large)).unwrap();
     given_up.write(0, &large[..piece_bytes]).unwrap();

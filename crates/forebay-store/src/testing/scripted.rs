@@ -81,11 +81,11 @@ impl<S: Store> Scripted<S> {
     /// Waits for a release, and fails if the read is cancelled first.
     fn wait_unless(&self, request: &ReadRequest<'_>) -> Result<()> {
         /// A cancel does not notify this wait, so it is polled.
-        const LOOK: Duration = Duration::from_millis(5);
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
         let mut state = self.state();
         while !state.is_released {
             request.check_cancel()?;
-            state = self.released.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.released.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::capabilities::Capabilities;
 use crate::local::resize;
 use crate::read_request::ReadRequest;
 use crate::remote::Traffic;
-use crate::store::{Allot, Ends, Object, Stat, Stop, Store};
+use crate::store::{Allot, CancelSignals, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
 mod calls;
@@ -33,7 +33,7 @@ mod lock;
 mod request;
 mod usage;
 
-use calls::{away, hang_limit};
+use calls::{hang_limit, outside_disk_call};
 use claim::{Claim, Claimed, enter, make_room};
 pub use directory::{Cache, CacheOptions, CacheStats};
 use evict::{remove_known, remove_uncounted};
@@ -123,7 +123,7 @@ impl Cached {
             Version::Other => return Ok(Lookup::Other(known.identity)),
             Version::Stale => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale)),
         }
-        let mut buffer = away(|| memory.take(head.content_bytes))?;
+        let mut buffer = outside_disk_call(|| memory.take(head.content_bytes))?;
         resize(&mut buffer, head.content_bytes)?;
         let is_read = entry::fill(&file, &mut buffer, 0).unwrap_or(false);
         if !is_read || !head.is_of(&buffer) {
@@ -168,7 +168,7 @@ impl Cached {
     /// Removes an entry if it is still the same file.
     fn remove(&self, folder: &Folder, shard: &Folder, key: &Key, identity: (u64, u64)) -> std::io::Result<bool> {
         match enter(folder) {
-            Ok(mut gate) => remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity),
+            Ok(mut usage) => remove_known(&mut usage, shard, key.name.slot(), &key.name.entry, identity),
             // The usage count stays too large until the next scan.
             Err(_) => remove_uncounted(shard, &key.name.entry, identity),
         }
@@ -214,7 +214,7 @@ impl Cached {
     /// limit to what is left. If there is nothing to evict, the disk's own error stands.
     fn make_room(&self, folder: &Folder, wanted: u64, error: std::io::Error) -> std::io::Result<()> {
         // Reported before room is made: the message quotes the free space.
-        self.cache.tell(&error);
+        self.cache.record_error(&error);
         let (left, count) = make_room(folder, wanted)?;
         if count == 0 {
             return Err(error);
@@ -225,11 +225,11 @@ impl Cached {
     }
 
     /// Decides which thread of this process fetches an object: this one, or another that already does.
-    fn join(&self, key: &Key, until: Instant, ends: &Ends) -> Waited<Option<Joined<'_>>> {
+    fn join(&self, key: &Key, until: Instant, signals: &CancelSignals) -> Waited<Option<Joined<'_>>> {
         if self.cache.is_forked() {
             return Waited::Done(None);
         }
-        match self.cache.fetches.join(&key.name, until, Some(ends)) {
+        match self.cache.fetches.join(&key.name, until, Some(signals)) {
             Waited::Done(joined) => Waited::Done(Some(joined)),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
@@ -239,7 +239,7 @@ impl Cached {
     fn get(&self, mut request: Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
         /// In each round an entry or its directory disappeared between two calls, or was damaged.
         const MAX_ROUNDS: u32 = 4;
-        let until = request.patience();
+        let until = request.wait_deadline();
         if self.revalidates {
             request.is_now(self.inner.stat(request.path)?)?;
         }
@@ -260,22 +260,23 @@ impl Cached {
             if let Some(object) = self.lookup_in_whole(&folder, &request, memory)? {
                 return Ok(object);
             }
-            let mut leader: Option<Leader<'_>> = match away(|| self.join(&request.key, until, &request.ends)) {
-                Waited::Done(Some(Joined::Leader(leader))) => Some(leader),
-                Waited::Done(None) => None,
-                Waited::Done(Some(Joined::Finished(Outcome::Kept | Outcome::Failed))) => continue,
-                Waited::Done(Some(Joined::Finished(Outcome::Passed))) | Waited::Late => break,
-                Waited::Stopped => return Err(Ends::error()),
-            };
+            let mut leader: Option<Leader<'_>> =
+                match outside_disk_call(|| self.join(&request.key, until, &request.signals)) {
+                    Waited::Done(Some(Joined::Leader(leader))) => Some(leader),
+                    Waited::Done(None) => None,
+                    Waited::Done(Some(Joined::Finished(Outcome::Kept | Outcome::Failed))) => continue,
+                    Waited::Done(Some(Joined::Finished(Outcome::Passed))) | Waited::Late => break,
+                    Waited::Stopped => return Err(CancelSignals::error()),
+                };
             let Some(folder) = self.cache.writable() else { break };
-            let claim = match Claim::take(&folder, &request.key.name, bad, until, Some(&request.ends)) {
+            let claim = match Claim::take(&folder, &request.key.name, bad, until, Some(&request.signals)) {
                 Ok(Waited::Done(Claimed::Mine(claim))) => claim,
-                Ok(Waited::Done(Claimed::Landed)) => {
+                Ok(Waited::Done(Claimed::Present)) => {
                     leader.iter_mut().for_each(|leader| leader.outcome = Outcome::Kept);
                     continue;
                 }
                 Ok(Waited::Late) => break,
-                Ok(Waited::Stopped) => return Err(Ends::error()),
+                Ok(Waited::Stopped) => return Err(CancelSignals::error()),
                 // Files and directories need disk space as well.
                 Err(error) if is_full(&error) && !has_made_room => {
                     has_made_room = true;
@@ -292,7 +293,7 @@ impl Cached {
                     break;
                 }
             };
-            let object = away(|| request.fetch(&*self.inner, memory))?;
+            let object = outside_disk_call(|| request.fetch(&*self.inner, memory))?;
             if let Some(identity) = other {
                 self.drop_stale(&folder, &request.key, identity);
             }
@@ -351,9 +352,9 @@ impl Store for Cached {
         }
         request.check_cancel()?;
         let mut memory = Memory { allot, held: None };
-        let ends = Ends { stop: self.stop.clone(), cancel: request.cancel.cloned() };
+        let signals = CancelSignals { stop: self.stop.clone(), cancel: request.cancel.cloned() };
         let path = request.path;
-        let request = Request::new(&self.identity, request, ends);
+        let request = Request::new(&self.identity, request, signals);
         self.get(request, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 

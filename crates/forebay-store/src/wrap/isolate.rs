@@ -29,9 +29,9 @@ mod window;
 
 use pool::Pool;
 pub use pool::Readers;
-use process::{Reader, Silence};
-pub(crate) use window::Kept;
+use process::{NoAnswer, Reader};
 use window::View;
+pub(crate) use window::WindowBytes;
 
 /// Files of this machine and its mounts, read by other processes within a deadline.
 ///
@@ -114,7 +114,7 @@ impl Call<'_> {
                 return self.answer();
             }
             // It died while it was idle: nothing of this call is lost.
-            self.store.pool.bury(reader);
+            self.store.pool.reap_dead(reader);
         }
     }
 
@@ -134,23 +134,23 @@ impl Call<'_> {
 
     fn answer(&mut self) -> Result<Answer> {
         let silence = match self.reader()?.wait(self.until, self.store.stop.as_ref()) {
-            Ok(answer) => return understand(self.path, answer),
+            Ok(answer) => return into_result(self.path, answer),
             Err(silence) => silence,
         };
         let Some(reader) = self.reader.take() else {
             return Err(Error::internal("a call lost its reader process twice"));
         };
         Err(match silence {
-            Silence::Died => died(self.store.pool.bury(reader)),
-            Silence::Late => {
+            NoAnswer::Died => died(self.store.pool.reap_dead(reader)),
+            NoAnswer::Late => {
                 self.store.pool.write_off(reader, self.path, self.started);
                 late(self.path, self.within)
             }
-            Silence::Stopped(None) => {
+            NoAnswer::Stopped(None) => {
                 self.store.pool.write_off(reader, self.path, self.started);
                 Error::new(Kind::Stopped, "the loader was closed during a read")
             }
-            Silence::Stopped(Some(_)) => {
+            NoAnswer::Stopped(Some(_)) => {
                 self.view = None;
                 reader.send(&close());
                 self.store.pool.give_back(reader);
@@ -166,7 +166,7 @@ impl Call<'_> {
     }
 
     /// Takes the bytes in the view without a copy, if the window has enough room left.
-    fn keep(&mut self, answer: &Answer) -> Option<Kept> {
+    fn keep(&mut self, answer: &Answer) -> Option<WindowBytes> {
         match self.view.take()?.keep(answer.count as usize) {
             Ok(kept) => Some(kept),
             Err(view) => {
@@ -195,7 +195,7 @@ fn died(status: Option<std::process::ExitStatus>) -> Error {
 }
 
 /// Turns a failure answer into the error that the same call in this process would give.
-fn understand(path: &Path, answer: Answer) -> Result<Answer> {
+fn into_result(path: &Path, answer: Answer) -> Result<Answer> {
     let error = || std::io::Error::from_raw_os_error(answer.errno);
     Err(match answer.status {
         Status::Fine => return Ok(answer),

@@ -26,14 +26,14 @@ const ENTRY_BYTES: u64 = 128;
 #[derive(Debug)]
 pub struct MemoryCache {
     limit_bytes: u64,
-    kept: Mutex<Kept>,
+    cached: Mutex<Entries>,
     hits: AtomicU64,
     misses: AtomicU64,
     passes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Entries {
     objects: HashMap<PathBuf, Vec<Entry>>,
     /// All entries, including their overhead.
     bytes: u64,
@@ -55,7 +55,7 @@ impl Entry {
     /// The requested bytes, if the entry has them.
     fn bytes(&self, request: &ReadRequest<'_>) -> Option<&[u8]> {
         match (&self.range, &request.range) {
-            (kept, wanted) if kept == wanted => Some(&self.content),
+            (cached, wanted) if cached == wanted => Some(&self.content),
             (None, Some(wanted)) => self.content.get(wanted.start as usize..wanted.end as usize),
             _ => None,
         }
@@ -67,20 +67,20 @@ impl MemoryCache {
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
-            kept: Mutex::default(),
+            cached: Mutex::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             passes: AtomicU64::new(0),
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Entries> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, request: &ReadRequest<'_>) -> Option<Entry> {
-        let kept = self.kept();
-        let mut entries = kept.objects.get(request.path)?.iter();
+        let cached = self.cached();
+        let mut entries = cached.objects.get(request.path)?.iter();
         // If another version is expected, the store has to decide.
         let fits = |entry: &&Entry| {
             entry.bytes(request).is_some() && request.expected.is_none_or(|expected| expected == entry.stat)
@@ -91,8 +91,8 @@ impl MemoryCache {
     /// Stores an object if there is room for it.
     fn keep(&self, request: &ReadRequest<'_>, object: &Object) {
         let charge = object.bytes.len() as u64 + request.path.as_os_str().len() as u64 + ENTRY_BYTES;
-        let fits = |kept: &Kept| kept.bytes + charge <= self.limit_bytes;
-        if !fits(&self.kept()) {
+        let fits = |cached: &Entries| cached.bytes + charge <= self.limit_bytes;
+        if !fits(&self.cached()) {
             self.passes.fetch_add(1, Relaxed);
             return;
         }
@@ -104,23 +104,23 @@ impl MemoryCache {
         }
         content.extend_from_slice(&object.bytes);
         let entry = Entry { range: request.range.clone(), stat: object.stat, content: content.into() };
-        let mut kept = self.kept();
-        if !fits(&kept) {
+        let mut cached = self.cached();
+        if !fits(&cached) {
             self.passes.fetch_add(1, Relaxed);
             return;
         }
-        let entries = kept.objects.entry(request.path.to_owned()).or_default();
+        let entries = cached.objects.entry(request.path.to_owned()).or_default();
         let before = entries.iter().position(|known| known.range == entry.range);
         let removed = before.map_or(0, |at| entries.swap_remove(at).charge(request.path));
         entries.push(entry);
-        kept.bytes = kept.bytes - removed + charge;
+        cached.bytes = cached.bytes - removed + charge;
         self.misses.fetch_add(1, Relaxed);
     }
 
     fn forget(&self, path: &Path) {
-        let mut kept = self.kept();
-        let removed: u64 = kept.objects.remove(path).iter().flatten().map(|entry| entry.charge(path)).sum();
-        kept.bytes -= removed;
+        let mut cached = self.cached();
+        let removed: u64 = cached.objects.remove(path).iter().flatten().map(|entry| entry.charge(path)).sum();
+        cached.bytes -= removed;
     }
 
     fn stats(&self) -> CacheStats {
@@ -128,7 +128,7 @@ impl MemoryCache {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             passes: self.passes.load(Relaxed),
-            bytes: self.kept().bytes,
+            bytes: self.cached().bytes,
             limit_bytes: self.limit_bytes,
             ..CacheStats::default()
         }

@@ -228,7 +228,7 @@ fn a_listing_that_brings_nothing_new_ends() {
     for (names, requests) in [list(empty), list(same)] {
         let error = names.unwrap_err();
         assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, false), "{error}");
-        assert!(error.message().starts_with("could not be listed: S3 gave 1000 pages"), "{error}");
+        assert!(error.message().starts_with("could not be listed: S3 returned 1000 pages"), "{error}");
         assert!((1_000..=1_002).contains(&requests), "{requests}");
     }
     // A store may have many empty pages before one that is not.

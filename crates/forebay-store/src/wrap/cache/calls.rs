@@ -1,8 +1,8 @@
 //! Detects a cache disk that hangs: records which threads are in a call to it, and since when.
 //!
 //! A call to a mount that is gone does not return and cannot be cancelled. So other threads check here first, and read
-//! from the store while the disk hangs. A thread that waits for something other than the disk records that ([`away`],
-//! [`again`]).
+//! from the store while the disk hangs. A thread that waits for something other than the disk records that ([`outside_disk_call`],
+//! [`restart_clock`]).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ impl Calls {
     /// Records this thread as calling the disk until the returned guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Calling {
         COUNTED.set(Some(Arc::clone(self)));
-        again();
+        restart_clock();
         Calling
     }
 
@@ -55,15 +55,15 @@ impl Drop for Calling {
 }
 
 /// Runs something slow that is not a disk call: this thread does not count as calling the disk meanwhile.
-pub(super) fn away<T>(wait: impl FnOnce() -> T) -> T {
+pub(super) fn outside_disk_call<T>(wait: impl FnOnce() -> T) -> T {
     change(|calls, thread| calls.retain(|(other, _)| *other != thread));
     let waited = wait();
-    again();
+    restart_clock();
     waited
 }
 
 /// Restarts the clock: this thread's last call has returned.
-pub(super) fn again() {
+pub(super) fn restart_clock() {
     change(|calls, thread| {
         calls.retain(|(other, _)| *other != thread);
         calls.push((thread, Instant::now()));
@@ -85,15 +85,15 @@ mod tests {
     #[test]
     fn only_time_in_calls_counts() {
         let calls = Arc::new(Calls::default());
-        again();
+        restart_clock();
         assert_eq!(calls.longest(), None, "nothing is counted before it begins");
         let calling = calls.begin();
         let pause = Duration::from_millis(5);
         std::thread::sleep(pause);
         assert!(calls.longest().is_some_and(|longest| longest >= pause));
-        assert_eq!(away(|| calls.longest()), None);
+        assert_eq!(outside_disk_call(|| calls.longest()), None);
         let before = Instant::now();
-        again();
+        restart_clock();
         assert!(calls.longest().is_some_and(|longest| longest <= before.elapsed()), "the call before is over");
         drop(calling);
         assert_eq!(calls.longest(), None);
@@ -105,7 +105,7 @@ mod tests {
         let calling = calls.begin();
         let wait = std::panic::AssertUnwindSafe(move || {
             let _calling = calling;
-            away(|| panic!("as any store may"))
+            outside_disk_call(|| panic!("as any store may"))
         });
         assert!(std::panic::catch_unwind(wait).is_err());
         assert_eq!(calls.longest(), None);

@@ -9,20 +9,20 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::directory::{GATE_PATIENCE, held_too_long};
+use super::directory::{MAX_LOCK_WAIT, held_too_long};
 use super::evict::evict;
 use super::folder::Folder;
 use super::key::Name;
 use super::lock::{Lock, Waited, wait};
-use super::usage::{Gate, disk_bytes};
-use crate::store::Ends;
+use super::usage::{UsageLock, disk_bytes};
+use crate::store::CancelSignals;
 
 /// The result of asking for the claim.
 #[derive(Debug)]
 pub(super) enum Claimed {
     Mine(Claim),
     /// Another thread or process has written the entry meanwhile.
-    Landed,
+    Present,
 }
 
 /// An entry to be written; dropping it gives it up.
@@ -44,12 +44,12 @@ impl Claim {
         name: &Name,
         bad: Option<(u64, u64)>,
         until: Instant,
-        ends: Option<&Ends>,
+        signals: Option<&CancelSignals>,
     ) -> io::Result<Waited<Claimed>> {
         let shard = folder.make_folder(&name.shard)?;
         let part = name.part();
         let is_there = || shard.stat(&name.entry).is_ok_and(|known| known.is_file && Some(known.identity) != bad);
-        let locked = wait(until, ends, || {
+        let locked = wait(until, signals, || {
             if is_there() {
                 return Ok(Some(None));
             }
@@ -57,14 +57,14 @@ impl Claim {
         })?;
         let lock = match locked {
             Waited::Done(Some(lock)) => lock,
-            Waited::Done(None) => return Ok(Waited::Done(Claimed::Landed)),
+            Waited::Done(None) => return Ok(Waited::Done(Claimed::Present)),
             Waited::Late => return Ok(Waited::Late),
             Waited::Stopped => return Ok(Waited::Stopped),
         };
-        let landed = is_there();
+        let is_present = is_there();
         let claim = Self { folder: Arc::clone(folder), shard, name: name.clone(), lock, reserved: 0, is_done: false };
         // Dropping the claim removes its part file.
-        Ok(Waited::Done(if landed { Claimed::Landed } else { Claimed::Mine(claim) }))
+        Ok(Waited::Done(if is_present { Claimed::Present } else { Claimed::Mine(claim) }))
     }
 
     /// Makes room for this many bytes within a limit. Returns how many entries were evicted, or `None` if there is no
@@ -75,22 +75,22 @@ impl Claim {
             return Ok(None);
         }
         let folder = Arc::clone(&self.folder);
-        let mut gate = enter(&folder)?;
+        let mut usage = enter(&folder)?;
         if self.lock.known.length > 0 {
             // A dead owner's bytes were already counted.
             self.lock.file.set_len(0)?;
-            gate.recount(self.name.slot())?;
+            usage.recount(self.name.slot())?;
         }
         let mut evicted = 0;
-        if gate.table.total().saturating_add(bytes) > limit {
-            evicted = evict(&mut gate, limit - bytes, (limit - bytes).saturating_sub(limit / 32))?;
-            if gate.table.total().saturating_add(bytes) > limit {
+        if usage.table.total().saturating_add(bytes) > limit {
+            evicted = evict(&mut usage, limit - bytes, (limit - bytes).saturating_sub(limit / 32))?;
+            if usage.table.total().saturating_add(bytes) > limit {
                 return Ok(None);
             }
         }
-        gate.table.add(self.name.slot(), bytes);
-        gate.table.limit_bytes = limit;
-        gate.save()?;
+        usage.table.add(self.name.slot(), bytes);
+        usage.table.limit_bytes = limit;
+        usage.save()?;
         self.reserved = bytes;
         self.lock.file.set_len(length)?;
         Ok(Some(evicted))
@@ -106,7 +106,7 @@ impl Claim {
     pub(super) fn commit(mut self) -> io::Result<bool> {
         let part = self.name.part();
         let folder = Arc::clone(&self.folder);
-        let mut gate = enter(&folder)?;
+        let mut usage = enter(&folder)?;
         if !self.lock.is_in_place(&self.shard, &part) {
             return Ok(false);
         }
@@ -114,8 +114,8 @@ impl Claim {
         self.shard.rename(&part, &self.name.entry)?;
         self.is_done = true;
         if is_replacing {
-            gate.recount(self.name.slot())?;
-            gate.save()?;
+            usage.recount(self.name.slot())?;
+            usage.save()?;
         }
         Ok(true)
     }
@@ -124,17 +124,17 @@ impl Claim {
 /// Evicts a large part of the cache, at least twice `wanted`, for a disk that is fuller than the limit assumes. Returns
 /// the bytes left, and how many entries were evicted.
 pub(super) fn make_room(folder: &Folder, wanted: u64) -> io::Result<(u64, u64)> {
-    let mut gate = enter(folder)?;
-    let total = gate.table.total();
+    let mut usage = enter(folder)?;
+    let total = usage.table.total();
     let (must, wish) = (total.saturating_sub(2 * wanted), total - total / 8);
-    let evicted = evict(&mut gate, must, wish.min(must))?;
-    Ok((gate.table.total(), evicted))
+    let evicted = evict(&mut usage, must, wish.min(must))?;
+    Ok((usage.table.total(), evicted))
 }
 
 /// The lock on the whole cache; an error if it is not free in time.
-pub(super) fn enter(folder: &Folder) -> io::Result<Gate<'_>> {
-    match Gate::enter(folder, Instant::now() + GATE_PATIENCE, None)? {
-        Waited::Done(gate) => Ok(gate),
+pub(super) fn enter(folder: &Folder) -> io::Result<UsageLock<'_>> {
+    match UsageLock::enter(folder, Instant::now() + MAX_LOCK_WAIT, None)? {
+        Waited::Done(usage) => Ok(usage),
         Waited::Late | Waited::Stopped => Err(held_too_long()),
     }
 }
@@ -151,11 +151,11 @@ impl Drop for Claim {
             return;
         }
         // Without the table's lock the count stays too large until the next scan.
-        let gate = enter(&self.folder);
+        let usage = enter(&self.folder);
         if self.shard.unlink(&part).is_ok()
-            && let Ok(mut gate) = gate
+            && let Ok(mut usage) = usage
         {
-            let _saved = gate.recount(self.name.slot()).and_then(|_| gate.save());
+            let _saved = usage.recount(self.name.slot()).and_then(|_| usage.save());
         }
     }
 }

@@ -18,7 +18,7 @@ use super::folder::Folder;
 use super::in_flight::FetchesInFlight;
 use super::key::Name;
 use super::lock::Waited;
-use super::usage::{Gate, peek};
+use super::usage::{UsageLock, peek};
 use crate::hint::hint;
 use crate::machine;
 use crate::mount::Mount;
@@ -79,7 +79,7 @@ pub(super) struct Meters {
 }
 
 #[derive(Debug, Default)]
-struct Trouble {
+struct DiskState {
     /// Nothing is written until then.
     off_until: Option<Instant>,
     /// A thread is testing whether the disk works again.
@@ -102,7 +102,7 @@ pub struct Cache {
     limit_bytes: u64,
     pause: Duration,
     process: u32,
-    trouble: Mutex<Trouble>,
+    disk_state: Mutex<DiskState>,
     /// A warning about the file system it is on.
     about_place: Option<String>,
     has_doubted: AtomicBool,
@@ -118,12 +118,12 @@ impl Cache {
     /// refused. A full or broken disk is not an error: nothing is cached until it recovers.
     pub fn open(path: &Path, options: CacheOptions) -> Result<Arc<Self>> {
         let path = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
-        let mut trouble = Trouble::default();
+        let mut disk_state = DiskState::default();
         let folder = match prepare(&path) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) if is_of_disk(&error) => {
-                trouble.notice = Some(said(&path, &error));
-                trouble.off_until = Some(Instant::now() + options.pause);
+                disk_state.notice = Some(disk_notice(&path, &error));
+                disk_state.off_until = Some(Instant::now() + options.pause);
                 None
             }
             Err(error) => return Err(unusable(&path, &error)),
@@ -134,8 +134,8 @@ impl Cache {
         let held = match folder.as_deref().map_or(Ok(0), count) {
             Ok(held) => held,
             Err(error) => {
-                trouble.notice.get_or_insert_with(|| said(&path, &error));
-                trouble.off_until = Some(Instant::now() + options.pause);
+                disk_state.notice.get_or_insert_with(|| disk_notice(&path, &error));
+                disk_state.off_until = Some(Instant::now() + options.pause);
                 0
             }
         };
@@ -145,7 +145,7 @@ impl Cache {
             folder: RwLock::new(folder),
             pause: options.pause,
             process: std::process::id(),
-            trouble: Mutex::new(trouble),
+            disk_state: Mutex::new(disk_state),
             about_place,
             has_doubted: AtomicBool::new(false),
             calls: Arc::default(),
@@ -179,9 +179,9 @@ impl Cache {
 
     /// The current size, or the last known one if the disk does not answer.
     fn bytes(&self) -> u64 {
-        const PATIENCE: Duration = Duration::from_millis(500);
+        const MAX_WAIT: Duration = Duration::from_millis(500);
         let Some(folder) = self.folder() else { return 0 };
-        if !self.is_forked() && !self.hangs(PATIENCE) {
+        if !self.is_forked() && !self.hangs(MAX_WAIT) {
             let (calls, (sender, answer)) = (Arc::clone(&self.calls), sync_channel(1));
             let ask = move || {
                 let _calling = calls.begin();
@@ -189,7 +189,7 @@ impl Cache {
                 let _late = sender.send(peek(&folder).map_or(0, |table| table.total()));
             };
             let started = std::thread::Builder::new().name("forebay-cache".to_owned()).spawn(ask);
-            if let Some(bytes) = started.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok()) {
+            if let Some(bytes) = started.ok().and_then(|_| answer.recv_timeout(MAX_WAIT).ok()) {
                 self.last_bytes.store(bytes, Relaxed);
             }
         }
@@ -208,8 +208,8 @@ impl Cache {
     pub(super) fn hangs(&self, limit: Duration) -> bool {
         let longest = if self.is_forked() { None } else { self.calls.longest() };
         let Some(longest) = longest.filter(|longest| *longest > limit) else { return false };
-        if let Some(mut trouble) = self.trouble() {
-            trouble.notice.get_or_insert_with(|| {
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.notice.get_or_insert_with(|| {
                 let (path, seconds) = (&self.path, longest.as_secs_f64());
                 format!("the cache {path:?} has not answered for {seconds:.1} s; files are read from the source until it does")
             });
@@ -219,7 +219,7 @@ impl Cache {
 
     /// A warning for the user: the first disk problem, or else that the cache is on an unsuitable file system.
     pub fn notice(&self) -> Option<String> {
-        self.trouble()?.notice.clone().or_else(|| self.about_place.clone())
+        self.disk_state()?.notice.clone().or_else(|| self.about_place.clone())
     }
 
     /// Whether this is a forked child, which has a copy of the state but not the threads that change it.
@@ -228,11 +228,11 @@ impl Cache {
     }
 
     /// `None` in a forked child whose parent held the lock during the fork: there it is never released.
-    fn trouble(&self) -> Option<MutexGuard<'_, Trouble>> {
+    fn disk_state(&self) -> Option<MutexGuard<'_, DiskState>> {
         if !self.is_forked() {
-            return Some(self.trouble.lock().unwrap_or_else(PoisonError::into_inner));
+            return Some(self.disk_state.lock().unwrap_or_else(PoisonError::into_inner));
         }
-        match self.trouble.try_lock() {
+        match self.disk_state.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -249,27 +249,27 @@ impl Cache {
     /// The same for writing; `None` for some time after the disk failed.
     pub(super) fn writable(&self) -> Option<Arc<Folder>> {
         {
-            let mut trouble = self.trouble()?;
-            let Some(until) = trouble.off_until else { return self.folder() };
-            if Instant::now() < until || trouble.is_tried {
+            let mut disk_state = self.disk_state()?;
+            let Some(until) = disk_state.off_until else { return self.folder() };
+            if Instant::now() < until || disk_state.is_tried {
                 return None;
             }
             // One thread tests the disk, without the lock because the disk may hang. The others go without the cache
             // meanwhile.
-            trouble.is_tried = true;
+            disk_state.is_tried = true;
         }
         // The directory may have been removed, or remounted.
         let prepared = prepare(&self.path).map(Arc::new);
-        let mut trouble = self.trouble()?;
-        trouble.is_tried = false;
+        let mut disk_state = self.disk_state()?;
+        disk_state.is_tried = false;
         match prepared {
             Ok(folder) => {
-                trouble.off_until = None;
+                disk_state.off_until = None;
                 *self.folder.try_write().ok()? = Some(Arc::clone(&folder));
                 Some(folder)
             }
             Err(_) => {
-                trouble.off_until = Some(Instant::now() + self.pause);
+                disk_state.off_until = Some(Instant::now() + self.pause);
                 None
             }
         }
@@ -277,11 +277,11 @@ impl Cache {
 
     /// The current size limit.
     pub(super) fn limit(&self) -> u64 {
-        let Some(mut trouble) = self.trouble() else { return self.limit_bytes };
-        match trouble.shrunk {
+        let Some(mut disk_state) = self.disk_state() else { return self.limit_bytes };
+        match disk_state.shrunk {
             Some((limit, until)) if Instant::now() < until => limit.min(self.limit_bytes),
             _ => {
-                trouble.shrunk = None;
+                disk_state.shrunk = None;
                 self.limit_bytes
             }
         }
@@ -289,41 +289,41 @@ impl Cache {
 
     /// The disk has no room for more than this.
     pub(super) fn shrink(&self, limit: u64) {
-        if let Some(mut trouble) = self.trouble() {
-            trouble.shrunk = Some((limit, Instant::now() + self.pause));
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.shrunk = Some((limit, Instant::now() + self.pause));
         }
     }
 
     /// Records the first disk error as the notice for the user.
-    pub(super) fn tell(&self, error: &io::Error) {
-        if self.trouble().is_none_or(|trouble| trouble.notice.is_some()) {
+    pub(super) fn record_error(&self, error: &io::Error) {
+        if self.disk_state().is_none_or(|disk_state| disk_state.notice.is_some()) {
             return;
         }
         // Composed without the lock: it asks the file system for its free space.
-        let notice = said(&self.path, error);
-        if let Some(mut trouble) = self.trouble() {
-            trouble.notice.get_or_insert(notice);
+        let notice = disk_notice(&self.path, error);
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.notice.get_or_insert(notice);
         }
     }
 
     /// Marks an entry as unusable for this process. The next thread that needs it removes it.
     pub(super) fn doubt(&self, name: Name) {
-        if let Some(mut trouble) = self.trouble() {
-            trouble.doubted.insert(name);
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.doubted.insert(name);
             self.has_doubted.store(true, Relaxed);
         }
     }
 
     /// A doubted entry was removed.
     pub(super) fn trust(&self, name: &Name) {
-        if let Some(mut trouble) = self.trouble() {
-            trouble.doubted.remove(name);
-            self.has_doubted.store(!trouble.doubted.is_empty(), Relaxed);
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.doubted.remove(name);
+            self.has_doubted.store(!disk_state.doubted.is_empty(), Relaxed);
         }
     }
 
     pub(super) fn is_doubted(&self, name: &Name) -> bool {
-        self.has_doubted.load(Relaxed) && self.trouble().is_some_and(|trouble| trouble.doubted.contains(name))
+        self.has_doubted.load(Relaxed) && self.disk_state().is_some_and(|disk_state| disk_state.doubted.contains(name))
     }
 
     /// An entry could not be written. Errors that say nothing about the disk (too many open files, a directory in an
@@ -336,20 +336,20 @@ impl Cache {
             return;
         }
         if !in_place.contains(&errno)
-            && let Some(mut trouble) = self.trouble()
+            && let Some(mut disk_state) = self.disk_state()
         {
-            trouble.off_until = Some(Instant::now() + self.pause);
+            disk_state.off_until = Some(Instant::now() + self.pause);
         }
-        self.tell(&error);
+        self.record_error(&error);
     }
 }
 
 /// How long to wait for the lock on a whole cache. It is held for moments, unless its owner was stopped.
-pub(super) const GATE_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// The lock was not free in time.
 pub(super) fn held_too_long() -> io::Error {
-    let seconds = GATE_PATIENCE.as_secs();
+    let seconds = MAX_LOCK_WAIT.as_secs();
     io::Error::other(format!("another process has held its lock for {seconds} s: see `lslocks`"))
 }
 
@@ -357,8 +357,8 @@ pub(super) fn held_too_long() -> io::Error {
 fn count(folder: &Folder) -> io::Result<u64> {
     // When processes start together, one of them counts and the others wait for it.
     let until = Instant::now() + Duration::from_secs(60);
-    match Gate::enter(folder, until, None)? {
-        Waited::Done(gate) => Ok(gate.table.total()),
+    match UsageLock::enter(folder, until, None)? {
+        Waited::Done(usage) => Ok(usage.table.total()),
         Waited::Late | Waited::Stopped => Err(held_too_long()),
     }
 }
@@ -470,7 +470,7 @@ fn unusable(path: &Path, error: &io::Error) -> Error {
 }
 
 /// The notice about a disk that fails during a run.
-fn said(path: &Path, error: &io::Error) -> String {
+fn disk_notice(path: &Path, error: &io::Error) -> String {
     let advice = advice(path, error).map_or(String::new(), |advice| format!(" ({advice})"));
     let same = error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error);
     let why = Error::io("written to", same);

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// The identity and metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct FileInfo {
     /// Device and inode.
     pub(super) identity: (u64, u64),
     pub(super) is_file: bool,
@@ -23,7 +23,7 @@ pub(super) struct Known {
     pub(super) mtime_ns: i64,
 }
 
-impl Known {
+impl FileInfo {
     pub(super) fn of(file: &File) -> io::Result<Self> {
         Ok(Self::from(&stat(file.as_raw_fd())?))
     }
@@ -91,13 +91,13 @@ impl Folder {
     }
 
     /// Opens a regular file for reading.
-    pub(super) fn read(&self, name: &str) -> io::Result<(File, Known)> {
+    pub(super) fn read(&self, name: &str) -> io::Result<(File, FileInfo)> {
         regular(self.at(name, libc::O_RDONLY)?)
     }
 
     /// Opens a regular file for writing, and creates it if necessary. A file with other hard links is refused: it may
     /// be someone else's data.
-    pub(super) fn write(&self, name: &str) -> io::Result<(File, Known)> {
+    pub(super) fn write(&self, name: &str) -> io::Result<(File, FileInfo)> {
         let (file, known) = regular(self.at(name, libc::O_RDWR | libc::O_CREAT)?)?;
         if known.is_shared {
             return Err(io::Error::from_raw_os_error(libc::EMLINK));
@@ -106,14 +106,14 @@ impl Folder {
     }
 
     /// The metadata of a name; links are not followed.
-    pub(super) fn stat(&self, name: &str) -> io::Result<Known> {
+    pub(super) fn stat(&self, name: &str) -> io::Result<FileInfo> {
         let name = c_string(name)?;
         // SAFETY: zero is a valid stat.
         let mut found: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the descriptor is open, the name ends in a zero, and `found` is writable.
         let answer = unsafe { libc::fstatat(self.0.as_raw_fd(), name.as_ptr(), &mut found, libc::AT_SYMLINK_NOFOLLOW) };
         check(answer)?;
-        Ok(Known::from(&found))
+        Ok(FileInfo::from(&found))
     }
 
     /// Removes a name that is not a directory.
@@ -176,9 +176,9 @@ pub(super) fn touch(file: &File) {
     let _touched = unsafe { libc::futimens(file.as_raw_fd(), std::ptr::null()) };
 }
 
-fn regular(descriptor: OwnedFd) -> io::Result<(File, Known)> {
+fn regular(descriptor: OwnedFd) -> io::Result<(File, FileInfo)> {
     let file = File::from(descriptor);
-    let known = Known::of(&file)?;
+    let known = FileInfo::of(&file)?;
     match known.is_file {
         true => Ok((file, known)),
         false => Err(io::Error::from_raw_os_error(libc::EISDIR)),

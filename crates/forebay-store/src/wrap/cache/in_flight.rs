@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::key::Name;
 use super::lock::Waited;
-use crate::store::Ends;
+use crate::store::CancelSignals;
 
 /// The result of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl FetchesInFlight {
     }
 
     /// Becomes the leader, or waits for the thread that is.
-    pub(super) fn join(&self, name: &Name, until: Instant, ends: Option<&Ends>) -> Waited<Joined<'_>> {
+    pub(super) fn join(&self, name: &Name, until: Instant, signals: Option<&CancelSignals>) -> Waited<Joined<'_>> {
         /// Delay until a stop is noticed.
         const SLICE: Duration = Duration::from_millis(50);
         let fetch = {
@@ -89,7 +89,7 @@ impl FetchesInFlight {
             if let Some(outcome) = *outcome {
                 return Waited::Done(Joined::Finished(outcome));
             }
-            if ends.is_some_and(Ends::is_raised) {
+            if signals.is_some_and(CancelSignals::is_raised) {
                 return Waited::Stopped;
             }
             let left = until.saturating_duration_since(Instant::now());

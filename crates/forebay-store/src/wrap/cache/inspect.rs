@@ -11,7 +11,7 @@ use super::directory::{Cache, format_folder, is_format, root};
 use super::entry::{self, Head};
 use super::evict::remove_known;
 use super::folder::Folder;
-use super::key::{Key, SHARDS, Sort, is_shard, shard, sort_of};
+use super::key::{FileKind, Key, SHARDS, file_kind, is_shard, shard};
 use super::lock::Lock;
 use super::usage::{USAGE, disk_bytes, is_absent, peek};
 use crate::hint::failed;
@@ -131,7 +131,7 @@ impl Cache {
             let mut cleared = Cleared::default();
             each_format(root, &mut |format, name| {
                 // Entries of other versions are known by their names only, and cannot be locked.
-                let mut gate = if name == format_folder() { Some(enter(format)?) } else { None };
+                let mut usage = if name == format_folder() { Some(enter(format)?) } else { None };
                 for slot in 0..SHARDS {
                     each_in_shard(format, slot, &mut |shard, found| {
                         match found {
@@ -150,15 +150,15 @@ impl Cache {
                         }
                         Ok(())
                     })?;
-                    if let Some(gate) = &mut gate {
-                        gate.recount(slot)?;
+                    if let Some(usage) = &mut usage {
+                        usage.recount(slot)?;
                     }
                     // Fails if a foreign file is left in it.
                     let _removed = format.remove_folder(&shard(slot));
                 }
                 cleared.foreign += foreign_in(format)?;
-                match gate {
-                    Some(gate) => gate.save(),
+                match usage {
+                    Some(usage) => usage.save(),
                     None => {
                         // As above.
                         let _removed = root.remove_folder(name);
@@ -232,13 +232,13 @@ fn each_in_shard(
         Err(error) => return Err(error),
     };
     for name in shard.names()? {
-        let ours = name.to_str().and_then(|name| Some((name, sort_of(name)?)));
+        let ours = name.to_str().and_then(|name| Some((name, file_kind(name)?)));
         let found = match ours.map(|(name, sort)| (name, sort, shard.stat(name))) {
             Some((_, _, Err(_))) => continue, // gone meanwhile
-            Some((name, Sort::Entry, Ok(known))) if known.is_file => {
+            Some((name, FileKind::Entry, Ok(known))) if known.is_file => {
                 Found::Entry { name, bytes: disk_bytes(known.length), mtime_ns: known.mtime_ns }
             }
-            Some((name, Sort::Part, Ok(known))) if known.is_file => Found::Part(name),
+            Some((name, FileKind::Part, Ok(known))) if known.is_file => Found::Part(name),
             _ => Found::Foreign,
         };
         each(&shard, found)?;
@@ -271,7 +271,7 @@ fn examine(
         verified.bytes += head.content_bytes;
         return Ok(());
     }
-    let removed = enter(folder).and_then(|mut gate| remove_known(&mut gate, shard, slot, name, known.identity));
+    let removed = enter(folder).and_then(|mut usage| remove_known(&mut usage, shard, slot, name, known.identity));
     verified.damaged.push(Damaged {
         file: format!("{}/{}/{name}", format_folder(), super::key::shard(slot)),
         path: head.map(|head| Key::path_in(&head.key)),

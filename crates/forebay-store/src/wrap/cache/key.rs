@@ -78,17 +78,17 @@ impl Name {
 
 /// The kind of a file in an entry directory, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum FileKind {
     Entry,
     Part,
 }
 
 /// `None` for files that are not forebay's, which are left alone.
-pub(super) fn sort_of(name: &str) -> Option<Sort> {
+pub(super) fn file_kind(name: &str) -> Option<FileKind> {
     let is_ours = |name: &str| name.len() == DIGITS && name.bytes().all(is_digit);
     match name.strip_suffix(PART) {
-        Some(entry) => is_ours(entry).then_some(Sort::Part),
-        None => is_ours(name).then_some(Sort::Entry),
+        Some(entry) => is_ours(entry).then_some(FileKind::Part),
+        None => is_ours(name).then_some(FileKind::Entry),
     }
 }
 
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn only_names_of_ours_have_a_sort() {
         let name = Key::whole("", Path::new("/a")).name;
-        assert_eq!((sort_of(&name.entry), sort_of(&name.part())), (Some(Sort::Entry), Some(Sort::Part)));
+        assert_eq!((file_kind(&name.entry), file_kind(&name.part())), (Some(FileKind::Entry), Some(FileKind::Part)));
         assert!(is_shard(&name.shard) && is_shard(&shard(255)));
         for foreign in ["", "notes.txt", ".part", "0123456789abcdef0123456789abcdeg", &name.entry.to_uppercase()] {
-            assert_eq!(sort_of(foreign).filter(|_| foreign != name.entry), None, "{foreign}");
+            assert_eq!(file_kind(foreign).filter(|_| foreign != name.entry), None, "{foreign}");
         }
-        assert_eq!(sort_of(&format!("{}.bak", name.entry)), None);
+        assert_eq!(file_kind(&format!("{}.bak", name.entry)), None);
         assert!(!is_shard("FF") && !is_shard("f") && !is_shard("usage"));
     }
 }

@@ -8,15 +8,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::calls::again;
-use super::folder::{Folder, Known};
-use crate::store::Ends;
+use super::calls::restart_clock;
+use super::folder::{FileInfo, Folder};
+use crate::store::CancelSignals;
 
 /// A locked file, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     pub(super) file: File,
-    pub(super) known: Known,
+    pub(super) known: FileInfo,
 }
 
 impl Drop for Lock {
@@ -41,7 +41,7 @@ impl Lock {
                     error => return Err(error),
                 }
             }
-            let known = Known::of(&file)?;
+            let known = FileInfo::of(&file)?;
             let lock = Self { file, known };
             // If it was renamed or removed before it was locked, it is no longer the lock.
             if lock.is_in_place(folder, name) {
@@ -68,18 +68,18 @@ pub(super) enum Waited<T> {
 /// Polls with growing pauses until there is a result.
 pub(super) fn wait<T, E>(
     until: Instant,
-    ends: Option<&Ends>,
+    signals: Option<&CancelSignals>,
     mut ask: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Waited<T>, E> {
     /// The first is about the time that writing a small entry takes; the last is the worst delay in noticing a result.
     const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
     let mut pause = PAUSES.0;
     loop {
-        if ends.is_some_and(Ends::is_raised) {
+        if signals.is_some_and(CancelSignals::is_raised) {
             return Ok(Waited::Stopped);
         }
         // This thread waits for the lock's owner, not for the disk.
-        again();
+        restart_clock();
         if let Some(answer) = ask()? {
             return Ok(Waited::Done(answer));
         }
@@ -144,10 +144,12 @@ mod tests {
         let (stop, cancel) = (Stop::new().unwrap(), Cancel::default());
         stop.raise();
         cancel.raise();
-        for ends in
-            [Ends { stop: Some(stop), cancel: Some(Cancel::default()) }, Ends { stop: None, cancel: Some(cancel) }]
-        {
-            let waited = wait(Instant::now() + Duration::from_secs(60), Some(&ends), || Ok::<_, io::Error>(None::<()>));
+        for signals in [
+            CancelSignals { stop: Some(stop), cancel: Some(Cancel::default()) },
+            CancelSignals { stop: None, cancel: Some(cancel) },
+        ] {
+            let waited =
+                wait(Instant::now() + Duration::from_secs(60), Some(&signals), || Ok::<_, io::Error>(None::<()>));
             assert!(matches!(waited, Ok(Waited::Stopped)));
         }
     }

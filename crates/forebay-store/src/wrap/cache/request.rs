@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Result};
 
-use super::calls::away;
+use super::calls::outside_disk_call;
 use super::folder::{Folder, touch};
 use super::key::Key;
 use super::{Cached, Lookup, Memory, entry, is_due};
 use crate::local::resize;
 use crate::read_request::ReadRequest;
-use crate::store::{Ends, Object, Stat, Store, still};
+use crate::store::{CancelSignals, Object, Stat, Store, check_unchanged};
 
 /// One read.
 pub(super) struct Request<'a> {
@@ -26,7 +26,7 @@ pub(super) struct Request<'a> {
     now: Option<Stat>,
     pub(super) within: Duration,
     started: Instant,
-    pub(super) ends: Ends,
+    pub(super) signals: CancelSignals,
 }
 
 /// Whether an entry has the right version.
@@ -39,14 +39,14 @@ pub(super) enum Version {
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn new(identity: &str, request: &ReadRequest<'a>, ends: Ends) -> Self {
+    pub(super) fn new(identity: &str, request: &ReadRequest<'a>, signals: CancelSignals) -> Self {
         let ReadRequest { path, range, expected, within, .. } = request;
         let whole = Key::whole(identity, path);
         let (key, range) = match range {
             Some(range) => (Key::range(identity, path, range), Some((whole, range.clone()))),
             None => (whole, None),
         };
-        Self { path, key, range, expected: *expected, now: None, within: *within, started: Instant::now(), ends }
+        Self { path, key, range, expected: *expected, now: None, within: *within, started: Instant::now(), signals }
     }
 
     /// Whether an entry of this version can be served.
@@ -64,14 +64,14 @@ impl<'a> Request<'a> {
     }
 
     /// How long to wait for another thread's read.
-    pub(super) fn patience(&self) -> Instant {
-        const MAX_PATIENCE: Duration = Duration::from_secs(30);
-        self.started + (self.within / 2).min(MAX_PATIENCE)
+    pub(super) fn wait_deadline(&self) -> Instant {
+        const MAX_WAIT: Duration = Duration::from_secs(30);
+        self.started + (self.within / 2).min(MAX_WAIT)
     }
 
     /// Records the store's current version.
     pub(super) fn is_now(&mut self, stat: Stat) -> Result<()> {
-        still(self.expected.unwrap_or(stat), stat)?;
+        check_unchanged(self.expected.unwrap_or(stat), stat)?;
         self.now = Some(stat);
         Ok(())
     }
@@ -82,7 +82,7 @@ impl<'a> Request<'a> {
         // Leaves some time, so that the store's own timeout error comes before the caller's.
         let left = left - (left / 20).min(Duration::from_secs(1));
         let range = self.range.as_ref().map(|(_, range)| range.clone());
-        let (expected, cancel) = (self.expected, self.ends.cancel.as_ref());
+        let (expected, cancel) = (self.expected, self.signals.cancel.as_ref());
         let request = ReadRequest { path: self.path, range, expected, within: left, cancel };
         let object = store.fetch(&request, &mut |size| memory.take(size))?;
         // Entries are served to other readers: an object must match the requested version and range.
@@ -126,7 +126,7 @@ impl Cached {
             return Ok(None);
         }
         let size_bytes = range.end - range.start;
-        let mut bytes = away(|| memory.take(size_bytes))?;
+        let mut bytes = outside_disk_call(|| memory.take(size_bytes))?;
         resize(&mut bytes, size_bytes)?;
         bytes.clear();
         if !entry::range_of(&file, &head, range, &mut bytes).unwrap_or(false) {

@@ -14,9 +14,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::entry::fill;
 use super::folder::Folder;
-use super::key::{SHARDS, Sort, shard, sort_of};
+use super::key::{FileKind, SHARDS, file_kind, shard};
 use super::lock::{Lock, Waited, wait};
-use crate::store::Ends;
+use crate::store::CancelSignals;
 
 /// The file's name.
 pub(super) const USAGE: &str = "usage";
@@ -65,16 +65,20 @@ impl Table {
 
 /// The lock on a cache, and its usage table.
 #[derive(Debug)]
-pub(super) struct Gate<'a> {
+pub(super) struct UsageLock<'a> {
     lock: Lock,
     pub(super) folder: &'a Folder,
     pub(super) table: Table,
 }
 
-impl<'a> Gate<'a> {
+impl<'a> UsageLock<'a> {
     /// Takes the lock; counts everything if the table is not valid.
-    pub(super) fn enter(folder: &'a Folder, until: Instant, ends: Option<&Ends>) -> io::Result<Waited<Self>> {
-        Ok(match wait(until, ends, || Lock::attempt(folder, USAGE))? {
+    pub(super) fn enter(
+        folder: &'a Folder,
+        until: Instant,
+        signals: Option<&CancelSignals>,
+    ) -> io::Result<Waited<Self>> {
+        Ok(match wait(until, signals, || Lock::attempt(folder, USAGE))? {
             Waited::Done(lock) => Waited::Done(Self::within(lock, folder)?),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
@@ -86,12 +90,12 @@ impl<'a> Gate<'a> {
             return Ok(Self { lock, folder, table });
         }
         let table = Table { bytes: vec![0; SHARDS], cursor: 0, limit_bytes: 0 };
-        let mut gate = Self { lock, folder, table };
+        let mut usage = Self { lock, folder, table };
         for slot in 0..SHARDS {
-            gate.recount(slot)?;
+            usage.recount(slot)?;
         }
-        gate.save()?;
-        Ok(gate)
+        usage.save()?;
+        Ok(usage)
     }
 
     /// Recounts one directory.
@@ -134,7 +138,7 @@ fn boot() -> u64 {
 
 /// An entry found by a scan.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ScannedEntry {
     pub(super) slot: usize,
     pub(super) name: String,
     pub(super) bytes: u64,
@@ -144,7 +148,7 @@ pub(super) struct Seen {
 /// The content of one directory.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
-    pub(super) entries: Vec<Seen>,
+    pub(super) entries: Vec<ScannedEntry>,
     /// Bytes of incomplete entries.
     pub(super) part_bytes: u64,
 }
@@ -164,18 +168,18 @@ fn scan(folder: &Folder, slot: usize) -> io::Result<Scanned> {
         Err(error) => return Err(error),
     };
     for name in shard.names()? {
-        let Some((name, sort)) = name.to_str().and_then(|name| Some((name, sort_of(name)?))) else { continue };
+        let Some((name, kind)) = name.to_str().and_then(|name| Some((name, file_kind(name)?))) else { continue };
         let Ok(known) = shard.stat(name) else { continue };
         if !known.is_file {
             continue;
         }
         let bytes = disk_bytes(known.length);
-        match sort {
-            Sort::Entry => {
-                scanned.entries.push(Seen { slot, name: name.to_owned(), bytes, mtime_ns: known.mtime_ns });
+        match kind {
+            FileKind::Entry => {
+                scanned.entries.push(ScannedEntry { slot, name: name.to_owned(), bytes, mtime_ns: known.mtime_ns });
             }
-            Sort::Part if is_abandoned(&shard, name) => {}
-            Sort::Part => scanned.part_bytes = scanned.part_bytes.saturating_add(bytes),
+            FileKind::Part if is_abandoned(&shard, name) => {}
+            FileKind::Part => scanned.part_bytes = scanned.part_bytes.saturating_add(bytes),
         }
     }
     Ok(scanned)
@@ -208,10 +212,10 @@ mod tests {
     fn after_a_start_of_the_machine_everything_is_counted() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        let mut gate = enter(&folder).unwrap();
-        gate.table.add(7, 1_000_000);
-        gate.save().unwrap();
-        drop(gate);
+        let mut usage = enter(&folder).unwrap();
+        usage.table.add(7, 1_000_000);
+        usage.save().unwrap();
+        drop(usage);
         assert_eq!(enter(&folder).unwrap().table.total(), 1_000_000, "believed, of this start");
         let name = Key::whole("", Path::new("/a")).name;
         folder.make_folder(&name.shard).unwrap().write(&name.entry).unwrap().0.set_len(5_000).unwrap();
@@ -223,7 +227,7 @@ mod tests {
         bytes[end..].copy_from_slice(&checksum);
         std::fs::write(&path, bytes).unwrap();
         assert!(peek(&folder).is_none());
-        let gate = enter(&folder).unwrap();
-        assert_eq!((gate.table.total(), gate.table.get(name.slot())), (8_192, 8_192));
+        let usage = enter(&folder).unwrap();
+        assert_eq!((usage.table.total(), usage.table.get(name.slot())), (8_192, 8_192));
     }
 }

@@ -12,7 +12,7 @@ use forebay_core::{Error, Kind, Result};
 
 use super::process::Reader;
 use super::program;
-use super::reap::{self, PATIENCE};
+use super::reap::{self, MAX_WAIT};
 use crate::mount::Mount;
 use crate::stuck::{Stuck, too_many_stuck};
 
@@ -198,8 +198,8 @@ impl Pool {
     }
 
     /// Reaps a reader that exited on its own, and returns its exit status if it is available soon.
-    pub(super) fn bury(&self, reader: Reader) -> Option<ExitStatus> {
-        let (status, unreaped) = reap::wait(reader.kill(), Instant::now() + PATIENCE);
+    pub(super) fn reap_dead(&self, reader: Reader) -> Option<ExitStatus> {
+        let (status, unreaped) = reap::wait(reader.kill(), Instant::now() + MAX_WAIT);
         reap::later(unreaped.into_iter().collect());
         let mut state = self.state();
         state.count -= 1;

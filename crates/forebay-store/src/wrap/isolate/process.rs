@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_millis(50);
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Silence {
+pub(super) enum NoAnswer {
     /// Its socket is closed.
     Died,
     /// The deadline passed.
@@ -67,14 +67,14 @@ impl Reader {
     }
 
     /// Waits for the answer to the request sent last.
-    pub(super) fn wait(&self, until: Instant, stop: Option<&Stop>) -> Result<Answer, Silence> {
+    pub(super) fn wait(&self, until: Instant, stop: Option<&Stop>) -> Result<Answer, NoAnswer> {
         let stop = stop.map_or(-1, |stop| stop.as_raw_fd());
         match self.poll(until, stop) {
-            Polled::Ready => self.receive().ok_or(Silence::Died),
-            Polled::Late => Err(Silence::Late),
+            Polled::Ready => self.receive().ok_or(NoAnswer::Died),
+            Polled::Late => Err(NoAnswer::Late),
             Polled::Stopped => match self.poll(until.min(Instant::now() + GRACE), -1) {
-                Polled::Ready => Err(Silence::Stopped(self.receive())),
-                _ => Err(Silence::Stopped(None)),
+                Polled::Ready => Err(NoAnswer::Stopped(self.receive())),
+                _ => Err(NoAnswer::Stopped(None)),
             },
         }
     }

@@ -7,7 +7,7 @@ use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 /// How long to wait for a killed process before it is left to the thread. A healthy one takes 1 ms.
-pub(super) const PATIENCE: Duration = Duration::from_millis(200);
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(200);
 /// Between two polls of the thread: the first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -35,7 +35,7 @@ pub(super) fn wait(mut child: Child, until: Instant) -> (Option<ExitStatus>, Opt
 
 /// Waits briefly for processes that were killed; those still alive then are reaped later.
 pub(super) fn soon(children: Vec<Child>) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + MAX_WAIT;
     later(children.into_iter().filter_map(|child| wait(child, until).1).collect());
 }
 

@@ -13,19 +13,19 @@ use super::program;
 use crate::reader::protocol::{Span, WINDOW_BYTES};
 
 /// The allocation unit of a window: one bit of a word each.
-const PANE_BYTES: usize = WINDOW_BYTES / u64::BITS as usize;
-/// Adjacent panes that are kept free for the next object: 256 KiB. If keeping an object leaves fewer, it is copied.
-const RESERVED_PANES: u32 = 16;
+const BLOCK_BYTES: usize = WINDOW_BYTES / u64::BITS as usize;
+/// Adjacent blocks that are kept free for the next object: 256 KiB. If keeping an object leaves fewer, it is copied.
+const RESERVED_BLOCKS: u32 = 16;
 
 /// The shared memory of one reader, mapped in both processes. Its size is sealed: neither side can run past its end.
 #[derive(Debug)]
 pub(super) struct Window {
     address: NonNull<u8>,
-    /// Free panes, one bit each.
+    /// Free blocks, one bit each.
     free: AtomicU64,
 }
 
-// SAFETY: the mapping belongs to no thread. Views control which part may be read by whom; their panes are allocated and
+// SAFETY: the mapping belongs to no thread. Views control which part may be read by whom; their blocks are allocated and
 // freed with atomic operations.
 unsafe impl Send for Window {}
 // SAFETY: as above.
@@ -56,19 +56,19 @@ impl Window {
 
     /// Whether an object of usual size could be kept in place.
     pub(super) fn has_room(&self) -> bool {
-        Panes::longest(self.free.load(Acquire)).count >= 2 * RESERVED_PANES
+        Blocks::longest(self.free.load(Acquire)).count >= 2 * RESERVED_BLOCKS
     }
 
     /// Takes the largest free part; `None` if there is none.
     pub(super) fn view(self: &Arc<Self>) -> Option<View> {
-        let mut panes = Panes { first: 0, count: 0 };
+        let mut blocks = Blocks { first: 0, count: 0 };
         let take = |free| {
-            panes = Panes::longest(free);
-            (panes.count > 0).then_some(free & !panes.bits())
+            blocks = Blocks::longest(free);
+            (blocks.count > 0).then_some(free & !blocks.bits())
         };
-        // Acquire: the previous owner of these panes has finished reading.
+        // Acquire: the previous owner of these blocks has finished reading.
         self.free.fetch_update(AcqRel, Acquire, take).ok()?;
-        Some(View { window: Arc::clone(self), panes })
+        Some(View { window: Arc::clone(self), blocks })
     }
 }
 
@@ -86,13 +86,13 @@ impl Drop for Window {
 #[derive(Debug)]
 pub(crate) struct View {
     window: Arc<Window>,
-    panes: Panes,
+    blocks: Blocks,
 }
 
 impl View {
     /// Its position, for a request.
     pub(super) fn span(&self) -> Span {
-        let [offset, length] = [self.panes.first, self.panes.count].map(|panes| panes * PANE_BYTES as u32);
+        let [offset, length] = [self.blocks.first, self.blocks.count].map(|blocks| blocks * BLOCK_BYTES as u32);
         Span { offset, length }
     }
 
@@ -106,35 +106,35 @@ impl View {
 
     /// Keeps the first `count` bytes and frees the rest. If that leaves too little room for the reader, returns the
     /// whole view instead.
-    pub(super) fn keep(mut self, count: usize) -> Result<Kept, Self> {
-        let kept = Panes { count: count.div_ceil(PANE_BYTES) as u32, ..self.panes };
-        if kept.count > self.panes.count {
+    pub(super) fn keep(mut self, count: usize) -> Result<WindowBytes, Self> {
+        let kept = Blocks { count: count.div_ceil(BLOCK_BYTES) as u32, ..self.blocks };
+        if kept.count > self.blocks.count {
             return Err(self);
         }
-        let rest = self.panes.bits() & !kept.bits();
-        if Panes::longest(self.window.free.load(Acquire) | rest).count < RESERVED_PANES {
+        let rest = self.blocks.bits() & !kept.bits();
+        if Blocks::longest(self.window.free.load(Acquire) | rest).count < RESERVED_BLOCKS {
             return Err(self);
         }
-        self.panes = kept;
+        self.blocks = kept;
         self.window.free.fetch_or(rest, AcqRel);
-        Ok(Kept { view: self, count })
+        Ok(WindowBytes { view: self, count })
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        self.window.free.fetch_or(self.panes.bits(), AcqRel);
+        self.window.free.fetch_or(self.blocks.bits(), AcqRel);
     }
 }
 
 /// An object's bytes, used in place in a window.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct WindowBytes {
     view: View,
     count: usize,
 }
 
-impl std::ops::Deref for Kept {
+impl std::ops::Deref for WindowBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -142,14 +142,14 @@ impl std::ops::Deref for Kept {
     }
 }
 
-/// A run of adjacent panes.
+/// A run of adjacent blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Panes {
+struct Blocks {
     first: u32,
     count: u32,
 }
 
-impl Panes {
+impl Blocks {
     /// The first longest run of ones.
     fn longest(bits: u64) -> Self {
         let (mut longest, mut at) = (Self { first: 0, count: 0 }, 0);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_longest_row_is_found_and_counted() {
-        let row = |first, count| Panes { first, count };
+        let row = |first, count| Blocks { first, count };
         for (bits, longest) in [
             (0, row(0, 0)),
             (1, row(0, 1)),
@@ -193,7 +193,7 @@ mod tests {
             (0b0111_1011_0111, row(7, 4)),
             (u64::MAX << 10, row(10, 54)),
         ] {
-            assert_eq!(Panes::longest(bits), longest, "{bits:b}");
+            assert_eq!(Blocks::longest(bits), longest, "{bits:b}");
         }
         assert_eq!(
             [row(0, 64).bits(), row(63, 1).bits(), row(4, 3).bits(), row(7, 0).bits()],
@@ -210,9 +210,9 @@ mod tests {
             fill(&file, &view, byte);
             kept.push(view.keep(100_000).unwrap());
         }
-        // Seven panes each: 42 are in use, and another seven would leave 15.
+        // Seven blocks each: 42 are in use, and another seven would leave 15.
         let refused = window.view().unwrap().keep(100_000).unwrap_err();
-        assert_eq!(refused.span(), Span { offset: 42 * PANE_BYTES as u32, length: 22 * PANE_BYTES as u32 });
+        assert_eq!(refused.span(), Span { offset: 42 * BLOCK_BYTES as u32, length: 22 * BLOCK_BYTES as u32 });
         fill(&file, &refused, 99);
         for (byte, kept) in (0..).zip(&kept) {
             assert!(kept.len() == 100_000 && kept.iter().all(|&found| found == byte));
@@ -220,7 +220,7 @@ mod tests {
         drop(refused);
         kept.drain(1..3);
         let view = window.view().unwrap();
-        assert_eq!(view.span(), Span { offset: 42 * PANE_BYTES as u32, length: 22 * PANE_BYTES as u32 });
+        assert_eq!(view.span(), Span { offset: 42 * BLOCK_BYTES as u32, length: 22 * BLOCK_BYTES as u32 });
         drop((kept, view));
         assert_eq!(window.view().unwrap().span(), Span { offset: 0, length: WINDOW_BYTES as u32 });
     }
@@ -238,7 +238,7 @@ mod tests {
                     for size in 0..20_000 {
                         let Some(view) = window.view() else { continue };
                         let Ok(kept) = view.keep(size % 200_000) else { continue };
-                        let bits = kept.view.panes.bits();
+                        let bits = kept.view.blocks.bits();
                         assert_eq!(seen.fetch_or(bits, AcqRel) & bits, 0);
                         seen.fetch_and(!bits, AcqRel);
                     }
