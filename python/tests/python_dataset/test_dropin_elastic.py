@@ -1,4 +1,4 @@
-"""States of a Python dataset that ranks divide, gone on with by another number of ranks."""
+"""States of a Python dataset that ranks divide, resumed on another number of ranks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""States of a loader of a Python dataset: taken after any step, gone on with by any number of workers."""
+"""States of a loader of a Python dataset: taken after any step, resumed with any number of workers."""
 
 import functools
 import itertools
