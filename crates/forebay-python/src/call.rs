@@ -31,7 +31,7 @@ impl PyCall {
 
     /// Shows the callable to the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A thread holds the lock only to copy a pointer. Then the callable is in use, and visited at the next
+        // The lock is held only while the pointer is copied. Then the callable is in use: it is visited at the next
         // collection.
         self.callable.try_lock().map_or(Ok(()), |callable| visit.call(&*callable))
     }
@@ -63,7 +63,7 @@ impl PyCall {
     fn explain(&self, py: Python<'_>, raised: PyErr, stage: Stage) -> Error {
         let errno = raised.value(py).getattr("errno").ok().and_then(|errno| errno.extract::<i32>().ok());
         let is_system = raised.is_instance_of::<pyo3::exceptions::PyOSError>(py);
-        let text = format!("broke {}: {raised}", self.name);
+        let text = format!("failed in {}: {raised}", self.name);
         let error = match errno.filter(|_| is_system) {
             Some(errno) => Error::io(&format!("handled by {}", self.name), std::io::Error::from_raw_os_error(errno)),
             // A user's function that refuses a file says that the file is bad, which is worth a fresh read.

@@ -241,7 +241,7 @@ pub(crate) fn scan(
     let mut call = accept.map(|accept| {
         move |path: &Path| {
             Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy()).map_err(|raised| {
-                forebay::Error::config("broke is_valid_file").at_path(path).with_source(Raised(raised))
+                forebay::Error::config("failed in is_valid_file").at_path(path).with_source(Raised(raised))
             })
         }
     });
