@@ -16,8 +16,8 @@ use crate::progress::Progress;
 use crate::storage::{self, StorageArguments, StorageOption};
 
 /// How often a deep scan saves what it has read; at most this much is lost when it is interrupted.
-const KEPT_EVERY: Duration = Duration::from_secs(60);
-const KEPT: &str = "it will not be overwritten: delete it, or choose another name with --output";
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+const OVERWRITE_HINT: &str = "it will not be overwritten: delete it, or choose another name with --output";
 /// How many names of each kind are printed; `--json` has all.
 const SHOWN: usize = 10;
 
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         Ok(places) => places,
         Err(error) => {
             let status = if error.kind() == Kind::Config { Status::Usage } else { Status::Problems };
-            console.error(&spoken(error))?;
+            console.error(&with_argument_names(error))?;
             return Ok(status);
         }
     };
@@ -68,14 +68,14 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     match done {
         Ok(done) => report(arguments, &done, progress.elapsed(), console),
         Err(error) => {
-            console.error(&spoken(error))?;
+            console.error(&with_argument_names(error))?;
             Ok(Status::Problems)
         }
     }
 }
 
 /// Hints are written for Python, where most users meet them; here they name arguments of the command instead.
-fn spoken(error: Error) -> Error {
+fn with_argument_names(error: Error) -> Error {
     let hint = [
         ("allow_empty=True", "--allow-empty"),
         ("storage_options={\"profile\": …}", "--storage-option profile=…"),
@@ -151,7 +151,7 @@ fn scan(
     }
     // Failure to draw progress does not stop the scan.
     let mut watch = |at: ScanProgress| drop(draw(at, progress, console));
-    let mut checkpoints = Checkpoints::new(KEPT_EVERY);
+    let mut checkpoints = Checkpoints::new(CHECKPOINT_INTERVAL);
     let mut keep = |index: &FolderIndex, facts: &[Facts]| {
         checkpoints.write(|| drop(output.write(index, facts, &recorded)));
         Ok(())
@@ -159,7 +159,7 @@ fn scan(
     let deep: Option<&mut KeepScan<'_>> = if arguments.deep { Some(&mut keep) } else { None };
     let scanned = scan_manifest(&store, Path::new(&root), &options, deep, earlier.as_ref(), &mut watch);
     let scanned = scanned.map_err(|error| match error.kind() {
-        Kind::Config if error.path().is_none() => error.at_path(output.path()).with_hint(KEPT),
+        Kind::Config if error.path().is_none() => error.at_path(output.path()).with_hint(OVERWRITE_HINT),
         _ => error,
     })?;
     let size_bytes = output.write(&scanned.index, &scanned.facts, &recorded)?;
@@ -190,7 +190,7 @@ impl Checkpoints {
 /// The existing manifest. Any other file of that name is not overwritten.
 fn earlier(output: &ManifestOutput) -> Result<Option<Manifest>> {
     output.earlier().map_err(|error| match error.kind() {
-        Kind::Config | Kind::Corrupt | Kind::Undecodable => error.with_hint(KEPT),
+        Kind::Config | Kind::Corrupt | Kind::Undecodable => error.with_hint(OVERWRITE_HINT),
         _ => error,
     })
 }

@@ -35,7 +35,7 @@ pub struct Scan<'a, 'b> {
 pub struct ListJob {
     place: Place,
     path: PathBuf,
-    above: Option<Arc<Above>>,
+    above: Option<Arc<Ancestors>>,
 }
 
 /// The directory, below the root as the root was given.
@@ -75,7 +75,7 @@ impl Ord for ListJob {
 
 /// The ancestors of a directory up to its class: following a link to one of them would never end.
 #[derive(Debug)]
-struct Above {
+struct Ancestors {
     identity: (u64, u64),
     above: Option<Arc<Self>>,
 }
@@ -180,14 +180,14 @@ impl<'a, 'b> Scan<'a, 'b> {
         class.missing -= 1;
         let notes = filtered.refused.iter().map(|name| (place.directory.clone(), Note::refused(&path, name)));
         class.notes.extend(notes);
-        if leads_back(above.as_deref(), filtered.identity) {
+        if is_cycle(above.as_deref(), filtered.identity) {
             let message = "is a link to a directory above it; not followed".to_owned();
             class.notes.push((place.directory, Note { path, message }));
         } else {
             let names = std::mem::take(&mut filtered.directories);
             if !names.is_empty() {
                 class.missing += names.len();
-                let above = Some(Arc::new(Above { identity: filtered.identity, above }));
+                let above = Some(Arc::new(Ancestors { identity: filtered.identity, above }));
                 for name in names {
                     let directory = Path::new(&place.directory).join(&name).into_os_string();
                     let place = Place { class: place.class, directory };
@@ -275,7 +275,7 @@ fn below(root: &Path, class: &str) -> PathBuf {
     if class.is_empty() { root.to_owned() } else { root.join(class) }
 }
 
-fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {
+fn is_cycle(mut above: Option<&Ancestors>, identity: (u64, u64)) -> bool {
     while let Some(directory) = above {
         if directory.identity == identity {
             return true;

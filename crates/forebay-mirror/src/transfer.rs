@@ -161,7 +161,7 @@ impl Transfer {
         let (mut started, mut attempts) = (Instant::now(), 1);
         loop {
             self.sleep(Duration::ZERO)?;
-            let error = match self.pass(|| attempt(retry.deadline.saturating_sub(started.elapsed()))) {
+            let error = match self.limited(|| attempt(retry.deadline.saturating_sub(started.elapsed()))) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
@@ -180,7 +180,7 @@ impl Transfer {
     }
 
     /// Runs a call within the limit of concurrent calls.
-    fn pass<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn limited<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut calls = self.calls();
         while calls.busy >= calls.limit.current() {
             calls = self.freed.wait(calls).unwrap_or_else(PoisonError::into_inner);

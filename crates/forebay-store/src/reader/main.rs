@@ -54,7 +54,7 @@ const REGULAR: u32 = 0o100_000;
 
 fn main() -> ExitCode {
     let parent = std::env::args().nth(1).and_then(|argument| argument.parse().ok());
-    // SAFETY: these calls take no memory but a C string literal; descriptors from 3 up belong to nobody here.
+    // SAFETY: these calls take no memory but a C string literal; descriptors from 3 up are not used here.
     unsafe {
         prctl(PR_SET_NAME, c"forebay-reader".as_ptr());
         prctl(PR_SET_PDEATHSIG, SIGKILL);

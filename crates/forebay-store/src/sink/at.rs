@@ -48,7 +48,7 @@ pub(super) fn open(directory: &File, name: &OsStr, flags: libc::c_int) -> io::Re
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     // SAFETY: the name ends in a zero, and the directory is open for the duration of the call.
     let descriptor = checked(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags, 0o666) })?;
-    // SAFETY: it was just opened, and nobody else has it.
+    // SAFETY: it was just opened, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(descriptor) })
 }
 

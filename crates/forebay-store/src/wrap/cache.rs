@@ -34,7 +34,7 @@ mod request;
 mod usage;
 
 use calls::{hang_limit, outside_disk_call};
-use claim::{Claim, Claimed, enter, make_room};
+use claim::{Claim, Claimed, lock_usage, make_room};
 pub use directory::{Cache, CacheOptions, CacheStats};
 use evict::{remove_known, remove_uncounted};
 use folder::{Folder, touch};
@@ -167,7 +167,7 @@ impl Cached {
 
     /// Removes an entry if it is still the same file.
     fn remove(&self, folder: &Folder, shard: &Folder, key: &Key, identity: (u64, u64)) -> std::io::Result<bool> {
-        match enter(folder) {
+        match lock_usage(folder) {
             Ok(mut usage) => remove_known(&mut usage, shard, key.name.slot(), &key.name.entry, identity),
             // The usage count stays too large until the next scan.
             Err(_) => remove_uncounted(shard, &key.name.entry, identity),

@@ -75,7 +75,7 @@ impl Claim {
             return Ok(None);
         }
         let folder = Arc::clone(&self.folder);
-        let mut usage = enter(&folder)?;
+        let mut usage = lock_usage(&folder)?;
         if self.lock.known.length > 0 {
             // A dead owner's bytes were already counted.
             self.lock.file.set_len(0)?;
@@ -106,7 +106,7 @@ impl Claim {
     pub(super) fn commit(mut self) -> io::Result<bool> {
         let part = self.name.part();
         let folder = Arc::clone(&self.folder);
-        let mut usage = enter(&folder)?;
+        let mut usage = lock_usage(&folder)?;
         if !self.lock.is_in_place(&self.shard, &part) {
             return Ok(false);
         }
@@ -124,7 +124,7 @@ impl Claim {
 /// Evicts a large part of the cache, at least twice `wanted`, for a disk that is fuller than the limit assumes. Returns
 /// the bytes left, and how many entries were evicted.
 pub(super) fn make_room(folder: &Folder, wanted: u64) -> io::Result<(u64, u64)> {
-    let mut usage = enter(folder)?;
+    let mut usage = lock_usage(folder)?;
     let total = usage.table.total();
     let (must, wish) = (total.saturating_sub(2 * wanted), total - total / 8);
     let evicted = evict(&mut usage, must, wish.min(must))?;
@@ -132,8 +132,8 @@ pub(super) fn make_room(folder: &Folder, wanted: u64) -> io::Result<(u64, u64)> 
 }
 
 /// The lock on the whole cache; an error if it is not free in time.
-pub(super) fn enter(folder: &Folder) -> io::Result<UsageLock<'_>> {
-    match UsageLock::enter(folder, Instant::now() + MAX_LOCK_WAIT, None)? {
+pub(super) fn lock_usage(folder: &Folder) -> io::Result<UsageLock<'_>> {
+    match UsageLock::acquire(folder, Instant::now() + MAX_LOCK_WAIT, None)? {
         Waited::Done(usage) => Ok(usage),
         Waited::Late | Waited::Stopped => Err(held_too_long()),
     }
@@ -151,7 +151,7 @@ impl Drop for Claim {
             return;
         }
         // Without the table's lock the count stays too large until the next scan.
-        let usage = enter(&self.folder);
+        let usage = lock_usage(&self.folder);
         if self.shard.unlink(&part).is_ok()
             && let Ok(mut usage) = usage
         {

@@ -357,7 +357,7 @@ pub(super) fn held_too_long() -> io::Error {
 fn count(folder: &Folder) -> io::Result<u64> {
     // When processes start together, one of them counts and the others wait for it.
     let until = Instant::now() + Duration::from_secs(60);
-    match UsageLock::enter(folder, until, None)? {
+    match UsageLock::acquire(folder, until, None)? {
         Waited::Done(usage) => Ok(usage.table.total()),
         Waited::Late | Waited::Stopped => Err(held_too_long()),
     }

@@ -89,7 +89,7 @@ pub(super) fn remove_uncounted(folder: &Folder, name: &str, identity: (u64, u64)
 
 #[cfg(test)]
 mod tests {
-    use super::super::claim::enter;
+    use super::super::claim::lock_usage;
     use super::super::key::Key;
     use super::*;
     use std::path::Path;
@@ -107,7 +107,7 @@ mod tests {
             file.set_len(1).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64)).unwrap();
         }
-        let mut usage = enter(&folder).unwrap();
+        let mut usage = lock_usage(&folder).unwrap();
         assert_eq!(usage.table.total(), COUNT as u64 * 4096, "counted when it is first looked at");
         let goal = usage.table.total() / 10 * 9;
         let evicted = evict(&mut usage, goal, 0).unwrap();

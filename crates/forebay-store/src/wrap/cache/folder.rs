@@ -67,7 +67,7 @@ impl Folder {
         // SAFETY: the descriptor is open and the name ends in a zero.
         let descriptor = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags, 0o600) };
         check(descriptor)?;
-        // SAFETY: it was just opened, and nobody else has it.
+        // SAFETY: it was just opened, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, Result};
 
-use super::claim::enter;
+use super::claim::lock_usage;
 use super::directory::{Cache, format_folder, is_format, root};
 use super::entry::{self, Head};
 use super::evict::remove_known;
@@ -131,7 +131,7 @@ impl Cache {
             let mut cleared = Cleared::default();
             each_format(root, &mut |format, name| {
                 // Entries of other versions are known by their names only, and cannot be locked.
-                let mut usage = if name == format_folder() { Some(enter(format)?) } else { None };
+                let mut usage = if name == format_folder() { Some(lock_usage(format)?) } else { None };
                 for slot in 0..SHARDS {
                     each_in_shard(format, slot, &mut |shard, found| {
                         match found {
@@ -271,7 +271,7 @@ fn examine(
         verified.bytes += head.content_bytes;
         return Ok(());
     }
-    let removed = enter(folder).and_then(|mut usage| remove_known(&mut usage, shard, slot, name, known.identity));
+    let removed = lock_usage(folder).and_then(|mut usage| remove_known(&mut usage, shard, slot, name, known.identity));
     verified.damaged.push(Damaged {
         file: format!("{}/{}/{name}", format_folder(), super::key::shard(slot)),
         path: head.map(|head| Key::path_in(&head.key)),

@@ -73,7 +73,7 @@ pub(super) struct UsageLock<'a> {
 
 impl<'a> UsageLock<'a> {
     /// Takes the lock; counts everything if the table is not valid.
-    pub(super) fn enter(
+    pub(super) fn acquire(
         folder: &'a Folder,
         until: Instant,
         signals: Option<&CancelSignals>,
@@ -203,7 +203,7 @@ pub(super) fn peek(folder: &Folder) -> Option<Table> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::claim::enter;
+    use super::super::claim::lock_usage;
     use super::super::key::Key;
     use super::*;
     use std::path::Path;
@@ -212,11 +212,11 @@ mod tests {
     fn after_a_start_of_the_machine_everything_is_counted() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        let mut usage = enter(&folder).unwrap();
+        let mut usage = lock_usage(&folder).unwrap();
         usage.table.add(7, 1_000_000);
         usage.save().unwrap();
         drop(usage);
-        assert_eq!(enter(&folder).unwrap().table.total(), 1_000_000, "believed, of this start");
+        assert_eq!(lock_usage(&folder).unwrap().table.total(), 1_000_000, "believed, of this start");
         let name = Key::whole("", Path::new("/a")).name;
         folder.make_folder(&name.shard).unwrap().write(&name.entry).unwrap().0.set_len(5_000).unwrap();
         let path = place.path().join(USAGE);
@@ -227,7 +227,7 @@ mod tests {
         bytes[end..].copy_from_slice(&checksum);
         std::fs::write(&path, bytes).unwrap();
         assert!(peek(&folder).is_none());
-        let usage = enter(&folder).unwrap();
+        let usage = lock_usage(&folder).unwrap();
         assert_eq!((usage.table.total(), usage.table.get(name.slot())), (8_192, 8_192));
     }
 }

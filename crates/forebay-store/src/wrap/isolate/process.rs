@@ -138,7 +138,7 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut pair = [-1; 2];
     // SAFETY: `pair` has room for two descriptors.
     match unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()) } {
-        // SAFETY: both were just made, and nobody else has them.
+        // SAFETY: both were just made, and nothing else owns them.
         0 => Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -96,14 +96,14 @@ pub(super) fn memory_file(name: &CStr, flags: u32) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just made, and nobody else has it.
+    // SAFETY: it was just made, and nothing else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     if fd > 2 {
         return Ok(file.into());
     }
     // SAFETY: takes no memory; the descriptor is open.
     match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
-        // SAFETY: it was just made, and nobody else has it.
+        // SAFETY: it was just made, and nothing else owns it.
         above @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(above) }.into()),
         _ => Err(io::Error::last_os_error()),
     }

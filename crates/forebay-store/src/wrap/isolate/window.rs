@@ -226,11 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_out_twice_whoever_gives_back() {
+    fn nothing_is_given_out_twice() {
         let (window, _file) = Window::new().unwrap();
         let whole = window.view().unwrap();
         assert!(window.view().is_none());
-        assert!(whole.keep(WINDOW_BYTES).is_err(), "the reader would have nothing to go on with");
+        assert!(whole.keep(WINDOW_BYTES).is_err(), "the reader would have no room left");
         let seen = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
