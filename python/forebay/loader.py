@@ -20,21 +20,21 @@ from forebay._python.loader import PythonLoader
 from forebay._record.failures import Failures, Report
 from forebay.errors import ConfigError
 
-# Not a WeakSet: one cannot be looked through while other threads make loaders.
+# Not a WeakSet: it cannot be iterated while other threads create loaders.
 _open: "set[weakref.ref[DataLoader]]" = set()
 
-# What torch's loader does not let anybody change, either.
+# Attributes that cannot be changed on torch's loader, either.
 _FIXED = frozenset(("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"))
 
 
 class DataLoader:
     """Gives the batches of a dataset: torch's `DataLoader`, with nothing else to change.
 
-    Every argument of `torch.utils.data.DataLoader` is taken. What it means depends on the dataset:
+    Every argument of `torch.utils.data.DataLoader` is accepted. Its meaning depends on the dataset:
 
     - forebay's own (`ImageFolder`, `ImageFiles`, `TextFiles`, `BinaryFiles`, `NpyFiles`, …) are read natively, by
-      threads. `num_workers` counts them: `None` means one for each CPU, 0 means one. What only worker processes have
-      (`worker_init_fn`, `multiprocessing_context`) has no effect, and batches always come in order.
+      threads. `num_workers` counts them: `None` means one for each CPU, 0 means one. Arguments for
+      worker processes (`worker_init_fn`, `multiprocessing_context`) have no effect, and batches always come in order.
     - any other is a Python dataset, and everything is as in torch: the same batches from the same seeds, made in
       `num_workers` workers under supervision, or in your loop with 0, which is the default.
 
@@ -64,7 +64,7 @@ class DataLoader:
 
     - `workers`: `"processes"`, `"threads"`, or `"auto"` (default): threads where Python runs without a GIL
     - `max_worker_memory`: bytes or text; a worker process that grows beyond it is replaced between two samples, and the
-      batch at hand is made again
+      current batch is made again
     - `snapshot_every_n_steps`: how often workers tell the state of a dataset that has one (`state_dict`)
 
     Only native:
@@ -211,7 +211,7 @@ class DataLoader:
         self._finish(python)
 
     def _show(self, given: Settings, completed: Mapping[str, Any]) -> None:
-        """Makes the arguments attributes, as they were checked and completed."""
+        """Sets the arguments as attributes, after checks and defaults."""
         shown = vars(given) | {"shuffle": bool(given.shuffle), "with_ids": bool(given.with_ids)} | dict(completed)
         names = [name for name in _SHOWN if name in _TORCHS or self.__initialized or not self._is_taken(name)]
         made = {name: shown[name] for name in names}
@@ -228,8 +228,9 @@ class DataLoader:
         _open.add(weakref.ref(self, _open.discard))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Torch's rule: what the order was made of cannot be changed later. Subclasses that repeat it for ever do so
-        nevertheless, past this method or with `_DataLoader__initialized = False`, and it is followed.
+        """Torch's rule: attributes that determine the order cannot be changed later. Subclasses that repeat it for ever
+        change them nevertheless, past this method or with `_DataLoader__initialized = False`, and the change takes
+        effect.
         """
         is_fixed = self.__initialized or isinstance(self.__dict__.get("_loader"), NativeLoader)
         if name in _FIXED and is_fixed:
@@ -239,8 +240,8 @@ class DataLoader:
         object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is made anew from the same arguments, in whatever process it is: it has workers, descriptors, epochs
-        and books of its own. What was set since, and attributes of a subclass, are copied.
+        """A copy is constructed from the same arguments, in any process: it has its own workers, descriptors, epochs
+        and books. Attributes set later, and those of a subclass, are copied.
         """
         own = {name: value for name, value in self.__dict__.items() if name not in _PRIVATE}
         changed = {name: value for name, value in own.items() if self._made.get(name, _PRIVATE) is not value}
@@ -250,9 +251,9 @@ class DataLoader:
         DataLoader.__init__(self, **state["given"])
         self.__dict__.update(state["changed"])
 
-    # Of torch's class, and used by libraries that work with loaders. Torch keeps a pass there whose workers stay.
+    # Attributes of torch's class that libraries use. Torch keeps a pass with persistent workers there.
     _iterator: Any = None
-    # In this class it goes by the same name as in torch's.
+    # The same name as in torch's class.
     __initialized = False
 
     @property
@@ -288,18 +289,18 @@ class DataLoader:
             self._loader.set_epoch(self, settings.whole("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """The resume point: a small dict of JSON values. What the loop has got counts, not what was prefetched.
+        """The resume point: a small dict of JSON values. It counts delivered batches, not prefetched ones.
 
-        Where a Python dataset, its iterator or its sampler has a `state_dict` of its own, it is in it.
+        It includes the `state_dict` of a Python dataset, its iterator or its sampler, if they have one.
         """
         return self._loader.state_dict() if isinstance(self._loader, NativeLoader) else self._loader.state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, skip_steps: range | None = None) -> None:
         """Resumes from a state, on any number of ranks, threads and workers; refuses one of another dataset.
 
-        `skip_steps` leaves steps of that epoch out, without reading them: those that made the loss explode, say.
-        A fresh pass over a sampler begins behind as many indices as were handed out, one over a batch_sampler behind
-        as many batches: the order has to be the same again, unless the sampler has a state of its own.
+        `skip_steps` skips steps of that epoch without reading them: those that made the loss explode, say.
+        A resumed pass over a sampler skips the indices that were already delivered, one over a batch_sampler the
+        batches: the order has to be the same as before, unless the sampler has a state of its own.
         """
         if isinstance(self._loader, NativeLoader):
             self._loader.load_state_dict(state_dict, skip_steps=skip_steps)
@@ -310,17 +311,17 @@ class DataLoader:
 
     @property
     def failures(self) -> Failures:
-        """What failed so far, oldest first."""
+        """Failures so far, oldest first."""
         return self._loader.failures
 
     def report(self) -> Report:
-        """Prints what failed, why, what to do, and the balance of each epoch; the text is returned, too."""
+        """Prints what failed, why, what to do, and the books of each epoch. Returns the text, too."""
         text = self._loader.report()
         print(text, end="")
         return text
 
     def stats(self) -> dict[str, Any]:
-        """Where time went. Native: each stage's items, busy and waiting seconds and quantiles, and a verdict in one
+        """Where the time went. Native: each stage's items, busy and waiting seconds and quantiles, and a verdict in one
         word. Python datasets: how long the loop waited for batches, and what became of the workers.
         """
         return self._loader.stats()
@@ -338,10 +339,10 @@ class DataLoader:
     ) -> list[dict[str, Any]]:
         """Which samples make up a step, for any world size, without reading any.
 
-        Of a delivered step the ones that were: `index` is the substitute where `planned` was replaced, and what was
-        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks. The order of a
-        Python dataset is known of a pass that was begun, and of any other where it does not depend on torch's
-        generators: in order, or with a `seed`.
+        For a delivered step, the samples actually delivered: `index` is the substitute if `planned` was replaced, and
+        skipped samples are left out. With a ledger, this covers earlier runs and other ranks. The order of a Python
+        dataset is known for passes that have begun, and for others if it does not depend on torch's generators: in
+        order, or with a `seed`.
         """
         if isinstance(self._loader, NativeLoader):
             return self._loader.explain(step, epoch, world_size=world_size, rank=rank)
@@ -371,24 +372,26 @@ class DataLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the loader. An interrupt or a timeout does not wait for the threads: `close()` or the exit does."""
+        """Closes the loader. After an interrupt or a timeout it does not wait for the threads; `close()` or the exit
+        does.
+        """
         if isinstance(error, IMPATIENT) and isinstance(self._loader, NativeLoader):
             self._loader.abandon()
         else:
             self.close()
 
 
-# What the class says that a loader has.
+# Attributes in the class annotations.
 _SHOWN = [name for name in DataLoader.__annotations__ if not name.startswith("_")]
-# What a copy has of its own.
+# Attributes that a copy does not share.
 _PRIVATE = frozenset(("_loader", "_given", "_made", "_DataLoader__initialized"))
-# Of what is shown, what torch's loader has, too.
+# The shown attributes that torch's loader has, too.
 _TORCHS = frozenset(_SHOWN[: _SHOWN.index("on_error")]) - {"shuffle"}
 
 
 def _close_all() -> None:
     loaders = [loader for known in _open.copy() if (loader := known()) is not None]
-    # All of them stop before any is waited for: together they take no longer than one.
+    # All of them are stopped before any is waited for, so that together they take no longer than one.
     for loader in loaders:
         if isinstance(loader._loader, NativeLoader):
             loader._loader.abandon()

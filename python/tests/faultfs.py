@@ -124,11 +124,11 @@ class FaultFs:
         self._ask("rule", operation, pattern, *words)
 
     def clear(self) -> None:
-        """No rules any more; what hangs goes on."""
+        """Removes all rules; hanging calls continue."""
         self._ask("clear")
 
     def release(self) -> None:
-        """What hangs goes on, and nothing hangs any more."""
+        """Hanging calls continue, and no further call hangs."""
         self._ask("release")
 
     def hanging(self) -> int:

@@ -1,4 +1,4 @@
-"""What a test needs and this machine has not."""
+"""Handling of test requirements that this machine lacks."""
 
 import importlib
 import os

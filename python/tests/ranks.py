@@ -136,7 +136,7 @@ class Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills whoever is left, all at once."""
+        """Kills the remaining ranks, all at once."""
         if self.launcher.poll() is None:
             os.killpg(self.launcher.pid, signal.SIGKILL)
         self.launcher.communicate()

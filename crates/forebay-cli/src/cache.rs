@@ -1,4 +1,4 @@
-//! `forebay cache`: look at a cache, empty it, check it. Nothing but what a cache holds is ever touched.
+//! `forebay cache`: inspect, clear or verify a cache. Only cache entries are ever removed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::console::{Console, Status};
 use crate::progress::Progress;
 
-/// Look at a cache that datasets keep files in (`cache=`), empty it, or check it.
+/// Inspect, clear or verify a cache directory (`cache=` of a dataset)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -18,17 +18,17 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// How many objects it keeps, and how much they take
+    /// Show the number and size of cached objects
     Info(Where),
-    /// Remove everything that it keeps; it stays a cache
+    /// Remove all cached objects; the directory stays a cache
     Clear(Where),
-    /// Read everything that it keeps, and remove what is damaged
+    /// Read all cached objects, and remove damaged ones
     Verify(Where),
 }
 
 #[derive(Debug, clap::Args)]
 struct Where {
-    /// The directory that `cache=` was given
+    /// The directory that was passed as `cache=`
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Print one JSON object instead of text
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         Action::Verify(place) => (place, verify(place, console)),
     };
     match done {
-        Ok(Said { status, text, json }) => {
+        Ok(Output { status, text, json }) => {
             match place.json {
                 true => writeln!(console.out, "{json}")?,
                 false => write!(console.out, "{text}")?,
@@ -57,14 +57,14 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     }
 }
 
-/// What a command found.
-struct Said {
+/// The result of a command.
+struct Output {
     status: Status,
     text: String,
     json: Value,
 }
 
-fn info(directory: &Path) -> Result<Said> {
+fn info(directory: &Path) -> Result<Output> {
     let info = Cache::info(directory)?;
     let mut text = format!("{} objects, {}", info.entries, size(info.bytes));
     if let Some(limit) = info.limit_bytes {
@@ -73,9 +73,9 @@ fn info(directory: &Path) -> Result<Said> {
     text += &format!(" in {}\n", directory.display());
     let (others, other_bytes) = info.other_formats;
     for (count, what) in [
-        (info.parts, "on their way into it".to_owned()),
-        (others, format!("({}) of another version of forebay, which this one does not read", size(other_bytes))),
-        (info.foreign, "not of forebay, and never touched".to_owned()),
+        (info.parts, "being written".to_owned()),
+        (others, format!("({}) of another version of forebay, which this version does not read", size(other_bytes))),
+        (info.foreign, "foreign files, which are never touched".to_owned()),
     ] {
         if count > 0 {
             text += &format!("{count} {what}\n");
@@ -86,21 +86,21 @@ fn info(directory: &Path) -> Result<Said> {
         "oldest_unix_seconds": info.oldest_ns.map(|ns| ns as f64 / 1e9), "foreign": info.foreign,
         "other_format_entries": others, "other_format_bytes": other_bytes,
     });
-    Ok(Said { status: Status::Fine, text, json })
+    Ok(Output { status: Status::Fine, text, json })
 }
 
-fn clear(directory: &Path) -> Result<Said> {
+fn clear(directory: &Path) -> Result<Output> {
     let cleared = Cache::clear(directory)?;
     let mut text =
         format!("removed {} objects, {}, from {}\n", cleared.entries, size(cleared.bytes), directory.display());
     if cleared.foreign > 0 {
-        text += &format!("left {} that are not of forebay\n", cleared.foreign);
+        text += &format!("left {} foreign files\n", cleared.foreign);
     }
     let json = json!({ "entries": cleared.entries, "bytes": cleared.bytes, "foreign": cleared.foreign });
-    Ok(Said { status: Status::Fine, text, json })
+    Ok(Output { status: Status::Fine, text, json })
 }
 
-fn verify(place: &Where, console: &mut Console<'_>) -> Result<Said> {
+fn verify(place: &Where, console: &mut Console<'_>) -> Result<Output> {
     let mut progress = Progress::new(console.is_terminal && !place.json);
     let mut drawn = Ok(());
     let verified = Cache::verify(&place.directory, &mut |done, total| {
@@ -110,12 +110,12 @@ fn verify(place: &Where, console: &mut Console<'_>) -> Result<Said> {
     let verified = verified?;
     let mut text = String::new();
     for damaged in &verified.damaged {
-        let of = damaged.path.as_ref().map_or("an object that it does not name".to_owned(), |path| format!("{path:?}"));
+        let of = damaged.path.as_ref().map_or("an unknown object".to_owned(), |path| format!("{path:?}"));
         let what = if damaged.is_removed { "removed" } else { "could not be removed" };
         text += &format!("damaged, {what}: {} of {of}\n", damaged.file);
     }
     text += &format!(
-        "{} objects, {}, are whole; {} were damaged\n",
+        "{} objects, {}, are intact; {} were damaged\n",
         verified.entries,
         size(verified.bytes),
         verified.damaged.len()
@@ -127,10 +127,10 @@ fn verify(place: &Where, console: &mut Console<'_>) -> Result<Said> {
         .collect();
     let status = if damaged.is_empty() { Status::Fine } else { Status::Problems };
     let json = json!({ "entries": verified.entries, "bytes": verified.bytes, "damaged": damaged });
-    Ok(Said { status, text, json })
+    Ok(Output { status, text, json })
 }
 
-/// Bytes for people.
+/// Formats a number of bytes.
 fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.max(1).ilog2() / 10).min(4);

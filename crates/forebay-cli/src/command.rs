@@ -1,4 +1,4 @@
-//! The command line: which command, with which arguments, to which exit status.
+//! The command line: parses arguments, runs the command, returns its exit status.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -25,8 +25,8 @@ enum Command {
     Scan(scan::Arguments),
 }
 
-/// Runs the command with the process's own streams. `arguments` are those after the program's name; the result is the
-/// exit status: 0 fine, 1 problems found, 2 wrong usage.
+/// Runs the command with the process's own streams. `arguments` are those after the program's name; returns the exit
+/// status: 0 fine, 1 problems found, 2 wrong usage.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     // Not locked: a thread that panics writes to stderr, and would wait for the lock while the command waits for it.
     let (mut out, mut err) = (io::stdout(), io::stderr());
@@ -34,15 +34,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     run(arguments, &mut Console { out: &mut out, err: &mut err, is_terminal }) as u8
 }
 
-/// As [`main`], writing to a console of the caller's.
+/// As [`main`], with the caller's console.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> Status {
     let status = dispatch(arguments, console).and_then(|status| console.out.flush().map(|()| status));
     match status {
         Ok(status) => status,
-        // `forebay … | head` closed the pipe: it has seen what it wanted.
+        // `forebay … | head` closed the pipe, which is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Status::Fine,
         Err(error) => {
-            // If this cannot be written either, the exit status is all that is left to say.
+            // If this cannot be written either, only the exit status is left.
             let _unheard = writeln!(console.err, "error: the output could not be written: {error}");
             Status::Problems
         }
@@ -61,14 +61,14 @@ pub(crate) fn long_arguments() -> Vec<String> {
 }
 
 fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console<'_>) -> io::Result<Status> {
-    // Whatever the program was started as (`python -m forebay` too), it is called forebay.
+    // The program's name is always forebay, also when started with `python -m forebay`.
     match Arguments::try_parse_from(std::iter::once("forebay".into()).chain(arguments)) {
         Ok(Arguments { command: Command::Cache(arguments) }) => cache::run(&arguments, console),
         Ok(Arguments { command: Command::Demo(arguments) }) => demo::run(&arguments, console),
         Ok(Arguments { command: Command::Doctor(arguments) }) => doctor::run(&arguments, console),
         Ok(Arguments { command: Command::Mirror(arguments) }) => mirror::run(&arguments, console),
         Ok(Arguments { command: Command::Scan(arguments) }) => scan::run(&arguments, console),
-        // `--help` and `--version` come this way too.
+        // `--help` and `--version` end up here too.
         Err(told) => {
             let (stream, status): (&mut dyn Write, _) = match told.use_stderr() {
                 true => (console.err, Status::Usage),

@@ -1,4 +1,4 @@
-//! Where a command writes, and how it ends.
+//! The output streams and the exit status of a command.
 
 use std::io::{self, Write};
 
@@ -7,26 +7,26 @@ use crate::hint;
 /// How a command ended; the number is the process's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It did what it was asked to.
+    /// Success.
     Fine = 0,
-    /// It found problems, or could not do it.
+    /// It found problems, or failed.
     Problems = 1,
-    /// It was called in a wrong way, and did nothing.
+    /// Wrong usage; nothing was done.
     Usage = 2,
 }
 
-/// Where a command writes.
+/// The output streams of a command.
 pub struct Console<'a> {
-    /// What it was asked for: text, or one JSON object.
+    /// The result: text, or one JSON object.
     pub out: &'a mut dyn Write,
     /// Progress, notes and errors.
     pub err: &'a mut dyn Write,
-    /// Whether `err` is a terminal, on which a line may be drawn over itself.
+    /// Whether `err` is a terminal, on which a line can be overwritten.
     pub is_terminal: bool,
 }
 
 impl Console<'_> {
-    /// Says why the command failed, with the hint kept apart.
+    /// Prints an error, and its hint on a separate line.
     pub(crate) fn error(&mut self, error: &forebay::Error) -> io::Result<()> {
         writeln!(self.err, "error: {error}")?;
         if let Some(detail) = error.detail() {
@@ -35,13 +35,13 @@ impl Console<'_> {
         writeln!(self.err, "hint: {}", error.hint_in(hint::argument))
     }
 
-    /// Says what has come up about the servers that are spoken to.
+    /// Prints new warnings about servers.
     pub(crate) fn warnings(&mut self) -> io::Result<()> {
         forebay::take_warnings().iter().try_for_each(|warning| writeln!(self.err, "warning: {warning}"))
     }
 }
 
-/// Bytes as people say them.
+/// Formats a number of bytes.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(factor, _)| bytes as f64 >= *factor) {

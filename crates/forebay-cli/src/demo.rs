@@ -1,5 +1,5 @@
-//! `forebay demo`: the main job on data of its own. Writes a folder with planted damage, loads it through the real
-//! engine, prints the report, and checks that everything planted was found and nothing else.
+//! `forebay demo`: the loader on data of its own. Writes a folder with damaged files, loads it through the real engine,
+//! prints the report, and checks that all the damage was found and nothing else.
 
 mod plant;
 
@@ -22,28 +22,28 @@ use plant::{FILES, Planted};
 /// Edge of the pictures after cropping, as in most training.
 const EDGE: u32 = 224;
 const BATCH_SIZE: u64 = 32;
-/// How long to wait for a batch before the progress line is looked at again.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How long to wait for a batch before the progress line is updated.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Load a small image folder with damaged files in it, and see what forebay says about them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Write the images here and leave them [default: a temporary folder, removed at the end]
+    /// Write the images here and keep them [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// How often to load the whole folder
+    /// How many times to load the whole folder
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
     epochs: u64,
-    /// Leave the temporary folder in place
+    /// Keep the temporary folder
     #[arg(long)]
     keep: bool,
 }
 
-/// What the demo saw.
-struct Seen {
+/// The results of the demo.
+struct Outcome {
     planted: Planted,
     loader: Loader,
     images: u64,
@@ -58,11 +58,11 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         let entries = listing.len();
         writeln!(
             console.err,
-            "error: --folder: expected a new or an empty folder, got {folder:?} with {entries} entries"
+            "error: --folder: expected a new or empty folder, got {folder:?} with {entries} entries"
         )?;
         return Ok(Status::Usage);
     }
-    // Lives to the end of the command: dropping it removes the folder, also after an error.
+    // Lives until the end of the command: dropping it removes the folder, also after an error.
     let mut temporary = None;
     let folder = match &arguments.folder {
         Some(folder) => folder.clone(),
@@ -87,8 +87,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     }
 }
 
-/// Plants the folder and loads it. The outer error is the console's, the inner one the engine's.
-fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::Result<Result<Seen>> {
+/// Writes the folder and loads it. The outer error is the console's, the inner one the engine's.
+fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::Result<Result<Outcome>> {
     let (planted, loader) = match prepare(folder) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(Err(error)),
@@ -108,7 +108,7 @@ fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::
         };
         let before = images;
         loop {
-            match run.poll(GLANCE) {
+            match run.poll(POLL_INTERVAL) {
                 Ok(Next::Batch(batch)) => images += batch.len() as u64,
                 Ok(Next::Pending) => {}
                 Ok(Next::End) => break,
@@ -125,7 +125,7 @@ fn load(arguments: &Arguments, folder: &Path, console: &mut Console<'_>) -> io::
     }
     let elapsed = progress.elapsed();
     progress.clear(console.err)?;
-    Ok(Ok(Seen { planted, loader, images, elapsed }))
+    Ok(Ok(Outcome { planted, loader, images, elapsed }))
 }
 
 fn prepare(folder: &Path) -> Result<(Planted, Loader)> {
@@ -161,12 +161,12 @@ fn pipeline() -> Result<Pipeline> {
 
 fn report(
     arguments: &Arguments,
-    seen: &Seen,
+    seen: &Outcome,
     folder: &Path,
     is_kept: bool,
     console: &mut Console<'_>,
 ) -> io::Result<Status> {
-    let Seen { planted, loader, images, elapsed } = seen;
+    let Outcome { planted, loader, images, elapsed } = seen;
     let problems = check(arguments.epochs, &planted.damaged, &loader.failures(), &loader.books(), folder);
     let rate = *images as f64 / elapsed.as_secs_f64();
     let verdict = loader.stats().verdict.name();
@@ -195,7 +195,7 @@ fn report(
         });
         writeln!(console.out, "{object:#}")?;
     } else {
-        // Paths below the folder, which the first line names, are easier on the eye.
+        // Paths relative to the folder, which the first line names, are easier to read.
         let text = loader.report().to_string().replace(&format!("{}/", folder.display()), "");
         write!(console.out, "{text}")?;
         if planted.reads_everything {
@@ -215,7 +215,7 @@ fn report(
     Ok(if problems.is_empty() { Status::Fine } else { Status::Problems })
 }
 
-/// Whether exactly what was planted failed, each as what it is, in every epoch, and nothing is missing.
+/// Checks that exactly the damaged files failed, each with its own code, in every epoch, and that nothing is missing.
 fn check(
     epochs: u64,
     damaged: &[(&str, plant::Damage)],

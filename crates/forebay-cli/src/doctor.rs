@@ -1,5 +1,5 @@
-//! `forebay doctor`: runs a dataset of the user's own, which is Python code, and so is the command
-//! (`python/forebay/_doctor`). The package answers before this is reached; here is what the bare binary says.
+//! `forebay doctor`: runs the user's Python dataset, so the command itself is Python (`python/forebay/_doctor`), and
+//! the package runs it before this is reached. This is what the standalone binary prints.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +10,7 @@ use crate::console::{Console, Status};
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
-    /// The dataset and options: `forebay doctor --help` of the Python package has them
+    /// The dataset and options: see `forebay doctor --help` of the Python package
     #[arg(value_name = "module:attribute", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
     let given: Vec<_> = arguments.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
     let given = if given.is_empty() { "module:attribute".to_owned() } else { given.join(" ") };
-    writeln!(console.err, "error: doctor runs Python datasets, and this program has no Python in it")?;
-    writeln!(console.err, "hint: where the forebay package is installed, call: python -m forebay doctor {given}")?;
+    writeln!(console.err, "error: doctor runs Python datasets, and this binary contains no Python")?;
+    writeln!(console.err, "hint: where the forebay package is installed, run: python -m forebay doctor {given}")?;
     Ok(Status::Usage)
 }

@@ -1,4 +1,4 @@
-//! `forebay mirror SOURCE TARGET`: a copy of a whole store that can be interrupted and gone on with.
+//! `forebay mirror SOURCE TARGET`: a resumable copy of a whole store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,20 @@ use crate::hint::argument;
 use crate::progress::Progress;
 use crate::storage::{self, StorageOption};
 
-/// Of what failed, so many lines are text: the rest is for `--json`.
+/// How many failures are printed as text: `--json` has them all.
 const MAX_LINES: usize = 50;
 
 /// Copy everything from one place to another: directories, s3://, gs://, az://.
 ///
-/// What is there already (same size and time) is not copied again, so an interrupted copy goes on where it was. Every
-/// file appears complete or not at all. Exit status: 0 everything is there, 1 something could not be copied, 2 wrong usage.
+/// Files that are already there (same size and time) are not copied again, so an interrupted mirror resumes where it
+/// stopped. Every file appears complete or not at all. Exit status: 0 everything is there, 1 something could not be
+/// copied, 2 wrong usage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// A directory, or a URL: s3://bucket/path, gs://bucket/path, az://container/path
     #[arg(value_parser = storage::place)]
     source: PathBuf,
-    /// Where to: the same kinds of places; a directory is made
+    /// The destination, of the same kinds; a directory is created
     #[arg(value_parser = storage::place)]
     target: PathBuf,
     /// Delete files in TARGET that are not in SOURCE
@@ -34,29 +35,29 @@ pub(crate) struct Arguments {
     /// Delete nothing if more than this many files would be deleted
     #[arg(long, value_name = "N", requires = "delete")]
     max_delete: Option<u64>,
-    /// Say what would be copied and removed, and do nothing
+    /// Print what would be copied and removed, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Copy only names like this ("*.jpg", "train/**"); may be given several times
+    /// Copy only names that match ("*.jpg", "train/**"); can be repeated
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Leave out names like this, also when removing; may be given several times
+    /// Ignore names that match, also when deleting; can be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Read back every copy and compare it
     #[arg(long)]
     verify: bool,
-    /// At most so many bytes a second: 50MB/s, 1.5GiB/s
+    /// Limit of bytes per second: 50MB/s, 1.5GiB/s
     #[arg(long, value_name = "RATE", value_parser = rate)]
     bandwidth: Option<u64>,
-    /// Files at a time [default: 64 over a network, 16 on mounts, 8 between disks]
+    /// Files copied concurrently [default: 64 over a network, 16 on mounts, 8 between disks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// A setting of the source's store, as in storage_options; may be given several times. NAME=@FILE takes the value
-    /// from a file, so that it does not stand in the list of processes
+    /// An option of the source's store, as in storage_options; can be repeated. NAME=@FILE reads the value from a file,
+    /// so that it does not appear in the process list
     #[arg(long, value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     storage_option: Vec<StorageOption>,
-    /// A setting of the target's store; may be given several times; NAME=@FILE as above
+    /// An option of the target's store; can be repeated; NAME=@FILE as above
     #[arg(long, value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     target_option: Vec<StorageOption>,
     /// Print one JSON object instead of text
@@ -64,9 +65,9 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Bytes a second, from `50MB/s` and its like.
+/// Parses bytes per second, such as `50MB/s`.
 fn rate(text: &str) -> Result<u64, String> {
-    let expected = || format!("expected bytes a second like 50MB/s or 1.5GiB/s, got {text:?}");
+    let expected = || format!("expected bytes per second like 50MB/s or 1.5GiB/s, got {text:?}");
     let number = text.strip_suffix("/s").unwrap_or(text).trim();
     let split = number.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(number.len());
     let (number, unit) = number.split_at(split);
@@ -104,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     let mut drawn = Ok(());
     let mut rate = Rate::default();
     let mirrored = mirror.run(&mut |now| {
-        // What cannot be drawn is said at the end; the copy goes on.
+        // If progress cannot be drawn, the copy continues; the error is reported at the end.
         let after = console.warnings().and_then(|()| draw(&mut progress, &mut rate, now, console.err));
         drawn = std::mem::replace(&mut drawn, Ok(())).and(after);
     });
@@ -117,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     }
 }
 
-/// What is to be copied, and how. Settings for a store where there is none are refused.
+/// The mirror's settings. Store options for a directory are refused.
 fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
     let options = |place: &Path, given: &[StorageOption], name: &str| {
         let options = storage::options(name, given)?;
@@ -141,13 +142,13 @@ fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
     })
 }
 
-/// Nothing was begun.
+/// Prints the error of a mirror that did not begin.
 fn refuse(error: &Error, console: &mut Console<'_>) -> io::Result<Status> {
     console.error(error)?;
     Ok(if error.kind() == Kind::Config { Status::Usage } else { Status::Problems })
 }
 
-/// Bytes a second of the last moments: what counts for how long it will take.
+/// Bytes per second of the last moments, for the remaining time.
 #[derive(Default)]
 struct Rate {
     last: Option<(Duration, u64)>,
@@ -251,7 +252,7 @@ fn summary(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) ->
     }
     if let Some(error) = &done.halted {
         writeln!(console.err, "error: stopped: {error}\nhint: {}", error.hint_in(argument))?;
-        writeln!(console.err, "what was copied is complete; the same command goes on from here")?;
+        writeln!(console.err, "all copied files are complete; run the same command to resume")?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! One line that is drawn over itself while a command works. Without a terminal there is none.
+//! A progress line that is overwritten while a command works. Only on a terminal.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// Faster than this is flicker.
+/// Updating more often than this flickers.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Columns of the bar.
 const BAR: u64 = 24;
@@ -41,7 +41,7 @@ impl Progress {
         self.put(to, &format!("{label}  [{bar}]  {done}/{total}  {rest}"))
     }
 
-    /// Draws a line of which nobody knows how much is to come, unless one was drawn a moment ago.
+    /// Draws a line without a known total, unless one was drawn a moment ago.
     pub(crate) fn say(&mut self, to: &mut dyn Write, text: &str) -> io::Result<()> {
         if self.is_recent() { Ok(()) } else { self.put(to, text) }
     }

@@ -1,4 +1,4 @@
-//! `forebay scan`: lists a folder once and writes down what is in it; later, what has changed since.
+//! `forebay scan`: lists a folder once and writes a manifest; later, updates it and lists the changes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::hint::argument;
 use crate::progress::Progress;
 use crate::storage::{self, StorageArguments, StorageOption};
 
-/// How often what a deep scan has read is written down: so much of it is lost when it is interrupted.
-const KEPT_EVERY: Duration = Duration::from_secs(60);
-const KEPT: &str = "it will not be overwritten: delete it, or choose another name with --output";
-/// Names that are printed of each kind; `--json` has all.
+/// How often a deep scan saves what it has read; at most this much is lost when it is interrupted.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+const OVERWRITE_HINT: &str = "it will not be overwritten: delete it, or choose another name with --output";
+/// How many names of each kind are printed; `--json` has all.
 const SHOWN: usize = 10;
 
 /// List a folder of classes and write a manifest of it: a Parquet file to load from without listing again.
 ///
-/// Where the manifest exists, it is brought up to date: what was added, deleted or changed is named, and with --deep
-/// only what is new or changed is read.
+/// If the manifest exists, it is updated: samples that were added, deleted or changed are listed, and with --deep only
+/// new and changed files are read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The folder, with one directory per class: a path or a URL (s3://, gs://, az://, file://)
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// The manifest, a path or a URL (s3://, gs://, az://), replaced when it is complete
     #[arg(short, long, value_name = "NAME.parquet", value_parser = storage::place)]
     output: PathBuf,
-    /// Read every file that is new or changed, and write down width, height, format and a hash of its bytes
+    /// Read every new or changed file, and record width, height, format and a hash of its bytes
     #[arg(long)]
     deep: bool,
     /// Files with this ending are samples; can be repeated [default: images]
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     json: bool,
     #[command(flatten)]
     storage: StorageArguments,
-    /// An option of the store that --output names, where it is another one than the folder's; can be repeated
+    /// An option of the store of --output, if it is not the folder's store; can be repeated
     #[arg(long = "output-option", value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     output_options: Vec<StorageOption>,
 }
@@ -75,26 +75,26 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     }
 }
 
-/// The folder's store, and the folder as it stands in paths.
+/// The folder's store, and the folder as it appears in paths.
 fn source(arguments: &Arguments) -> Result<(Arc<dyn Store>, PathBuf)> {
     let none = StorageArguments::default();
     let storage = if is_output_alone(arguments) { &none } else { &arguments.storage };
     storage.open(&arguments.root)
 }
 
-/// Where to write. What is wrong with it is said before anything is listed.
+/// The output. Errors in it are reported before anything is listed.
 fn output(arguments: &Arguments) -> Result<ManifestOutput> {
     let output = ManifestOutput::open(&arguments.output, &output_options(arguments)?)?;
     let path = output.path();
     if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("parquet")) {
         let message = format!("--output: expected a name that ends in .parquet, got {path:?}");
-        return Err(Error::config(message).with_hint("Parquet is what is written; others are read, too"));
+        return Err(Error::config(message).with_hint("forebay writes Parquet only; it also reads CSV and JSON lines"));
     }
     Ok(output)
 }
 
-/// The options of the output's store. Those of the folder's are meant for both where both are of one kind, and for the
-/// output where the folder has none.
+/// The options of the output's store. Those of the folder's store apply to both if both are of one kind, and to the
+/// output if the folder is local.
 fn output_options(arguments: &Arguments) -> Result<StorageOptions> {
     let Arguments { root, output, storage, output_options, .. } = arguments;
     let of_folder = storage.options()?;
@@ -109,7 +109,7 @@ fn output_options(arguments: &Arguments) -> Result<StorageOptions> {
     Ok(if is_shared { of_folder } else { StorageOptions::default() })
 }
 
-/// Whether --storage-option can be the output's alone.
+/// Whether --storage-option can only be meant for the output.
 fn is_output_alone(arguments: &Arguments) -> bool {
     !is_url(&arguments.root) && is_url(&arguments.output) && arguments.output_options.is_empty()
 }
@@ -136,31 +136,31 @@ fn scan(
         let dotted = |ending: &String| format!(".{}", ending.trim_start_matches('.').to_lowercase());
         options.extensions = arguments.extensions.iter().map(dotted).collect();
     }
-    // A line that cannot be drawn is no reason to stop.
+    // Failure to draw progress does not stop the scan.
     let mut watch = |at: ScanProgress| drop(draw(at, progress, console));
-    let mut diary = Diary::new(KEPT_EVERY);
+    let mut checkpoints = Checkpoints::new(CHECKPOINT_INTERVAL);
     let mut keep = |index: &FolderIndex, facts: &[Facts]| {
-        diary.write(|| drop(output.write(index, facts, &recorded)));
+        checkpoints.write(|| drop(output.write(index, facts, &recorded)));
         Ok(())
     };
     let deep: Option<&mut KeepScan<'_>> = if arguments.deep { Some(&mut keep) } else { None };
     let scanned = scan_manifest(&store, Path::new(&root), &options, deep, earlier.as_ref(), &mut watch);
     let scanned = scanned.map_err(|error| match error.kind() {
-        Kind::Config if error.path().is_none() => error.at_path(output.path()).with_hint(KEPT),
+        Kind::Config if error.path().is_none() => error.at_path(output.path()).with_hint(OVERWRITE_HINT),
         _ => error,
     })?;
     let size_bytes = output.write(&scanned.index, &scanned.facts, &recorded)?;
     Ok(Done { output: output.path().to_owned(), scanned, earlier, root: recorded, size_bytes })
 }
 
-/// When to write down what is known so far: now and then, and so that it takes a twentieth of the time at most. What is wrong
-/// with writing is not said here: it is tried again, and in the end it counts.
-struct Diary {
+/// When to save intermediate results: now and then, taking at most a twentieth of the time. Errors in saving are not
+/// reported here: it is tried again, and the last attempt counts.
+struct Checkpoints {
     every: Duration,
     next: Instant,
 }
 
-impl Diary {
+impl Checkpoints {
     fn new(every: Duration) -> Self {
         Self { every, next: Instant::now() + every }
     }
@@ -174,10 +174,10 @@ impl Diary {
     }
 }
 
-/// The manifest that is there. Something else under its name is not overwritten.
+/// The existing manifest. Any other file of that name is not overwritten.
 fn earlier(output: &ManifestOutput) -> Result<Option<Manifest>> {
     output.earlier().map_err(|error| match error.kind() {
-        Kind::Config | Kind::Corrupt | Kind::Undecodable => error.with_hint(KEPT),
+        Kind::Config | Kind::Corrupt | Kind::Undecodable => error.with_hint(OVERWRITE_HINT),
         _ => error,
     })
 }
@@ -209,7 +209,7 @@ fn report(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut C
     Ok(if done.scanned.problems.is_empty() { Status::Fine } else { Status::Problems })
 }
 
-/// Kinds of change, with the samples of each by their paths below the root.
+/// Kinds of change, with the paths of their samples below the root.
 fn changes(done: &Done) -> Vec<(&'static str, Vec<String>)> {
     let Done { scanned, earlier, .. } = done;
     let (Some(difference), Some(earlier)) = (&scanned.difference, earlier) else { return Vec::new() };
@@ -266,7 +266,7 @@ fn as_text(arguments: &Arguments, done: &Done, elapsed: Duration, console: &mut 
     if let Some(before) = earlier.as_ref().and_then(|earlier| earlier.recorded_root.as_deref())
         && before != Path::new(root)
     {
-        writeln!(console.out, "the manifest was one of {}", before.display())?;
+        writeln!(console.out, "the manifest was made for {}", before.display())?;
     }
     let changes = changes(done);
     let counts: Vec<_> = changes.iter().map(|(kind, names)| format!("{} {kind}", names.len())).collect();
@@ -296,12 +296,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_diary_is_not_written_all_the_time() {
+    fn checkpoints_are_not_written_all_the_time() {
         let mut count = 0;
-        let mut never = Diary::new(Duration::from_secs(3600));
+        let mut never = Checkpoints::new(Duration::from_secs(3600));
         (0..10).for_each(|_| never.write(|| count += 1));
         assert_eq!(count, 0);
-        let mut slow = Diary::new(Duration::ZERO);
+        let mut slow = Checkpoints::new(Duration::ZERO);
         slow.write(|| std::thread::sleep(Duration::from_millis(50)));
         assert!(slow.next > Instant::now() + Duration::from_millis(500), "twenty times as long as it took");
         slow.next = Instant::now();

@@ -1,4 +1,4 @@
-//! Where a command's data lies: a directory, or the URL of a store and its options.
+//! Locations in command arguments: a directory, or a store's URL and its options.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use forebay::{Config, Error, Result, StorageOptions, Store, file_path, is_url, o
 /// Arguments of every command that takes a URL.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct StorageArguments {
-    /// An option of the store that a URL names: key, secret, endpoint_url, region and so on (docs/remote.md); can be
-    /// repeated. NAME=@FILE takes the value from a file, so that it does not stand in the list of processes
+    /// An option of the URL's store: key, secret, endpoint_url, region and so on (docs/remote.md); can be repeated.
+    /// NAME=@FILE reads the value from a file, so that it does not appear in the process list
     #[arg(long = "storage-option", value_name = "NAME=VALUE", value_parser = StorageOption::parse)]
     storage_options: Vec<StorageOption>,
 }
 
-/// One of them. Its value may be a key, so that nothing repeats it.
+/// One option. Its value may be a secret and is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StorageOption {
     name: String,
-    /// `None` where there was no `=`, which is told without repeating what there was.
+    /// `None` if there was no `=`; the error does not repeat the text.
     value: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Debug for StorageOption {
     }
 }
 
-/// Names and values, of an argument that is called `argument`.
+/// Names and values of the argument called `argument`.
 pub(crate) fn options(argument: &str, given: &[StorageOption]) -> Result<StorageOptions> {
     let pairs = given.iter().map(|option| match &option.value {
         Some(value) if !option.name.is_empty() => Ok((option.name.clone(), value_of(argument, &option.name, value)?)),
@@ -47,14 +47,15 @@ pub(crate) fn options(argument: &str, given: &[StorageOption]) -> Result<Storage
     Ok(StorageOptions::new(pairs.collect::<Result<Vec<_>>>()?))
 }
 
-/// A value, or what the file behind an `@` holds. The name of the file is not repeated: it may be a key that begins so.
+/// A value, or the content of the file after an `@`. The file name is not repeated in errors: it may be a key that
+/// begins with `@`.
 fn value_of(argument: &str, name: &str, value: &str) -> Result<String> {
     match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
         Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
         Some(path) => read_setting(Path::new(path)).map_err(|error| {
-            Error::config(format!("{argument} {name}: the file behind the \"@\" {}", error.message()))
-                .with_hint("NAME=@FILE takes the value from a file; one that begins with an \"@\" is written \"@@\"")
+            Error::config(format!("{argument} {name}: the file after the \"@\" {}", error.message()))
+                .with_hint("NAME=@FILE reads the value from a file; write \"@@\" for a value that begins with \"@\"")
         }),
     }
 }
@@ -76,9 +77,9 @@ impl StorageArguments {
         options("--storage-option", &self.storage_options)
     }
 
-    /// The store of a root, and the root as it stands in paths. Asks nothing of a server.
+    /// The store of a root, and the root as it appears in paths. Sends no request.
     pub(crate) fn open(&self, root: &Path) -> Result<(Arc<dyn Store>, PathBuf)> {
-        /// As many directories at a time where other processes list them.
+        /// Directories listed concurrently by reader processes.
         const MAX_READERS: usize = 8;
         let options = self.options()?;
         let root = file_path(root).unwrap_or_else(|| root.to_owned());
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(given.options().unwrap(), StorageOptions::new(expected.map(|(a, b)| (a.into(), b.into()))));
         for (value, why) in [("@hunter2hunter2", "No such file"), ("@/", "Is a directory")] {
             let error = arguments(&[&format!("secret={value}")]).options().unwrap_err();
-            assert!(error.message().starts_with("--storage-option secret: the file behind the \"@\" "), "{error}");
+            assert!(error.message().starts_with("--storage-option secret: the file after the \"@\" "), "{error}");
             assert!(error.message().contains(why), "{error}");
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
         }

@@ -106,7 +106,7 @@ registry! {
         => "the storage is slow or stuck; raise `deadline_seconds` if it is only slow";
     Changed "changed" "ChangedError" "OSError" true
         "the file was written to while it was read"
-        => "train on files that nobody writes to: write under another name, and rename when complete; if nobody writes, the mount makes up its times: see its options";
+        => "train on files that are not being written: write under another name, and rename when complete; if nothing writes to them, the mount reports wrong times: check its options";
     Stale "stale" "StaleError" "OSError" true
         "the file is not the one that the manifest describes"
         => "it was written to after the manifest was made: run `forebay scan` again, which reads only what changed";
@@ -327,7 +327,7 @@ impl Error {
         self
     }
 
-    /// Marks the error as one after which the next attempt goes on where this one ended, and this one came further.
+    /// Marks the error of an attempt that made progress: the next attempt continues where it ended.
     pub fn progressed(mut self) -> Self {
         self.0.progressed = true;
         self
@@ -464,7 +464,7 @@ impl Error {
         self.0.retry_after
     }
 
-    /// Whether the attempt came further than those before it, and the next one goes on from there.
+    /// Whether the attempt made progress, from which the next one continues.
     pub fn has_progressed(&self) -> bool {
         self.0.progressed
     }

@@ -195,7 +195,7 @@ impl Retry {
             chances.reread = true;
             return Some(Duration::ZERO);
         }
-        // Whoever writes to it gets a moment to finish.
+        // Gives the writer a moment to finish.
         if error.kind() == Kind::Changed && !chances.changed {
             chances.changed = true;
             return Some(self.first_pause);

@@ -64,7 +64,7 @@ impl Expected {
         let (seconds, fraction) = (|stamp: i64| stamp.div_euclid(SECOND_NS), |stamp: i64| stamp.rem_euclid(SECOND_NS));
         match (fraction(expected), fraction(stamp_ns)) {
             (expected, got) if self.by_etag && expected != 0 && got != 0 => {
-                return (expected != got).then(|| "its etag is another one".to_owned());
+                return (expected != got).then(|| "its etag changed".to_owned());
             }
             // Nothing but the etag was known, and there is none now.
             (_, 0) if self.by_etag && seconds(expected) == 0 => return None,
@@ -122,7 +122,7 @@ mod tests {
         let (one, other) = (stamp_ns(7_000_000_000, Some("a")), stamp_ns(9_000_000_000, Some("a")));
         let remote = Expected { size_bytes: None, stamp_ns: Some(one), by_etag: true };
         assert_eq!(remote.differs(1, other), None, "the same bytes, written later");
-        assert_eq!(remote.differs(1, stamp_ns(7_000_000_000, Some("b"))).unwrap(), "its etag is another one");
+        assert_eq!(remote.differs(1, stamp_ns(7_000_000_000, Some("b"))).unwrap(), "its etag changed");
         assert_eq!(remote.differs(1, 7_000_000_000), None, "an answer without an etag");
         assert!(remote.differs(1, 9_000_000_000).is_some());
         let timeless = Expected { stamp_ns: Some(stamp_ns(0, Some("a"))), ..remote };

@@ -1,4 +1,4 @@
-//! Arrays of any shape, and the bytes they are made of.
+//! Arrays of any shape, and their bytes.
 
 use forebay_core::{Element, Error, Kind, Result};
 
@@ -10,20 +10,20 @@ use crate::{Layout, Order};
 pub struct Array {
     /// Its dimensions; none for a single element.
     pub shape: Vec<usize>,
-    /// What its elements are.
+    /// The element type.
     pub element: Element,
     /// The elements.
     pub bytes: Vec<u8>,
 }
 
-/// What every sample of a column is, where all are of one shape.
+/// The shape and type of every sample of a column, if all are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dense {
-    /// Its dimensions, that of the batch left out.
+    /// Its dimensions, without that of the batch.
     pub shape: Vec<usize>,
-    /// What its elements are.
+    /// The element type.
     pub element: Element,
-    /// Where they lie; for anything but pictures, row by row.
+    /// The memory order; row by row for anything but pictures.
     pub order: Order,
 }
 
@@ -41,12 +41,12 @@ impl From<Layout> for Dense {
     }
 }
 
-/// Whether numbers lie in memory with their low bytes first.
+/// The byte order of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endian {
-    /// They do: nearly every machine.
+    /// Low bytes first: nearly every machine.
     Little,
-    /// They do not: network order.
+    /// High bytes first: network order.
     Big,
 }
 
@@ -54,7 +54,7 @@ impl Endian {
     /// This machine's.
     pub const NATIVE: Self = if cfg!(target_endian = "little") { Self::Little } else { Self::Big };
 
-    /// Turns elements that are in this order into the machine's.
+    /// Converts elements in this order to the machine's.
     pub(crate) fn make_native(self, element: Element, bytes: &mut [u8]) {
         if self != Self::NATIVE && element.size_bytes() > 1 {
             bytes.chunks_exact_mut(element.size_bytes()).for_each(<[u8]>::reverse);
@@ -62,13 +62,13 @@ impl Endian {
     }
 }
 
-/// Bytes of an array; `None` where the machine cannot count them.
+/// Bytes of an array; `None` if that overflows.
 pub(crate) fn size_bytes(shape: &[usize], element: Element) -> Option<usize> {
     shape.iter().try_fold(element.size_bytes(), |size, extent| size.checked_mul(*extent))
 }
 
 impl Array {
-    /// An array of bytes that lie row by row. There have to be exactly as many as the shape says.
+    /// An array from bytes in C order. Their number must match the shape.
     pub fn of_bytes(bytes: &[u8], shape: Vec<usize>, element: Element, endian: Endian) -> Result<Self> {
         let expected = size_bytes(&shape, element);
         if expected != Some(bytes.len()) {
@@ -88,7 +88,7 @@ impl Array {
         Ok(Self { shape, element, bytes: own })
     }
 
-    /// The same array, of bytes that lie column by column (Fortran order).
+    /// The same array from bytes in Fortran order.
     pub(crate) fn columns_to_rows(self) -> Result<Self> {
         if self.shape.len() < 2 || self.bytes.is_empty() {
             return Ok(self);
@@ -96,7 +96,7 @@ impl Array {
         let size = self.element.size_bytes();
         let mut rows = Vec::new();
         resize(&mut rows, self.bytes.len(), 0, "an array row by row")?;
-        // How far apart neighbours along each dimension lie in `self`.
+        // Distance in `self` of neighbours along each dimension.
         let strides: Vec<usize> = self
             .shape
             .iter()

@@ -105,7 +105,7 @@ impl Bitmap {
             }
             _ => return Err(unsupported(Format::Bmp, format!("{bits} bits with compression {compression}"))),
         };
-        // Some writers give the end of the header where the data should be, though a palette follows.
+        // Some writers give the end of the header as the data's offset, though a palette follows.
         let data_offset = if stated_offset == 0 || stated_offset == 14 + header_size { next } else { stated_offset };
         Ok(Self { width, height, top_down, bits, coding, data_offset })
     }
@@ -133,11 +133,11 @@ impl Bitmap {
         (self.width as usize * self.bits as usize).div_ceil(32) * 4
     }
 
-    /// The least bytes that the pixels take.
+    /// The smallest data size of the pixels in bytes.
     const fn least_bytes(&self) -> u64 {
         let (width, height) = (self.width as u64, self.height as u64);
         if self.run_length() {
-            // Four bytes can go 255 rows up and 255 pixels along; nothing else goes as far.
+            // Four bytes can skip 255 rows and 255 pixels; no other code skips as much.
             return width * height / (255 * (width + 1)) * 4;
         }
         // The padding of the last row may be left out.
@@ -262,7 +262,7 @@ fn run_lengths(data: &[u8], half_bytes: bool, width: usize, total: usize, indice
             }
         }
     }
-    // The end-of-bitmap mark, after a last end of line: without it the file is cut.
+    // The end-of-bitmap marker, after a last end of line: without it the file is truncated.
     if rest.len() < 2 {
         return Err(truncated(Format::Bmp, "ends before its end mark"));
     }

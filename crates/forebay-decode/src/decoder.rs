@@ -1,4 +1,4 @@
-//! What a decoder is, and which one decodes given bytes: by content, never by name.
+//! The `Decoder` trait, and choosing a decoder for given bytes: by content, never by name.
 
 use forebay_core::{Error, Kind, Result};
 
@@ -37,7 +37,7 @@ pub struct Region {
     pub height: u32,
 }
 
-/// What the first bytes tell.
+/// The picture's properties from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The format.
@@ -48,7 +48,7 @@ pub struct Header {
     pub height: u32,
     /// Bytes that decoding all of it takes at its peak, the RGB result included: charged before allocation.
     pub memory_bytes: u64,
-    /// The least bytes that a whole file of this size has, however well it is compressed.
+    /// The smallest size that a complete file of such a picture can have, however well it is compressed.
     pub coded_bytes: u64,
 }
 
@@ -58,9 +58,9 @@ pub struct Header {
 /// - `header` reads no pixel data and allocates nothing that depends on the picture's size.
 /// - `decode` fills `out` with 3-channel RGB equal to Pillow's `Image.open(…).convert("RGB")` (JPEG: ±2 levels,
 ///   lossless formats: exactly) and returns the region it decoded: `wanted` or any region that contains it.
-/// - Truncated or damaged data is [`Kind::Corrupt`] with the library's words as detail, never a grey picture.
-///   What lies wholly outside `wanted` need not be looked at, except that a missing end of the picture's own data is
-///   always noticed. What follows that data (GIF's later frames and trailer, PNG's later chunks) may be missing.
+/// - Truncated or damaged data is [`Kind::Corrupt`] with the library's message as detail, never a grey picture.
+///   Data wholly outside `wanted` need not be examined, except that a missing end of the picture's own data is always
+///   noticed. Data after the picture (GIF's later frames and trailer, PNG's later chunks) may be missing.
 /// - Nothing panics, whatever the bytes; nothing is printed.
 pub trait Decoder: Send {
     /// Reads the header.
@@ -73,7 +73,7 @@ pub trait Decoder: Send {
 pub const MAX_PIXELS: u64 = 178_956_970;
 
 impl Format {
-    /// The format that these bytes begin like.
+    /// The format whose signature these bytes have.
     pub fn sniff(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0xFF, 0xD8, 0xFF, ..] => Some(Self::Jpeg),
@@ -118,7 +118,7 @@ impl Header {
         Region { x: 0, y: 0, width: self.width, height: self.height }
     }
 
-    /// The region to decode; one that leaves the picture is a bug of the caller.
+    /// The region to decode; a region outside the picture is the caller's bug.
     pub(crate) fn region(&self, wanted: Option<Region>) -> Result<Region> {
         let Some(wanted) = wanted else { return Ok(self.whole()) };
         let inside = |start: u32, length: u32, end: u32| length > 0 && start < end && length <= end - start;
@@ -156,7 +156,7 @@ pub(crate) fn damaged(format: Format, detail: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, format!("is damaged ({})", format.name())).with_detail(detail)
 }
 
-/// The error for a sound file of a kind that is not decoded.
+/// The error for an intact file of a kind that is not decoded.
 pub(crate) fn unsupported(format: Format, detail: impl Into<String>) -> Error {
     let detail = detail.into();
     not_decoded(&format!("this kind of {} ({detail})", format.name())).with_detail(detail)
@@ -167,7 +167,7 @@ fn not_decoded(what: &str) -> Error {
         .with_hint("convert it to a common kind, open it yourself with `loader`, or exclude it with `is_valid_file`")
 }
 
-/// The image format that these bytes begin like, among those that are not decoded.
+/// The image format of these bytes, among those that are not decoded.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     Some(match bytes {
         [_, _, _, _, b'f', b't', b'y', b'p', b'a', b'v', b'i', b'f' | b's', ..] => "AVIF",
@@ -185,7 +185,7 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// The error for bytes of no known format; it shows how they begin.
+/// The error for bytes of an unknown format; it quotes the first bytes.
 pub(crate) fn unknown_format(bytes: &[u8]) -> Error {
     const SIGNATURES: [(Format, &[u8]); 16] = [
         (Format::Jpeg, b"\xFF\xD8\xFF"),
@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(error.kind(), Kind::Undecodable);
             assert!(!error.hint().contains("delete"), "{}", error.hint());
         }
-        // What is of no format may be anything, a good file among them.
+        // A file of unknown format may well be intact.
         assert!(!unknown_format(b"<html>").hint().contains("delete"));
     }
 

@@ -1,4 +1,4 @@
-//! One decoder of each format, made when first needed and kept: what a thread decodes with.
+//! A thread's decoders: one of each format, created on first use and kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,13 +15,13 @@ use crate::tiff::Tiff;
 use crate::webp::WebP;
 use crate::{Decoder, Format, Header, Image, Landmarks, Region, Size};
 
-/// The working memory of larger pictures is given back: what a thread keeps is charged to nobody's budget.
+/// The working memory of larger pictures is freed: what a thread keeps is not charged to the memory budget.
 const MAX_KEPT_BYTES: u64 = 16 << 20;
 
 /// Decodes pictures of every format, by their content. One per thread; creating one costs nothing.
 ///
-/// After an error it can be used on: a failure never changes what later pictures look like. A decoder that panics
-/// is thrown away, and the picture reported as corrupt.
+/// It can be used after an error: a failure never affects later pictures. A decoder that panics is discarded, and the
+/// picture is reported as corrupt.
 ///
 /// ```
 /// let mut decoders = forebay_decode::Decoders::default();
@@ -41,17 +41,17 @@ pub struct Decoders {
 }
 
 impl Decoders {
-    /// Lends what is known of the next picture from the last time, to be used and added to.
+    /// Lends the landmarks of the next picture from an earlier decode, to be used and extended.
     pub fn lend(&mut self, landmarks: Landmarks) {
         self.landmarks = Some(landmarks);
     }
 
-    /// Takes back what was lent, unless it was lost with a decoder that panicked.
+    /// Takes the landmarks back, unless they were lost with a decoder that panicked.
     pub fn take_back(&mut self) -> Option<Landmarks> {
         self.landmarks.take()
     }
 
-    /// What the first bytes tell. Reads no pixels; refuses pictures without pixels or with too many.
+    /// Reads the header, but no pixels. Refuses pictures without pixels or with too many.
     pub fn header(&mut self, bytes: &[u8]) -> Result<Header> {
         let format = Format::sniff(bytes).ok_or_else(|| unknown_format(bytes))?;
         let header = self.guarded(format, |decoder| decoder.header(bytes))?;
@@ -59,8 +59,8 @@ impl Decoders {
         Ok(header)
     }
 
-    /// Decodes at least `wanted` (all of it when `None`) of the picture that `header` is of, into `out`, whose memory
-    /// is used again. Gives the region that `out` then holds. After an error `out` holds nothing of use.
+    /// Decodes at least `wanted` (all of it when `None`) of the picture that `header` describes, into `out`, whose
+    /// memory is reused. Returns the region that `out` then holds. After an error the content of `out` is unspecified.
     pub fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
         let wanted = wanted.map(|wanted| header.region(Some(wanted))).transpose()?;
         header.check_filled(bytes)?;
@@ -72,7 +72,8 @@ impl Decoders {
         decoded
     }
 
-    /// Decodes `wanted` for being resized as `from` to `to`, as planes; `false`, with nothing decoded, for what has none.
+    /// Decodes `wanted` as planes, for resizing from `from` to `to`; returns `false`, with nothing decoded, if the
+    /// format has no planes.
     pub(crate) fn decode_planes(
         &mut self,
         bytes: &[u8],
@@ -90,19 +91,19 @@ impl Decoders {
         decoded
     }
 
-    /// Gives back the working memory of a large picture.
+    /// Frees the working memory of a large picture.
     fn give_back(&mut self, header: &Header) {
         if header.memory_bytes > MAX_KEPT_BYTES {
             *self = Self { landmarks: self.landmarks.take(), ..Self::default() };
         }
     }
 
-    /// Calls the decoder of `format`. Damaged bytes must not end the thread, whatever a library makes of them.
+    /// Calls the decoder of `format`, and catches panics: damaged bytes must not end the thread.
     fn guarded<T>(&mut self, format: Format, call: impl FnOnce(&mut dyn Decoder) -> Result<T>) -> Result<T> {
         self.guard(format, |decoders| call(decoders.of(format)?))
     }
 
-    /// The same for JPEG, with the landmarks.
+    /// The same for JPEG, with landmarks.
     fn guarded_jpeg<T>(&mut self, call: impl FnOnce(&mut Jpeg) -> Result<T>) -> Result<T> {
         self.guard(Format::Jpeg, |decoders| {
             let landmarks = decoders.landmarks.take();

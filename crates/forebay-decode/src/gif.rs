@@ -1,7 +1,7 @@
 //! GIF: the first frame, on its canvas, as Pillow shows it without its transparency.
 //!
-//! The blocks are read here, down to the end of the first frame: what is missing or damaged after it changes no pixel. The
-//! LZW inside is weezl's.
+//! The blocks are parsed here, up to the end of the first frame: missing or damaged data after it changes no pixel. The
+//! LZW decoder is weezl's.
 
 use forebay_core::Result;
 use weezl::{BitOrder, LzwStatus, decode::Decoder as Lzw};
@@ -36,7 +36,7 @@ struct Start {
     code_size: u8,
 }
 
-/// Bytes that are read from the front; running out of them is truncation.
+/// A byte reader; running out of bytes is truncation.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -56,7 +56,7 @@ impl<'a> Bytes<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Gives the parts of a chain of sub-blocks to `each`, and of a cut chain those that are whole.
+    /// Passes the sub-blocks of a chain to `each`; of a truncated chain, the complete ones.
     fn sub_blocks(&mut self, mut each: impl FnMut(&[u8])) -> Result<()> {
         loop {
             match self.byte()? {
@@ -66,7 +66,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// The palette that `flags` tells of.
+    /// The palette that `flags` describes.
     fn palette(&mut self, flags: u8) -> Result<Option<Palette>> {
         if flags & 0x80 == 0 {
             return Ok(None);
@@ -92,7 +92,7 @@ impl<'a> Bytes<'a> {
                 }
                 b',' => break,
                 b';' => return Err(damaged(Format::Gif, "holds no frame")),
-                // Pillow passes over stray bytes between blocks, so there are files with them.
+                // Pillow skips stray bytes between blocks, so files with them exist.
                 _ => {}
             }
         }
@@ -121,7 +121,7 @@ impl Decoder for Gif {
         let start = Bytes(bytes).start()?;
         let (width, height) = start.canvas;
         check_size(Format::Gif, width, height)?;
-        // What is beside the frame is in no byte.
+        // Pixels outside the frame take no bytes.
         let coded_bytes = (start.width * start.height) as u64 / MAX_PIXELS_PER_BYTE;
         let memory_bytes = u64::from(width) * u64::from(height) * 4 + bytes.len() as u64 + WORKING_BYTES;
         Ok(Header { format: Format::Gif, width, height, memory_bytes, coded_bytes })
@@ -136,7 +136,7 @@ impl Decoder for Gif {
         reserve(&mut self.data, bytes.0.len(), "its codes")?;
         let chain = bytes.sub_blocks(|block| self.data.extend_from_slice(block));
         resize(&mut self.indices, start.width * start.height, 0, "its indices")?;
-        // A chain that is cut after its last pixel has lost nothing of the picture: Pillow reads it too.
+        // A chain that is cut after its last pixel has lost nothing of the picture: Pillow reads it, too.
         inflate(&self.data, start.code_size, &mut self.indices).map_err(|error| chain.err().unwrap_or(error))?;
 
         prepare(out, header.width, header.height)?;
@@ -154,7 +154,7 @@ impl Decoder for Gif {
     }
 }
 
-/// Fills `indices`. Codes beyond the last pixel are ignored, as everywhere; fewer pixels are damage.
+/// Fills `indices`. Codes beyond the last pixel are ignored, as in other decoders; fewer pixels are damage.
 fn inflate(mut data: &[u8], code_size: u8, indices: &mut [u8]) -> Result<()> {
     if !(1..=11).contains(&code_size) {
         return Err(damaged(Format::Gif, format!("LZW code size {code_size}, expected 2 to 8")));

@@ -19,7 +19,7 @@ pub struct Image {
     pub pixels: Vec<u8>,
 }
 
-/// What the elements of a tensor are.
+/// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// `uint8`
@@ -42,7 +42,7 @@ impl Dtype {
         }
     }
 
-    /// The same among the elements of all arrays.
+    /// The corresponding type among those of all arrays.
     pub const fn element(self) -> Element {
         match self {
             Self::U8 => Element::U8,
@@ -52,13 +52,13 @@ impl Dtype {
         }
     }
 
-    /// What torch calls it.
+    /// torch's name for it.
     pub const fn name(self) -> &'static str {
         self.element().name()
     }
 }
 
-/// Where the elements of a sample lie.
+/// The memory order of a sample's elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Plane by plane (`CHW`): what torch calls contiguous.
@@ -78,17 +78,17 @@ pub enum Detail {
     Fast,
 }
 
-/// What samples become in a batch, beyond what the ops make of them.
+/// The output of a batch, beyond the result of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Their elements' type; `None` leaves it. Floats do not become bytes: that would lose them.
+    /// The element type; `None` keeps it. Floats are never converted to bytes, which would lose precision.
     pub dtype: Option<Dtype>,
-    /// Where they lie.
+    /// The memory order.
     pub order: Order,
 }
 
 impl Output {
-    /// What becomes of a tensor in the batch.
+    /// The layout of a tensor in the batch.
     pub fn layout(self, made: Layout) -> Result<Layout> {
         let dtype = self.dtype.unwrap_or(made.dtype);
         if dtype == Dtype::U8 && made.dtype != Dtype::U8 {
@@ -113,7 +113,7 @@ pub struct Layout {
     pub width: u32,
     /// Element type.
     pub dtype: Dtype,
-    /// Where the elements lie.
+    /// The memory order of the elements.
     pub order: Order,
 }
 
@@ -163,7 +163,7 @@ impl Tensor {
     }
 }
 
-/// A sample on its way through the transforms.
+/// A sample between two transforms.
 #[derive(Debug)]
 pub enum Value {
     /// Before `ToTensor`.
@@ -176,16 +176,16 @@ pub enum Value {
     Text(String),
     /// Bytes as they are.
     Bytes(Vec<u8>),
-    /// What a JSON document holds.
+    /// A JSON document.
     Json(serde_json::Value),
     /// One value for each column, of a recipe that makes several.
     Row(Vec<Value>),
-    /// Whatever a transform of the user's own made; only the binding knows.
+    /// A value made by a user's transform; only the binding knows its type.
     Opaque(Box<dyn Any + Send>),
 }
 
 impl Value {
-    /// Bytes that it holds, as far as they are known.
+    /// Its size in bytes, as far as it is known.
     pub fn size_bytes(&self) -> usize {
         match self {
             Self::Image(image) => image.pixels.len(),

@@ -1,7 +1,7 @@
 //! JPEG, by libjpeg-turbo: whole pictures, or only the rows and columns around a wanted region.
 //!
-//! The C side (`jpeg/shim.c`) turns libjpeg's jumps into return codes and decides which of its warnings mean damage.
-//! This side owns the memory and words the errors. Pixels are never scaled; planes, for `decode="fast"`, may be.
+//! The C side (`jpeg/shim.c`) turns libjpeg's longjmps into return codes and decides which of its warnings mean damage.
+//! This side owns the memory and composes the errors. Pixels are never scaled; planes, for `decode="fast"`, may be.
 
 #[cfg(any(test, feature = "fuzzing"))]
 mod differential;
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::NonNull;
 
 use forebay_core::{Error, Kind, Result};
-// Not called from Rust: it brings the library that the shim is linked with.
+// Not called from Rust: it links the library that the shim uses.
 use turbojpeg_sys as _;
 
 #[cfg(feature = "fuzzing")]
@@ -25,18 +25,18 @@ use crate::pixels::{cmyk_to_rgb, prepare, rgb_mut};
 use crate::planes::{MAX_PLANES, Planes};
 use crate::{Decoder, Format, Header, Image, Region, Size};
 
-/// Bytes of junk between coded data and the next marker that are taken for padding. Cameras write a few; a decoder
+/// Bytes of junk between coded data and the next marker that are accepted as padding. Cameras write a few; a decoder
 /// that lost its place leaves more. Measured with 4 KiB of zeros at 2500 places in 250 photo-like files: 99.4 % are
 /// noticed with this tolerance as without any, 99.2 % with 16. (Up to 7 more bytes at the end of a picture go
 /// unnoticed, because libjpeg has already read them when it finishes.)
 const MAX_EXTRANEOUS_BYTES: u32 = 8;
 
-/// What libjpeg-turbo holds besides coefficients and result: tables, and a few rows of blocks per component.
+/// libjpeg-turbo's memory besides coefficients and result: tables, and a few rows of blocks per component.
 const WORKING_BYTES: u64 = 64 << 10;
 const WORKING_BYTES_PER_COLUMN: u64 = 256;
 
-/// Landmarks are at least as far apart (`NEAR_BYTES` of the C side: with less room, fewer are noted); and no more are noted
-/// at a time, however large the picture is.
+/// Minimum distance between landmarks (`NEAR_BYTES` of the C side; with less room, fewer are recorded), and the limit
+/// of landmarks recorded at a time.
 const NOTE_BYTES: usize = 512;
 const MAX_NOTES: usize = 1 << 16;
 
@@ -131,16 +131,16 @@ unsafe extern "C" {
     fn forebay_jpeg_memory_asked(d: NonNull<Decompressor>) -> u64;
 }
 
-/// A decompressor, used again for picture after picture.
+/// A decompressor, reused for many pictures.
 pub(crate) struct Jpeg {
     raw: NonNull<Decompressor>,
-    /// Some rows of grey or CMYK on their way to RGB.
+    /// Some rows of grey or CMYK before their conversion to RGB.
     stored: Vec<u8>,
     /// Whether CMYK is stored as it is, as inside TIFF, rather than inverted, as Adobe has it and Pillow expects.
     pub(crate) ink_is_plain: bool,
-    /// Of the picture at hand, where they are kept.
+    /// The landmarks of the current picture, if they are kept.
     pub(crate) landmarks: Option<Landmarks>,
-    /// Room for those that are found.
+    /// Buffer for new landmarks.
     noted: Vec<Landmark>,
 }
 
@@ -163,16 +163,16 @@ impl Jpeg {
         Ok(Self { raw, stored: Vec::new(), ink_is_plain: false, landmarks: None, noted: Vec::new() })
     }
 
-    /// Lends what is known of the picture to the decompressor, for the time until [`Self::take_notes`].
+    /// Lends the picture's landmarks to the decompressor until [`Self::take_notes`].
     fn lend_landmarks(&mut self, bytes: &[u8]) {
         let none = RawLandmarks { all: std::ptr::null_mut(), count: 0, room: 0 };
         let (mut known, mut noted) = (none, none);
         if let Some(landmarks) = &mut self.landmarks {
             let of = landmarks.of(bytes);
-            // Only read there.
+            // Only read by the C side.
             known = RawLandmarks { all: of.as_ptr().cast_mut(), count: of.len() as u32, room: 0 };
             self.noted.clear();
-            // Without room nothing is noted, and the picture is decoded all the same.
+            // Without memory no landmarks are recorded, and the picture is decoded all the same.
             let _noted = self.noted.try_reserve((bytes.len() / NOTE_BYTES + 1).min(MAX_NOTES));
             noted = RawLandmarks { all: self.noted.as_mut_ptr(), count: 0, room: self.noted.capacity() as u32 };
         }
@@ -181,7 +181,7 @@ impl Jpeg {
         unsafe { forebay_jpeg_lend(self.raw, bytes.as_ptr(), known, noted) };
     }
 
-    /// Keeps what was found in a picture that is decoded, and sound as far as it was.
+    /// Keeps the landmarks found in a picture that was decoded without damage.
     fn take_notes(&mut self, bytes: &[u8]) {
         let Some(landmarks) = &mut self.landmarks else { return };
         // SAFETY: the decompressor has written as many as it says, within the capacity that it was told.
@@ -199,7 +199,7 @@ impl Jpeg {
         }
     }
 
-    /// Words for a failure. A `shape` without rows means that it happened in the header.
+    /// The error of a failure. A `shape` without rows means that it happened in the header.
     fn error(&self, code: c_int, shape: &Shape) -> Error {
         let mut trouble = Trouble { row: 0, scan: 0, message: std::ptr::null() };
         // SAFETY: `trouble` is writable.
@@ -238,8 +238,8 @@ impl Decoder for Jpeg {
         if (shape.width, shape.height) != (header.width, header.height) {
             return Err(Error::internal("the header given belongs to another JPEG"));
         }
-        // Decoding that stops early would not notice that the end is missing. Without it, decode all there is: that
-        // ends in an error which tells where.
+        // Decoding that stops early would not notice a missing end. So without an end marker everything is decoded,
+        // which ends in an error that tells where.
         let ended = ends(bytes, shape.data_offset);
         let mut region = header.region(wanted.filter(|_| ended))?;
         let mut channels = 0;
@@ -282,9 +282,9 @@ impl Decoder for Jpeg {
 }
 
 impl Jpeg {
-    /// Decodes `wanted` as luma and chroma apart, each block with as few samples as are still enough to make `to` of
-    /// `from`; `false`, with nothing decoded, for pictures of other colours. What is decoded, and so what damage is
-    /// seen, is the same as for pixels.
+    /// Decodes `wanted` as separate luma and chroma planes, each block with as few samples as are enough for resizing
+    /// from `from` to `to`; returns `false`, with nothing decoded, for pictures of other colours. The same data is
+    /// decoded as for pixels, so the same damage is seen.
     pub(crate) fn decode_planes(
         &mut self,
         bytes: &[u8],
@@ -296,7 +296,7 @@ impl Jpeg {
         let shape = self.shape(bytes)?;
         let is_whole = (shape.width, shape.height) == (header.width, header.height);
         if !is_whole || !matches!(shape.components, 1 | 3) || !ends(bytes, shape.data_offset) {
-            // The other way has the words for it.
+            // The pixel path reports this error.
             return Ok(false);
         }
         let Region { x, y, width, height } = header.region(Some(wanted))?;
@@ -360,7 +360,7 @@ impl Jpeg {
                 rgb_mut(rgb).iter_mut().zip(stored).for_each(|(rgb, grey)| *rgb = [*grey; 3]);
                 continue;
             }
-            // As Pillow, which takes every CMYK JPEG for Adobe's kind: inverted.
+            // Pillow treats every CMYK JPEG as Adobe's kind: inverted.
             if !self.ink_is_plain {
                 stored.iter_mut().for_each(|value| *value = !*value);
             }
@@ -371,8 +371,8 @@ impl Jpeg {
     }
 }
 
-/// How many samples across a block of 8 pixels should have, so that there are enough for each pixel of the result. Other
-/// numbers than powers of two exist, but without vector instructions: slower than 8.
+/// The samples across that a block of 8 pixels needs to have enough for each pixel of the result. Sizes other than
+/// powers of two exist, but without vector instructions: slower than 8.
 fn block(from: Size, to: Size) -> u32 {
     let is_enough = |block: &u32| {
         let enough = |from: u32, to: u32| u64::from(from) * u64::from(*block) >= u64::from(to) * 8;
@@ -381,8 +381,8 @@ fn block(from: Size, to: Size) -> u32 {
     [1, 2, 4].into_iter().find(is_enough).unwrap_or(8)
 }
 
-/// Whether an end marker follows the beginning of the data. What comes after it is nobody's business: cameras append
-/// previews and videos. An end marker before the data is that of a thumbnail.
+/// Whether an end marker follows the beginning of the data. Anything after it is ignored: cameras append previews and
+/// videos. An end marker before the data is that of a thumbnail.
 fn ends(bytes: &[u8], data_offset: u64) -> bool {
     let data = bytes.get(data_offset as usize..).unwrap_or_default();
     data.windows(2).rev().any(|pair| pair == [0xFF, 0xD9])

@@ -1,7 +1,7 @@
 //! Bytes → columns: a [`Recipe`] for each kind of sample, image decoders, and transforms with torchvision's names and
 //! results.
 //!
-//! Knows nothing of files, threads or batches: bytes and a random stream go in, one sample comes out, in its place in the
+//! Does not know files, threads or batches: bytes and a random stream go in; one sample comes out, in its slot of the
 //! batch or as a value.
 
 mod array;
@@ -24,7 +24,7 @@ mod recipe;
 mod tiff;
 mod webp;
 
-/// For fuzzers only: what has to hold for any bytes.
+/// For fuzzers only: invariants that hold for any bytes.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {

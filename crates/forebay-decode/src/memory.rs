@@ -1,15 +1,15 @@
-//! Memory whose size a file decides: asked for so that a lack of it is an error of the sample, never the end of the
-//! process (docs/decisions/0031).
+//! Allocations whose size a file determines: lack of memory is an error of the sample, and never ends the process
+//! (docs/decisions/0031).
 
 use forebay_core::{Error, Kind, Result};
 
-/// The error of a sample that there is no memory for. `what` says what the bytes were for.
+/// The error of a sample that does not fit in memory. `what` names the allocation.
 pub(crate) fn no_memory(bytes: usize, what: &str) -> Error {
     Error::new(Kind::Exhausted, format!("needs more memory than there is ({bytes} bytes for {what})"))
         .with_hint("lower `num_workers`, `prefetch_factor` or `memory_budget`, or give the process more memory")
 }
 
-/// Makes room for `more` elements behind those that are there.
+/// Reserves room for `more` elements.
 pub(crate) fn reserve<T>(buffer: &mut Vec<T>, more: usize, what: &str) -> Result<()> {
     buffer.try_reserve(more).map_err(|_| no_memory((buffer.len() + more).saturating_mul(size_of::<T>()), what))
 }

@@ -1,7 +1,7 @@
 //! Floats of 16 bits, rounded to the nearest (ties to even) as torch rounds them; numbers too large become infinite, and
-//! what is not a number stays that.
+//! NaN stays NaN.
 //!
-//! The scalar functions are always compiled; `avx2` and `neon` have their twins.
+//! The scalar functions are always compiled; `avx2` and `neon` have vector versions.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -19,7 +19,7 @@ pub(crate) struct Half(pub(crate) u16);
 
 /// A `bfloat16`, as its bits: the upper half of a `float32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Brain(pub(crate) u16);
+pub(crate) struct BFloat16(pub(crate) u16);
 
 impl Half {
     pub(crate) fn of(value: f32) -> Self {
@@ -27,7 +27,7 @@ impl Half {
     }
 }
 
-impl Brain {
+impl BFloat16 {
     pub(crate) fn of(value: f32) -> Self {
         Self(half::bf16::from_f32_const(value).to_bits())
     }
@@ -43,12 +43,12 @@ pub(crate) fn halves(values: &[f32], out: &mut [u8]) {
 }
 
 /// Writes floats as `bfloat16`, two bytes each in the machine's order.
-pub(crate) fn brains(values: &[f32], out: &mut [u8]) {
+pub(crate) fn bfloat16s(values: &[f32], out: &mut [u8]) {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if simd::is_available() {
-        return simd::brains(values, out);
+        return simd::bfloat16s(values, out);
     }
-    each(values, out, |value| Brain::of(value).0);
+    each(values, out, |value| BFloat16::of(value).0);
 }
 
 fn each(values: &[f32], out: &mut [u8], bits: impl Fn(f32) -> u16) {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn brains_are_rounded_to_the_nearest_even() {
+    fn bfloat16s_are_rounded_to_the_nearest_even() {
         for (bits, expected) in [
             (0x0000_0000u32, 0x0000),
             (0x8000_0000, 0x8000),
@@ -105,7 +105,7 @@ mod tests {
             (0x0000_8000, 0x0000),
             (0x0000_8001, 0x0001),
         ] {
-            assert_eq!(Brain::of(f32::from_bits(bits)).0, expected, "{bits:#x}");
+            assert_eq!(BFloat16::of(f32::from_bits(bits)).0, expected, "{bits:#x}");
         }
     }
 
@@ -144,9 +144,9 @@ mod tests {
             each(values, &mut expected, |value| Half::of(value).0);
             simd::halves(values, &mut got);
             assert!(expected == got, "halves of {length}");
-            each(values, &mut expected, |value| Brain::of(value).0);
-            simd::brains(values, &mut got);
-            assert!(expected == got, "brains of {length}");
+            each(values, &mut expected, |value| BFloat16::of(value).0);
+            simd::bfloat16s(values, &mut got);
+            assert!(expected == got, "bfloat16 of {length}");
         }
     }
 }

@@ -1,13 +1,13 @@
 //! NumPy's `.npy`: a magic number, a version, a header that is a Python dictionary, and the elements.
 //!
-//! Of the header only what NumPy itself writes is understood, and nothing in it is evaluated.
+//! Parses only headers as NumPy itself writes them, and evaluates nothing.
 
 use forebay_core::{Element, Error, Kind, Result};
 
 use crate::array::{Array, Endian, size_bytes};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// NumPy refuses longer ones, too, unless it is told to trust the file.
+/// NumPy refuses longer ones, too, unless told to trust the file.
 const MAX_HEADER_BYTES: usize = 10_000;
 /// NumPy's own limit.
 const MAX_DIMENSIONS: usize = 64;
@@ -25,7 +25,7 @@ fn unsupported(what: &str) -> Error {
         .with_hint("open it yourself with `loader`, or save it as an array of plain numbers")
 }
 
-/// What a header says.
+/// A parsed header.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     element: Element,
@@ -42,7 +42,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Array> {
     let content = &bytes[header.start..];
     let expected = size_bytes(&header.shape, header.element)
         .ok_or_else(|| damaged(format!("a shape of {:?}, which no machine has memory for", header.shape)))?;
-    // As NumPy: what lies behind the elements is not looked at.
+    // As in NumPy, bytes after the elements are ignored.
     let content = content
         .get(..expected)
         .ok_or_else(|| truncated(format!("expected {expected} bytes of elements, got {}", content.len())))?;
@@ -127,7 +127,7 @@ fn parse(text: &str, start: usize) -> Result<Header> {
     Ok(Header { element, endian, is_in_columns, shape, start })
 }
 
-/// What is between quotes, and what follows.
+/// The text between quotes, and the rest.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
     text[1..].split_once(quote).filter(|(inside, _)| !inside.contains('\\'))
@@ -139,14 +139,14 @@ fn extents(text: &str) -> Option<Vec<usize>> {
     if parts.last().is_some_and(|last| last.is_empty()) {
         parts.pop();
     } else if parts.len() == 1 {
-        return None; // a number in brackets is no tuple
+        return None; // a number in parentheses is not a tuple
     }
-    // NumPy 1 of Python 2 wrote `3L`.
+    // NumPy 1 on Python 2 wrote `3L`.
     let number = |part: &&str| part.strip_suffix('L').unwrap_or(part).parse().ok();
     (parts.len() <= MAX_DIMENSIONS).then(|| parts.iter().map(number).collect())?
 }
 
-/// NumPy's name of an element: byte order, kind, bytes.
+/// NumPy's name of an element type: byte order, kind, bytes.
 fn element(text: &str) -> Result<(Element, Endian)> {
     let (order, name) = text.split_at_checked(1).ok_or_else(|| damaged(format!("a dtype of {text:?}")))?;
     let endian = match order {

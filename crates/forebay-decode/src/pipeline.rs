@@ -1,9 +1,9 @@
 //! From bytes to a sample: decode, then every op in order.
 //!
-//! The pipeline is data that is checked and printed before anything runs. Two short cuts make it fast without
-//! changing a bit of the result: `head` asks the decoder only for the part that the first crop needs, and `tail`
-//! writes flips, conversion and normalisation in one pass into the sample's place of the batch, in the batch's own type
-//! and order. What the tail cannot do is converted at the end, by `place`.
+//! The pipeline is data that is checked and printed before anything runs. Two optimisations keep the result identical
+//! to the last bit: `head` asks the decoder only for the part that the first crop needs, and `tail` writes flips,
+//! conversion and normalisation in one pass into the sample's slot of the batch, in the batch's own type and order. If
+//! the tail does not apply, `place` converts the result at the end.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use tail::Tail;
 /// A checked list of ops.
 ///
 /// Cheap to share between threads: each brings its own [`Scratch`]. The result depends on bytes and [`Rng`] alone.
-/// A failed sample leaves nothing behind but, perhaps, part of a slot written.
+/// A failed sample leaves no state behind, except possibly a partly written slot.
 ///
 /// ```
 /// use forebay_decode::{Op, Pipeline};
@@ -63,16 +63,16 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A buffer larger than this is given back after the sample that needed it: what a thread keeps is charged to
-    /// nobody's budget. Enough for a photo of 2.8 megapixels (not measured).
+    /// Larger buffers are freed after the sample that needed them: what a thread keeps is not charged to the memory
+    /// budget. Enough for a photo of 2.8 megapixels (not measured).
     const MAX_KEPT_BYTES: usize = 8 << 20;
 
-    /// Lends what is known of the next picture from the last time, to be used and added to.
+    /// Lends the landmarks of the next picture from an earlier decode, to be used and extended.
     pub fn lend(&mut self, landmarks: Landmarks) {
         self.decoders.lend(landmarks);
     }
 
-    /// Takes back what was lent.
+    /// Takes the landmarks back.
     pub fn take_back(&mut self) -> Option<Landmarks> {
         self.decoders.take_back()
     }
@@ -105,7 +105,7 @@ pub struct Timing {
 }
 
 impl Pipeline {
-    /// Checks the ops: all that is wrong is said at once. What a [`Op::Compose`] among them holds stands for itself.
+    /// Checks the ops, and reports all errors at once. An [`Op::Compose`] is replaced by its ops.
     pub fn new(ops: Vec<Op>) -> Result<Self> {
         nest::check_limits(&ops)?;
         let ops = nest::flatten(ops);
@@ -124,8 +124,8 @@ impl Pipeline {
         Ok(Self { dense: pipeline.layout().map(Dense::from), ..pipeline })
     }
 
-    /// The same ops on pictures of which as much detail is decoded. [`Detail::Fast`] changes pixels of resized JPEGs, and
-    /// nothing else: neither random choices nor what counts as damage.
+    /// The same ops on pictures decoded with this detail. [`Detail::Fast`] changes pixels of resized JPEGs only; random
+    /// choices and the detection of damage stay the same.
     ///
     /// ```
     /// use forebay_decode::{Detail, Op, Pipeline};
@@ -139,8 +139,8 @@ impl Pipeline {
         Self { detail, ..self }
     }
 
-    /// The same ops for batches of another type or order, which [`run_into`](Self::run_into) writes at once. Where
-    /// `uint8` is asked for and the ops end in pictures, those become tensors.
+    /// The same ops for batches of another type or order, which [`run_into`](Self::run_into) writes directly. If
+    /// `uint8` is requested and the ops end in pictures, these become tensors.
     ///
     /// ```
     /// use forebay_decode::{Dtype, Op, Order, Output, Pipeline};
@@ -167,26 +167,26 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// What batches are made of beyond the ops.
+    /// The output settings of batches.
     pub fn output(&self) -> Output {
         self.output
     }
 
-    /// What the ops make, where they fix it.
+    /// The layout of the ops' result, if it is fixed.
     fn made_layout(&self) -> Option<Layout> {
         let Form::Tensor(shape, dtype) = self.made else { return None };
         let (channels, size) = (shape.channels?, shape.size?);
         Some(Layout { channels, height: size.height, width: size.width, dtype, order: Order::Planar })
     }
 
-    /// Shape, type and order of every sample in a batch, where the ops fix them. ([`run`](Self::run) gives tensors as
+    /// Shape, type and order of every sample in a batch, if the ops fix them. ([`run`](Self::run) returns tensors as
     /// the ops make them.)
     pub fn layout(&self) -> Option<Layout> {
-        // A type that does not go was refused by `with_output`.
+        // An impossible type was refused by `with_output`.
         self.made_layout().and_then(|made| self.output.layout(made).ok())
     }
 
-    /// The same as a column has it.
+    /// The same for a column.
     pub(crate) fn dense(&self) -> Option<&Dense> {
         self.dense.as_ref()
     }
@@ -201,7 +201,7 @@ impl Pipeline {
         &self.ops
     }
 
-    /// Bytes of memory that one sample takes at its peak, as far as its header tells: charged before it is decoded.
+    /// Peak memory of one sample in bytes, as far as its header tells: charged before it is decoded.
     pub fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
         let header = scratch.decoders.header(bytes)?;
         header.check_filled(bytes)?;
@@ -212,20 +212,20 @@ impl Pipeline {
 
     /// Bytes that the ops from `from` on take beside a picture of one of these sizes, and the sizes that it may have then.
     fn charge(&self, from: usize, mut sizes: Sizes, whole: Size) -> (u64, Sizes) {
-        // What the tail writes into the batch is charged with the batch.
+        // The tail writes into the batch, which is charged separately.
         let fused = self.tail.as_ref().filter(|tail| self.layout().is_some() && tail.end() == self.ops.len());
         let last = fused.map_or(self.ops.len(), Tail::start);
         let mut largest = 0;
         for op in self.ops.get(from..last).unwrap_or_default() {
             let Some((bytes, made)) = op.charge(sizes) else {
-                // Whatever it is made into, it is as large as the picture more often than not.
+                // The result of a user's transform is usually as large as the picture.
                 sizes = sizes.and(whole.into());
                 break;
             };
             largest = largest.max(bytes);
             sizes = made;
         }
-        // Planes are resized as planes, with tables for luma and for chroma, and then made pixels.
+        // Planes are resized with tables for luma and for chroma, and then converted to pixels.
         let times = if self.detail == Detail::Fast { 2 } else { 1 };
         (largest * times, sizes)
     }
@@ -238,8 +238,8 @@ impl Pipeline {
         }
     }
 
-    /// Whether bytes that failed to decode would fail whatever the random crop. Damage below the rows that a crop needs
-    /// is not seen, so a verdict about the whole file is one that holds for its first pixel, too.
+    /// Whether bytes that failed to decode would fail with any random crop. Damage below the rows of a crop is not
+    /// seen, so the file is bad as a whole only if decoding its first pixel fails, too.
     pub fn fails_always(&self, bytes: &[u8], scratch: &mut Scratch) -> bool {
         if !self.decodes_part() {
             return true;
@@ -262,8 +262,8 @@ impl Pipeline {
         made
     }
 
-    /// Decodes and transforms one sample into its place of a batch: `slot` has the size that
-    /// [`layout`](Self::layout) says, and gets the elements in its order and in the machine's byte order.
+    /// Decodes and transforms one sample into its slot of a batch: `slot` has the size of [`layout`](Self::layout), and
+    /// gets the elements in its order and in the machine's byte order.
     pub fn run_into(&self, bytes: &[u8], rng: &Rng, scratch: &mut Scratch, slot: &mut [u8]) -> Result<Timing> {
         let layout = self.slot_layout(slot)?;
         let start = Instant::now();
@@ -287,7 +287,7 @@ impl Pipeline {
         }
     }
 
-    /// Transforms a value that is decoded already.
+    /// Transforms a decoded value.
     pub fn transform(&self, value: Value, rng: &Rng, scratch: &mut Scratch) -> Result<Value> {
         self.finish(value, 0, rng, scratch)
     }
@@ -327,7 +327,7 @@ impl Pipeline {
                 && (image.width, image.height) == (layout.width, layout.height)
             {
                 tail.write(image, rng, slot);
-                // Back into the scratch, so that the next sample finds its memory there.
+                // Returned to the scratch, so that the next sample can reuse its memory.
                 std::mem::swap(&mut scratch.image, image);
                 return Ok(());
             }
@@ -338,7 +338,7 @@ impl Pipeline {
         }
     }
 
-    /// Writes a tensor that [`transform`](Self::transform) made into its place of a batch.
+    /// Writes a tensor from [`transform`](Self::transform) into its slot of a batch.
     pub fn place(&self, tensor: &Tensor, slot: &mut [u8]) -> Result<()> {
         let (made, promised) = (tensor.layout(), self.made_layout());
         if promised.is_some_and(|promised| promised != made) {

@@ -1,12 +1,12 @@
-//! What several decoders do to pixels: room for them, and other colours to RGB as Pillow converts them.
+//! Pixel functions shared by decoders: allocation, and conversion to RGB as in Pillow.
 
 use forebay_core::Result;
 
 use crate::Image;
 use crate::memory::resize;
 
-/// Makes `out` an RGB picture of this size. Its old pixels are left where the new ones will go: zeroing them first
-/// would cost a pass over memory.
+/// Makes `out` an RGB picture of this size. Old pixels are not cleared: zeroing them first would cost a pass over
+/// memory.
 pub(crate) fn prepare(out: &mut Image, width: u32, height: u32) -> Result<()> {
     resize(&mut out.pixels, width as usize * height as usize * 3, 0, "its pixels")?;
     out.width = width;

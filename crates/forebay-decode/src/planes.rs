@@ -1,5 +1,5 @@
-//! A picture as JPEG stores it: luma and chroma apart, each with samples of its own size. What `decode="fast"` resizes,
-//! so that chroma is enlarged only once and colours are computed for pixels of the result alone.
+//! A picture as JPEG stores it: separate luma and chroma planes, each with its own resolution. `decode="fast"` resizes
+//! these, so that chroma is enlarged only once and colours are computed for pixels of the result alone.
 
 use forebay_core::Result;
 
@@ -26,7 +26,7 @@ pub(crate) struct Plane {
     stride: usize,
     /// Column and row of the first sample among those of the whole picture.
     pub(crate) origin: (u32, u32),
-    /// Pixels across and down that a sample stands for: number `n` those from `n * pitch` on.
+    /// Pixels across and down that a sample covers: sample `n` covers those from `n * pitch` on.
     pub(crate) pitch: (u32, u32),
 }
 
@@ -43,7 +43,7 @@ impl Planes {
 }
 
 impl Plane {
-    /// Makes room. Old samples are left where new ones will go: zeroing them first would cost a pass over memory.
+    /// Allocates samples. Old content is not cleared: zeroing it first would cost a pass over memory.
     pub(crate) fn prepare(&mut self, stride: usize, rows: usize) -> Result<&mut [u8]> {
         self.stride = stride;
         let needed = stride * rows + SLACK_BYTES;

@@ -1,5 +1,5 @@
-//! PNG, by the `png` crate, with all checksums of the picture verified. What follows its data is not read: without the end
-//! chunk no pixel is missing.
+//! PNG, by the `png` crate, with all checksums of the picture verified. Chunks after its data are not read: a missing
+//! end chunk loses no pixel.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -13,7 +13,7 @@ use crate::memory::{reserve, resize};
 use crate::pixels::{Palette, prepare, rgb_mut};
 use crate::{Decoder, Format, Header, Image, Region};
 
-/// What the crate holds besides rows: window and tables of inflate, chunk buffers.
+/// The crate's memory besides rows: inflate's window and tables, chunk buffers.
 const WORKING_BYTES: u64 = 256 << 10;
 /// Rows that the crate holds.
 const ROWS_HELD: u64 = 4;
@@ -31,7 +31,7 @@ fn open(bytes: &[u8]) -> png::Decoder<Cursor<&[u8]>> {
     let mut options = DecodeOptions::default();
     options.set_ignore_adler32(false);
     options.set_ignore_crc(false);
-    // Says nothing about pixels, and could be a decompression bomb of its own.
+    // Text chunks contain no pixels, and could be decompression bombs.
     options.set_ignore_text_chunk(true);
     options.set_ignore_iccp_chunk(true);
     let mut decoder = png::Decoder::new_with_options(Cursor::new(bytes), options);
@@ -42,7 +42,7 @@ fn open(bytes: &[u8]) -> png::Decoder<Cursor<&[u8]>> {
 /// The end chunk.
 const END: &[u8; 12] = b"\0\0\0\0IEND\xAE\x42\x60\x82";
 
-/// The chunks of which at least the length and the kind are there, down to the end chunk: their kinds, and where they lie.
+/// The chunks with at least a length and a kind, up to the end chunk: their kinds, and where they are.
 fn chunks(bytes: &[u8]) -> impl Iterator<Item = (&[u8], Range<usize>)> {
     const SIGNATURE_BYTES: usize = 8;
     let mut at = SIGNATURE_BYTES;
@@ -60,7 +60,7 @@ fn is_animation(kind: &[u8]) -> bool {
     matches!(kind, b"acTL" | b"fcTL" | b"fdAT")
 }
 
-/// Where the picture's data ends if no other chunk begins after it, but for those of an animation.
+/// Where the picture's data ends if no chunk follows it, other than those of an animation.
 fn open_end(bytes: &[u8]) -> Option<usize> {
     let (kind, place) = chunks(bytes).filter(|(kind, _)| !is_animation(kind)).last()?;
     (kind == b"IDAT" && place.end <= bytes.len()).then_some(place.end)
@@ -71,9 +71,9 @@ fn is_copied(bytes: &[u8]) -> bool {
     chunks(bytes).any(|(kind, _)| is_animation(kind)) || open_end(bytes).is_some()
 }
 
-/// The file without its animation, of which Pillow shows nothing either but the picture that stands for it: whatever is
-/// wrong with the other frames, that one is good. Where nothing follows the picture's data, an end chunk is added, because
-/// the crate sees by the next chunk that the data has ended. Other files are not copied.
+/// The file without its animation; Pillow shows only the still picture, too, so damage in other frames does not matter.
+/// If nothing follows the picture's data, an end chunk is added, because the crate needs the next chunk to detect the
+/// end of the data. Other files are not copied.
 fn still(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     if !is_copied(bytes) {
         return Ok(Cow::Borrowed(bytes));
@@ -112,14 +112,14 @@ impl Decoder for Png {
         let rgb = u64::from(info.width) * u64::from(info.height) * 3;
         let copied = if is_copied(bytes) { (bytes.len() + END.len()) as u64 } else { 0 };
         let memory_bytes = rgb + raw + ROWS_HELD * raw_row_bytes(info) + copied + WORKING_BYTES;
-        // Interlaced pictures have other rows, and no fewer bytes.
+        // Interlaced pictures have other rows, but no fewer bytes.
         let coded_bytes = raw_row_bytes(info) * u64::from(info.height) / MAX_EXPANSION;
         Ok(Header { format: Format::Png, width: info.width, height: info.height, memory_bytes, coded_bytes })
     }
 
     fn decode(&mut self, bytes: &[u8], header: &Header, wanted: Option<Region>, out: &mut Image) -> Result<Region> {
         header.region(wanted)?;
-        // Where an end was added, data that is missing was cut off.
+        // If an end chunk was added, missing data means that the file was truncated.
         let is_cut = open_end(bytes).is_some();
         let error = |found| match found {
             DecodingError::Format(_) if is_cut => truncated(Format::Png, found.to_string()),
@@ -127,14 +127,14 @@ impl Decoder for Png {
         };
         let bytes = still(bytes)?;
         let mut decoder = open(&bytes);
-        // The default of 64 MiB is less than a few rows of a very wide picture; what it takes is charged already.
+        // The default of 64 MiB is less than a few rows of a very wide picture; the memory is already charged.
         decoder.set_limits(Limits { bytes: header.memory_bytes.max(64 << 20) as usize });
         let mut reader = decoder.read_info().map_err(error)?;
         let info = reader.info();
         if (info.width, info.height) != (header.width, header.height) {
             return Err(Error::internal("the header given belongs to another PNG"));
         }
-        // The crate aborts where there is no memory for its rows: whether there is can be seen before.
+        // The crate aborts if it cannot allocate its rows, so try that first.
         reserve(&mut Vec::<u8>::new(), (ROWS_HELD * raw_row_bytes(info)) as usize, "rows of its PNG")?;
         let (colour, depth, interlaced) = (info.color_type, info.bit_depth, info.interlaced);
         let palette = match colour {
@@ -148,7 +148,7 @@ impl Decoder for Png {
             let size = reader.output_buffer_size().ok_or_else(|| error(DecodingError::LimitsExceeded))?;
             resize(&mut self.raw, size, 0, "its PNG")?;
             if interlaced {
-                // The crate adds pixels of less than a byte to what is there.
+                // For pixels of less than a byte the crate ORs into the existing content.
                 self.raw.fill(0);
             }
             let frame = reader.next_frame(&mut self.raw).map_err(error)?;
@@ -160,7 +160,7 @@ impl Decoder for Png {
     }
 }
 
-/// The first frame of an animation may say that it is smaller than the picture; it may not be.
+/// The first frame of an animation may claim to be smaller than the picture, which is not allowed.
 fn check_frame(frame: &png::OutputInfo, header: &Header) -> Result<()> {
     if (frame.width, frame.height) == (header.width, header.height) {
         return Ok(());

@@ -36,7 +36,7 @@ pub(crate) const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Text whose comments are not there: like Pillow, one inside a number does not end it.
+/// Text with comments removed: as in Pillow, a comment inside a number does not end it.
 struct Text<'a>(&'a [u8]);
 
 impl Text<'_> {
@@ -61,7 +61,7 @@ impl Text<'_> {
         }
     }
 
-    /// The next number, of at most ten digits, and the one space behind it. The end of the file ends a number too.
+    /// The next number, of at most ten digits, and the space after it. The end of the file ends a number, too.
     fn number(&mut self) -> Result<u64> {
         let mut byte = self.visible_byte()?;
         let mut value = 0;
@@ -110,7 +110,7 @@ impl<'a> Anymap<'a> {
         Ok(Self { width, height, colours, plain, highest, data: text.0 })
     }
 
-    /// The least bytes of data that the picture takes.
+    /// The smallest data size of the picture in bytes.
     fn needed_bytes(&self) -> usize {
         let (width, height) = (self.width as usize, self.height as usize);
         let samples = width * height * if self.colours == Colours::Rgb { 3 } else { 1 };
@@ -122,7 +122,8 @@ impl<'a> Anymap<'a> {
         }
     }
 
-    /// A sample in 8 bits, computed as Pillow does. It scales grey of more than 8 bits to 16, and cuts that off at 255.
+    /// Converts a sample to 8 bits as Pillow does: grey of more than 8 bits is scaled to 16 bits and then clipped at
+    /// 255.
     fn level(&self, sample: u16) -> u8 {
         let white = match self.colours {
             Colours::Bits => return if sample == 0 { 255 } else { 0 },

@@ -1,8 +1,8 @@
 //! TIFF and BigTIFF: the first page, in the colours that Pillow reads.
 //!
-//! Read here rather than by a crate, for palettes, Pillow's conversions, and a check that everything the file refers
-//! to lies inside it. What it costs is bounded by the picture that it says it is, and by what its bytes can fill:
-//! before memory is taken, a picture that they cannot fill is refused. `docs/decode.md` has what is decoded.
+//! Implemented here rather than by a crate, for palettes, Pillow's conversions, and a check that everything the file
+//! refers to is inside it. Work and memory are bounded by the declared picture size and by what its bytes can fill: a
+//! picture that they cannot fill is refused before memory is allocated. `docs/decode.md` lists what is decoded.
 
 use forebay_core::{Error, Result};
 
@@ -22,11 +22,11 @@ use chunk::{Compression, Predictor, resize};
 use colour::{Colour, Sample, colour, convert, narrow};
 use directory::{Chunks, Directory};
 
-/// How many times as long as the file its strips or tiles may be together. In most files no two share a byte; in some
-/// all empty tiles are one. More than this is a bomb.
+/// How many times the file's length its strips or tiles may add up to. In most files no two share a byte; in some all
+/// empty tiles are one. More than this is a decompression bomb.
 const MAX_REPEATS: u64 = 64;
 
-/// Pixels by which tiles may be larger than their picture, besides as many again as it has: one tile of 4096×4096.
+/// How many pixels more than twice the picture tiles may have: one tile of 4096×4096.
 const MAX_PADDING: u64 = 4096 * 4096;
 
 /// Decodes TIFF; keeps the memory for chunks and samples.
@@ -55,7 +55,7 @@ struct Page<'a> {
     chunk_height: u32,
     tiled: bool,
     stored: Chunks<'a>,
-    /// Of JPEGs, what all of them have in common.
+    /// Tables shared by all JPEG chunks.
     tables: &'a [u8],
 }
 
@@ -69,13 +69,13 @@ impl<'a> Page<'a> {
         let planar = directory.one(284, 1)? == 2;
         let mut samples = directory.one(277, 1)? as usize;
         if let Some(extra) = directory.all(338)?.filter(|extra| planar && extra.iter().all(|kind| kind == 0)) {
-            // Planes at the end that mean nothing, as Pillow has it.
+            // Extra planes at the end are ignored, as in Pillow.
             samples = samples.saturating_sub(extra.len()).max(1);
         }
         let (colour, sample) = colour(directory, samples, compression)?;
         let predictor = match directory.one(317, 1)? {
             1 => Predictor::None,
-            // JPEG and fax have none, whatever is said.
+            // JPEG and fax have no predictor, whatever the tag says.
             _ if matches!(compression, Compression::None | Compression::Jpeg | Compression::Fax(_)) => Predictor::None,
             2 if matches!(sample.bits(), 8 | 16 | 32) => Predictor::Differences,
             3 if sample == Sample::ClippedFloat => Predictor::Floats,
@@ -119,7 +119,7 @@ impl<'a> Page<'a> {
         Ok(page)
     }
 
-    /// Sides as seen: orientations from 5 on swap them.
+    /// Sides as displayed: orientations from 5 on swap them.
     const fn seen(&self) -> (u32, u32) {
         if self.orientation >= 5 && self.orientation <= 8 {
             (self.height, self.width)
@@ -145,7 +145,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Chunks across and down, and how often over.
+    /// Chunks across and down, and planes.
     const fn chunks(&self) -> (usize, usize, usize) {
         let planes = if self.planar { self.samples } else { 1 };
         (self.width.div_ceil(self.chunk_width) as usize, self.height.div_ceil(self.chunk_height) as usize, planes)
@@ -157,7 +157,7 @@ impl<'a> Page<'a> {
         if self.tiled { rows } else { rows.min(self.height as usize - top) }
     }
 
-    /// A tile larger than the picture is legal; one that is much larger is nothing but work.
+    /// A tile larger than the picture is legal; a much larger one only costs work.
     fn check_padding(&self) -> Result<()> {
         let (across, down, _) = self.chunks();
         let side = |count: usize, side: u32| count as u64 * u64::from(side);
@@ -177,7 +177,7 @@ impl<'a> Page<'a> {
         Err(Error::new(forebay_core::Kind::Exhausted, message).with_hint("save it with smaller tiles"))
     }
 
-    /// Whether a file of this length can hold the picture, however often it uses the same bytes.
+    /// Whether a file of this length can hold the picture, even if chunks share bytes.
     fn check_length(&self, bytes: &[u8]) -> Result<()> {
         let (across, down, planes) = self.chunks();
         let length = bytes.len() as u64;
@@ -187,7 +187,7 @@ impl<'a> Page<'a> {
                 let all = across as u64 * planes as u64 * self.chunk_bytes(rows) as u64;
                 (all, length.saturating_mul(most.max(MAX_REPEATS)), "bytes")
             }
-            // A line takes a bit at least.
+            // A line takes at least a bit.
             None => ((across * rows) as u64, length * 8, "lines"),
         };
         if expected <= most {
@@ -246,19 +246,19 @@ impl Decoder for Tiff {
     }
 }
 
-/// A strip or tile: what is coded, and where its pixels go.
+/// A strip or tile: its coded bytes, and the position of its pixels.
 struct Chunk<'a> {
     coded: &'a [u8],
     plane: usize,
     left: usize,
     top: usize,
-    /// Of it, inside the picture.
+    /// The part inside the picture.
     columns: usize,
     rows: usize,
     stored_rows: usize,
 }
 
-/// The chunks of a page, in their order. Together they may read the file again and again, but not for ever.
+/// The chunks of a page, in order. They may share bytes, but only to a limit.
 fn chunks<'a>(page: &Page<'a>, bytes: &'a [u8]) -> Result<impl Iterator<Item = Result<Chunk<'a>>>> {
     let (width, height) = (page.width as usize, page.height as usize);
     let (chunk_width, chunk_height) = (page.chunk_width as usize, page.chunk_height as usize);
@@ -336,7 +336,7 @@ impl Tiff {
     }
 }
 
-/// Turns the picture as its orientation says. (Pillow does this for TIFF, and only for TIFF.)
+/// Rotates or mirrors the picture as its orientation tag says. (Pillow does this for TIFF only.)
 fn orient(orientation: u64, out: &mut Image) -> Result<()> {
     if !(2..=8).contains(&orientation) {
         return Ok(());

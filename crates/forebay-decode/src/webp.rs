@@ -1,5 +1,5 @@
-//! WebP, by libwebp: whole pictures, or only the rows and columns around a wanted region. Of an animation the first
-//! frame, on a black canvas, as Pillow without its alpha channel.
+//! WebP, by libwebp: whole pictures, or only the rows and columns around a wanted region. Of an animation, the first
+//! frame on a black canvas, as in Pillow without its alpha channel.
 
 use std::ffi::c_int;
 
@@ -11,19 +11,19 @@ use crate::memory::no_memory;
 use crate::pixels::prepare;
 use crate::{Decoder, Format, Header, Image, Region};
 
-/// What libwebp holds per pixel at worst (lossless: the picture in ARGB), and besides.
+/// libwebp's memory per pixel at worst (lossless: the picture in ARGB), and its fixed part.
 const WORKING_BYTES_PER_PIXEL: u64 = 4;
 const WORKING_BYTES: u64 = 512 << 10;
 
-/// In a lossy picture every macroblock of 16×16 pixels has a mode, which takes more than a bit. (Of a lossless one a
-/// few bytes can be all.)
+/// In a lossy picture every macroblock of 16×16 pixels has a mode, which takes more than a bit. (A lossless picture may
+/// take only a few bytes.)
 const MAX_LOSSY_PIXELS_PER_BYTE: u64 = 256 * 8;
 
 /// Decodes WebP; keeps nothing.
 #[derive(Default)]
 pub(crate) struct WebP;
 
-/// Where the first frame lies, in the file and on the canvas.
+/// The position of the first frame in the file and on the canvas.
 struct Frame<'a> {
     canvas: (u32, u32),
     x: usize,
@@ -72,7 +72,7 @@ unsafe fn frame_of(demuxer: *mut sys::WebPDemuxer, bytes: &[u8]) -> Result<Frame
     if unsafe { sys::WebPDemuxGetFrame(demuxer, 1, &raw mut iterator) } == 0 {
         return Err(damaged(Format::WebP, "holds no frame"));
     }
-    // The frame's bytes are found again in `bytes`, so that their lifetime is the compiler's business.
+    // The frame's bytes are located in `bytes` again, so that the compiler checks their lifetime.
     let start = (iterator.fragment.bytes as usize).wrapping_sub(bytes.as_ptr() as usize);
     let data = bytes.get(start..).and_then(|rest| rest.get(..iterator.fragment.size));
     let inside = |start: c_int, length: c_int, end: u32| {
@@ -101,7 +101,7 @@ impl Decoder for WebP {
         let pixels = u64::from(width) * u64::from(height);
         let memory_bytes = pixels * (3 + WORKING_BYTES_PER_PIXEL) + WORKING_BYTES;
         let coded_bytes = (frame.width * frame.height) as u64 / MAX_LOSSY_PIXELS_PER_BYTE;
-        // Which of the two it is matters only where there are as few bytes as that.
+        // Whether it is lossy matters only if there are so few bytes.
         let coded_bytes = if coded_bytes > bytes.len() as u64 && !is_lossy(&frame) { 0 } else { coded_bytes };
         Ok(Header { format: Format::WebP, width, height, memory_bytes, coded_bytes })
     }
@@ -139,8 +139,8 @@ fn is_lossy(frame: &Frame<'_>) -> bool {
     status == sys::VP8StatusCode::VP8_STATUS_OK && features.format == LOSSY
 }
 
-/// What has to be decoded for the pixels of `wanted` to be those of the whole picture: colours of lossy pictures are
-/// there for every other pixel and row, and those at the edge of what is decoded are made without their neighbours.
+/// The region to decode so that the pixels of `wanted` equal those of the whole picture. Lossy pictures have chroma for
+/// every other pixel and row, and chroma at the edge of the decoded region is interpolated without its neighbours.
 fn with_margin(wanted: Region, header: &Header) -> Region {
     const MARGIN: u32 = 2;
     let span = |start: u32, length: u32, end: u32| {
@@ -152,7 +152,7 @@ fn with_margin(wanted: Region, header: &Header) -> Region {
     Region { x, y, width, height }
 }
 
-/// Decodes a frame, or a region of it. Rows below the region are not looked at.
+/// Decodes a frame, or a region of it. Rows below the region are not examined.
 fn decode_frame(frame: &Frame<'_>, region: Option<Region>, pixels: &mut [u8], stride: usize) -> Result<()> {
     let (width, height) =
         region.map_or((frame.width, frame.height), |region| (region.width as usize, region.height as usize));
@@ -181,8 +181,8 @@ fn decode_frame(frame: &Frame<'_>, region: Option<Region>, pixels: &mut [u8], st
     clear_errno();
     // SAFETY: the frame's bytes are readable; the output is `pixels`, whose length libwebp is told and checks.
     let status = unsafe { sys::WebPDecode(frame.data.as_ptr(), frame.data.len(), &raw mut config) };
-    // libwebp says of many damaged files, too, that there was no memory, and of some that had none that they are damaged.
-    // Its allocations are the C library's, which leaves word.
+    // libwebp reports some damaged files as out of memory, and some lack of memory as damage. Its allocations are the C
+    // library's, so errno tells.
     let ran_out = is_errno_no_memory();
     // SAFETY: initialised above; frees what libwebp itself allocated, not `pixels`.
     unsafe { sys::WebPFreeDecBuffer(&raw mut config.output) };

@@ -1,31 +1,31 @@
-//! One directory's entries become sorted samples. Made of nothing but a listing, so that any thread can do it.
+//! Filters and sorts the entries of one directory. Depends on nothing but a listing, so any thread can do it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use forebay_core::{Listing, Version};
 
-/// Says which files may be samples.
+/// Decides which files are samples.
 #[derive(Clone, Debug)]
 pub struct SampleFilter {
-    /// Endings in lower case; `None` lets every file through.
+    /// Endings in lower case; `None` accepts every file.
     endings: Option<Vec<String>>,
-    /// Keep what the listing tells of each file.
+    /// Keep the metadata that the listing gives for each file.
     keeps_versions: bool,
 }
 
-/// What a directory holds, sorted.
+/// The samples of a directory, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilteredDirectory {
     pub(crate) identity: (u64, u64),
-    /// The names of its samples, one after the other.
+    /// The names of its samples, concatenated.
     pub(crate) names: Vec<u8>,
     /// Where each name ends.
     pub(crate) ends: Vec<u32>,
     pub(crate) directories: Vec<OsString>,
-    /// What the listing told of each sample; empty if it told nothing, or nobody asked.
+    /// The metadata from the listing for each sample; empty if it has none, or it is not kept.
     pub(crate) versions: Vec<Version>,
-    /// Names that no path can hold.
+    /// Names that paths cannot represent.
     pub(crate) refused: Vec<String>,
 }
 
@@ -60,14 +60,14 @@ impl SampleFilter {
         Self { endings, keeps_versions }
     }
 
-    /// Chooses and sorts.
+    /// Filters and sorts a listing.
     pub fn apply(&self, listing: &Listing) -> FilteredDirectory {
         let refused = listing.refused().to_vec();
         let mut filtered = FilteredDirectory { identity: listing.identity(), refused, ..FilteredDirectory::default() };
         let keeps_versions = self.keeps_versions && listing.version(0).is_some();
         let mut names = Vec::with_capacity(listing.len());
         let mut versions = Vec::new();
-        // Neighbours mostly end alike: the ending that fitted last is tried first.
+        // Neighbours mostly have the same ending: the one that matched last is tried first.
         let mut last = 0;
         for (position, entry) in listing.iter().enumerate() {
             if entry.is_directory {
@@ -104,12 +104,12 @@ fn fits(endings: &[String], name: &[u8], last: &mut usize) -> bool {
     }
 }
 
-/// Whether a name ends like this, whatever its case.
+/// Whether a name has this ending, ignoring case.
 pub(crate) fn has_ending(name: &[u8], ending: &str) -> bool {
     name.len() >= ending.len() && name[name.len() - ending.len()..].eq_ignore_ascii_case(ending.as_bytes())
 }
 
-/// Sorts by bytes. Most comparisons look at one number: the eight bytes after what all names begin with.
+/// Sorts by bytes. Most comparisons look at one number: the eight bytes after the common prefix of all names.
 fn sorted<'a>(names: &[&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
     let mut shared = names.first().map_or(0, |name| name.len());
     for pair in names.windows(2) {

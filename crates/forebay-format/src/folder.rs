@@ -1,8 +1,8 @@
-//! A folder of classes becomes an index, with torchvision's rules: each directory below the root is a class,
-//! files are found at any depth below it, everything is sorted.
+//! Turns a folder of classes into an index, by torchvision's rules: each directory below the root is a class, files are
+//! found at any depth below it, and everything is sorted.
 //!
-//! Links are followed, as torchvision does; a link that leads back to a directory above itself is noted and not
-//! followed. A directory that cannot be listed is an error: its samples would be missing silently.
+//! Links are followed, as in torchvision, except a link to a directory above itself, which is noted. A directory that
+//! cannot be listed is an error: its samples would be missing silently.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,10 +21,10 @@ pub const IMAGE_EXTENSIONS: &[&str] =
 /// Decides whether a file is a sample.
 pub type Accept<'a> = dyn FnMut(&Path) -> Result<bool> + 'a;
 
-/// What a scan looks for.
+/// Options of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct ScanOptions {
-    /// Endings that count, in lower case.
+    /// Endings of sample files, in lower case.
     pub extensions: Vec<String>,
     /// A class without samples is allowed.
     pub allow_empty: bool,
@@ -40,20 +40,20 @@ impl ScanOptions {
         Self { extensions: IMAGE_EXTENSIONS.iter().map(|&text| text.to_owned()).collect(), ..Self::default() }
     }
 
-    /// The classes, where the folder is not asked for them.
+    /// The classes, if they are not taken from the folder.
     pub fn known_classes(&self) -> Option<Vec<(String, u32)>> {
-        // The root itself, as the one class there is until the end of the scan.
+        // The root itself is the only class until the end of the scan.
         if self.is_flat { Some(vec![(String::new(), 0)]) } else { self.classes.clone() }
     }
 
-    /// Whether a file's name has one of the endings, whatever its case.
+    /// Whether a file's name has one of the endings, ignoring case.
     pub fn has_extension(&self, name: &OsStr) -> bool {
         self.extensions.iter().any(|ending| has_ending(name.as_bytes(), ending))
     }
 }
 
-/// Scans a folder, one directory after the other. `list` gives the entries of a directory; `accept` replaces the test
-/// of the ending. [`Scan`] is for those who list several directories at a time.
+/// Scans a folder, one directory after the other. `list` returns the entries of a directory; `accept` replaces the test
+/// of the ending. Use [`Scan`] to list several directories at a time.
 pub fn scan(
     root: &Path,
     options: &ScanOptions,
@@ -119,7 +119,9 @@ pub(crate) fn no_samples(root: &Path, empty: &[String], options: &ScanOptions) -
     Error::new(Kind::NotFound, format!("has no samples for class {names}{more}{endings}"))
         .at_path(root)
         .at_stage(Stage::Scan)
-        .with_hint("if those folders are no classes, move them out; pass `allow_empty=true` to accept empty classes")
+        .with_hint(
+            "if those folders are not classes, move them elsewhere; pass `allow_empty=true` to accept empty classes",
+        )
 }
 
 #[cfg(test)]
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(index.len(), 6, "the others are all there");
         let noted: Vec<_> = index.notes().iter().map(|note| note.path.as_os_str()).collect();
         assert_eq!(noted, ["r/cat/..", "r/cat//x.jpg"]);
-        assert!(index.notes()[0].message.starts_with("is left out: no path can have such a name"));
+        assert!(index.notes()[0].message.starts_with("is skipped: paths cannot have this name"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The samples of a folder in memory: about four bytes each beside the file's own name, sixteen where a manifest says
-//! what they have to be.
+//! The samples of a folder in memory: about four bytes each besides the file's name, and sixteen if a manifest declares
+//! their versions.
 //!
 //! A directory is stored once; a sample is a slice of one shared string of names. Its class is that of its
 //! directory, so nothing is stored for it at all.
@@ -16,22 +16,23 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::manifest::content_hash;
 use crate::versions::Versions;
 
-/// Stands for a checksum that is not known.
+/// Stands for an unknown checksum.
 const UNKNOWN: u64 = 0;
 
-/// Something about the folder that is no failure, but that its owner should know.
+/// A remark about the folder that is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Where.
+    /// The path it is about.
     pub path: PathBuf,
-    /// What, as a predicate about the path.
+    /// The remark, as a predicate about the path.
     pub message: String,
 }
 
 impl Note {
-    /// Of a name below a directory that no path can hold.
+    /// For a name that paths cannot represent.
     pub fn refused(directory: &Path, name: &str) -> Self {
-        let message = "is left out: no path can have such a name (an empty part, \".\", \"..\" or control characters)";
+        let message =
+            "is skipped: paths cannot have this name (an empty component, \".\", \"..\" or control characters)";
         Self { path: Listing::refused_path(directory, name), message: message.to_owned() }
     }
 }
@@ -47,20 +48,20 @@ pub struct FolderIndex {
     /// Directories below the root, each once.
     paths: Vec<Box<Path>>,
     runs: Vec<Run>,
-    /// All file names, one after the other.
+    /// All file names, concatenated.
     names: Vec<u8>,
     /// For each sample, where its name ends, counted from its run's `names_start`.
     name_ends: Vec<u32>,
     versions: Versions,
-    /// Of each sample, 0 where none is known; `None` unless what is read has to be verified. (One file in 2^64 has 0.)
+    /// For each sample, 0 if it is unknown; `None` unless reads are verified. (One file in 2^64 has the checksum 0.)
     checksums: Option<Vec<u64>>,
     identity: OnceLock<DatasetIdentity>,
 }
 
-/// Samples that follow each other and have directory and class in common.
+/// Consecutive samples of the same directory and class.
 #[derive(Debug)]
 struct Run {
-    /// In `paths`.
+    /// Index into `paths`.
     path: u32,
     class_index: u32,
     first_sample: u64,
@@ -73,7 +74,7 @@ impl FolderIndex {
         Self { root: root.to_owned(), classes, class_indices, ..Self::default() }
     }
 
-    /// Adds a directory and its samples: their names, one after the other, and where each ends.
+    /// Adds a directory and its samples: their names, concatenated, and where each ends.
     pub(crate) fn push_directory(&mut self, path: &Path, class_index: u32, names: &[u8], ends: &[u32]) {
         let (first_sample, names_start) = (self.name_ends.len() as u64, self.names.len() as u64);
         let path = self.push_path(path);
@@ -82,17 +83,17 @@ impl FolderIndex {
         self.name_ends.extend_from_slice(ends);
     }
 
-    /// Adds a directory without samples yet; its number.
+    /// Adds a directory without samples yet. Returns its number.
     pub(crate) fn push_path(&mut self, path: &Path) -> u32 {
         self.paths.push(path.into());
         u32::try_from(self.paths.len() - 1).expect("there are fewer than 2^32 directories")
     }
 
-    /// Adds one sample, of a directory that is there already.
+    /// Adds one sample to a directory that was added before.
     pub(crate) fn push_sample(&mut self, path: u32, class_index: u32, name: &[u8], version: &Version) {
         let sample = self.len();
         let names_start = match self.runs.last() {
-            // The ends of names are counted in 32 bits.
+            // The ends of names are 32-bit offsets.
             Some(run)
                 if (run.path, run.class_index) == (path, class_index)
                     && self.names.len() as u64 - run.names_start + (name.len() as u64) < u64::from(u32::MAX) =>
@@ -121,7 +122,7 @@ impl FolderIndex {
         self.runs.iter_mut().for_each(|run| run.class_index = labels[run.class_index as usize]);
     }
 
-    /// Looks for the samples elsewhere. Where that is a copy, times and etags are not those that were written down.
+    /// Sets another root. If it is a copy, the recorded times and etags do not apply.
     pub(crate) fn move_to(&mut self, root: &Path, is_copy: bool) {
         self.root = root.to_owned();
         if is_copy {
@@ -133,7 +134,7 @@ impl FolderIndex {
         self.notes.push(note);
     }
 
-    /// Leaves the classes out: its samples have none.
+    /// Removes the classes: the samples have none.
     pub(crate) fn forget_classes(&mut self) {
         (self.classes, self.class_indices, self.empty_classes) = (Vec::new(), Vec::new(), Vec::new());
     }
@@ -167,7 +168,7 @@ impl FolderIndex {
         &self.class_indices
     }
 
-    /// What the scan noticed and passed over.
+    /// Remarks of the scan.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -215,7 +216,7 @@ impl FolderIndex {
         path
     }
 
-    /// The same in place of what `path` was, whose memory is used again.
+    /// The same, written into `path`, whose memory is reused.
     ///
     /// # Panics
     /// If there is no such sample.
@@ -229,7 +230,7 @@ impl FolderIndex {
         path.push(name);
     }
 
-    /// Samples that follow each other in one directory: the directory below the root, their label, their names.
+    /// Runs of consecutive samples in one directory: the directory below the root, their label, their names.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (&Path, u32, impl Iterator<Item = &OsStr>)> {
         self.runs.iter().enumerate().map(move |(position, run)| {
             let end = self.runs.get(position + 1).map_or(self.len(), |next| next.first_sample);
@@ -238,7 +239,7 @@ impl FolderIndex {
         })
     }
 
-    /// What a manifest says that a sample has to be; `None` where there was none, or it says nothing.
+    /// The version that a manifest declares for a sample; `None` if it declares none.
     ///
     /// # Panics
     /// If there is no such sample.
@@ -246,7 +247,7 @@ impl FolderIndex {
         self.versions.get(sample.0)
     }
 
-    /// Whether these are the bytes that a sample had when its manifest was made; fine where its checksums were not kept.
+    /// Fails if the bytes do not match the sample's checksum in the manifest. Passes if checksums were not kept.
     ///
     /// # Panics
     /// If there is no such sample.
@@ -272,7 +273,7 @@ impl FolderIndex {
         !self.classes.is_empty()
     }
 
-    /// Files that are named one by one, in this order. They are kept below the directory that all of them are in.
+    /// An index of individually named files, in this order. Their common directory is the root.
     pub fn of_paths<'a>(paths: impl Iterator<Item = &'a Path> + Clone) -> Result<Self> {
         let wrong = |path: &Path| Error::config(format!("paths: expected paths of files, got {path:?}"));
         let mut root: Option<&Path> = None;
@@ -316,13 +317,15 @@ impl FolderIndex {
         i64::from(self.run_of(sample.0).class_index)
     }
 
-    /// What a resume state is bound to: every relative path and label, in order; not the root, which may move.
+    /// The identity that a resume state is bound to: every relative path and label, in order; not the root, which may
+    /// move.
     pub fn identity(&self) -> DatasetIdentity {
         self.identity.get_or_init(|| self.hash()).clone()
     }
 
     fn hash(&self) -> DatasetIdentity {
-        /// A hash is fed some thousand bytes at a time: a sample's parts alone would take it longer than all the rest.
+        /// The hash is fed some thousand bytes at a time: feeding each sample's parts separately would take most of the
+        /// time.
         const ENOUGH_BYTES: usize = 16 << 10;
         let (mut hash, mut bytes) = (Xxh3::new(), Vec::with_capacity(2 * ENOUGH_BYTES));
         for (directory, class_index, names) in self.runs() {
@@ -344,7 +347,7 @@ impl FolderIndex {
         }
     }
 
-    /// Bytes that the index takes.
+    /// Memory of the index in bytes.
     pub fn memory_bytes(&self) -> usize {
         let paths: usize = self.paths.iter().map(|path| size_of::<Box<Path>>() + path.as_os_str().len()).sum();
         let runs = self.runs.capacity() * size_of::<Run>();

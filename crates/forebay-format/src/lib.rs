@@ -1,7 +1,6 @@
-//! How storage becomes samples: which paths there are, in which order, with which label.
+//! From names to samples: which paths there are, in which order, with which label.
 //!
-//! Knows neither where bytes are (`forebay-store` lists directories and reads manifests for it) nor what they mean
-//! (`forebay-decode`).
+//! Does no I/O (`forebay-store` lists directories and reads manifests for it) and no decoding (`forebay-decode`).
 
 mod filter;
 mod folder;

@@ -1,6 +1,6 @@
-//! The course of a scan: which directories are to be listed, and what becomes of what was listed. It lists nothing and
-//! starts no thread; whoever drives it may list several directories at a time, and finish them in any order. The index
-//! is the same, and so is the error if there is one: that of the first directory, by class and path, that has one.
+//! The state of a scan: which directories have to be listed, and the samples found so far. It lists nothing and starts
+//! no thread; the caller may list several directories at a time, and finish them in any order. The index does not
+//! depend on that order, nor does the error: it is that of the first failed directory, by class and path.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,15 +18,15 @@ use crate::index::{FolderIndex, Note};
 pub struct Scan<'a, 'b> {
     options: &'a ScanOptions,
     accept: Option<&'a mut Accept<'b>>,
-    /// Has the classes that are complete, and whose predecessors are.
+    /// The classes that are complete and whose predecessors are.
     index: FolderIndex,
-    /// The others; `classes[0]` is that of number `first`.
+    /// The other classes; `classes[0]` has the number `first`.
     classes: VecDeque<Class>,
     first: usize,
     empty: Vec<usize>,
     queue: BinaryHeap<Reverse<ListJob>>,
     failed: Option<(Place, Error)>,
-    /// What listings told of each sample of the index; `None` if nobody asked.
+    /// Metadata from the listings for each sample of the index; `None` if it is not kept.
     versions: Option<Vec<Version>>,
 }
 
@@ -35,7 +35,7 @@ pub struct Scan<'a, 'b> {
 pub struct ListJob {
     place: Place,
     path: PathBuf,
-    above: Option<Arc<Above>>,
+    above: Option<Arc<Ancestors>>,
 }
 
 /// The directory, below the root as the root was given.
@@ -45,8 +45,8 @@ impl AsRef<Path> for ListJob {
     }
 }
 
-/// Where a directory comes in the order of a scan: by class, then by the bytes of its path below the root. That is
-/// torchvision's order and not that of a tree walk: "a-b" comes between "a" and "a/c".
+/// The position of a directory in the order of a scan: by class, then by the bytes of its path below the root. This is
+/// torchvision's order, not that of a tree walk: "a-b" comes between "a" and "a/c".
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     class: usize,
@@ -73,25 +73,25 @@ impl Ord for ListJob {
     }
 }
 
-/// The directories above one, up to its class: a link to one of them would lead round for ever.
+/// The ancestors of a directory up to its class: following a link to one of them would never end.
 #[derive(Debug)]
-struct Above {
+struct Ancestors {
     identity: (u64, u64),
     above: Option<Arc<Self>>,
 }
 
-/// What is known of a class.
+/// The state of a class.
 #[derive(Default)]
 struct Class {
-    /// Directories that are to be listed and were not yet.
+    /// Directories that are still to be listed.
     missing: usize,
     found: Vec<(OsString, FilteredDirectory)>,
     notes: Vec<(OsString, Note)>,
 }
 
 impl<'a, 'b> Scan<'a, 'b> {
-    /// A scan of these classes below `root`. `accept` replaces the test of the ending; it is called by `give`, sample
-    /// by sample in the order of the index.
+    /// A scan of these classes below `root`. `accept` replaces the test of the ending; `give` calls it for each sample
+    /// in the order of the index.
     pub fn new(
         root: &Path,
         classes: &[(String, u32)],
@@ -115,35 +115,35 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
     }
 
-    /// Notes names of the root that no path can hold.
+    /// Notes names in the root that paths cannot represent.
     pub fn refusing(mut self, names: &[String]) -> Self {
         let root = self.index.root().to_owned();
         names.iter().for_each(|name| self.index.push_note(Note::refused(&root, name)));
         self
     }
 
-    /// Keeps what listings tell of each sample.
+    /// Keeps the metadata that listings give for each sample.
     pub fn keeping_versions(mut self) -> Self {
         self.versions = Some(Vec::new());
         self
     }
 
-    /// What chooses samples among a directory's entries, for whoever lists it.
+    /// The filter for the entries of each listed directory.
     pub fn filter(&self) -> SampleFilter {
         let endings = self.accept.is_none().then(|| self.options.extensions.clone());
         SampleFilter::new(endings, self.versions.is_some())
     }
 
-    /// The next directory to list. `None` when there is none now: what is given may bring others.
+    /// The next directory to list; `None` if there is none now, though a later `give` may add some.
     pub fn next_job(&mut self) -> Option<ListJob> {
         self.queue.pop().map(|Reverse(job)| job)
     }
 
-    /// Takes what was found in a directory, or why nothing was.
+    /// Takes the result of listing a directory.
     pub fn give(&mut self, job: ListJob, listed: Result<FilteredDirectory>) {
         match listed {
             Ok(filtered) => self.found(job, filtered),
-            // Of a flat folder nothing was listed before its root.
+            // The first listing of a flat folder is that of its root.
             Err(error) if job.path == self.index.root() && error.kind() == Kind::NotFound => {
                 let hint = "is it the right folder? its files are the samples, at any depth below it";
                 self.fail(job.place, error.with_hint(hint));
@@ -152,7 +152,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         }
     }
 
-    /// Whether it will end with an error: only what [`Scan::needs`] has to be listed then.
+    /// Whether the scan will fail: then only directories that it still [`Scan::needs`] have to be listed.
     pub fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -162,7 +162,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.comes_before_failure(&job.place)
     }
 
-    /// What comes before the first failure is still listed: it may have an earlier one.
+    /// Directories before the first failure are still listed: they may fail as well, and would come first.
     fn fail(&mut self, place: Place, error: Error) {
         if self.comes_before_failure(&place) {
             self.queue.retain(|Reverse(job)| job.place < place);
@@ -180,14 +180,14 @@ impl<'a, 'b> Scan<'a, 'b> {
         class.missing -= 1;
         let notes = filtered.refused.iter().map(|name| (place.directory.clone(), Note::refused(&path, name)));
         class.notes.extend(notes);
-        if leads_back(above.as_deref(), filtered.identity) {
+        if is_cycle(above.as_deref(), filtered.identity) {
             let message = "is a link to a directory above it; not followed".to_owned();
             class.notes.push((place.directory, Note { path, message }));
         } else {
             let names = std::mem::take(&mut filtered.directories);
             if !names.is_empty() {
                 class.missing += names.len();
-                let above = Some(Arc::new(Above { identity: filtered.identity, above }));
+                let above = Some(Arc::new(Ancestors { identity: filtered.identity, above }));
                 for name in names {
                     let directory = Path::new(&place.directory).join(&name).into_os_string();
                     let place = Place { class: place.class, directory };
@@ -204,7 +204,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.assemble();
     }
 
-    /// Moves classes into the index, in order, as far as they are complete.
+    /// Moves complete classes into the index, in order.
     fn assemble(&mut self) {
         while self.failed.is_none() && self.classes.front().is_some_and(|class| class.missing == 0) {
             let Some(class) = self.classes.pop_front() else { return };
@@ -246,7 +246,7 @@ impl<'a, 'b> Scan<'a, 'b> {
         self.finish_with_versions().map(|(index, _)| index)
     }
 
-    /// The index, and what listings told of each sample, if that was to be kept.
+    /// The index, and the metadata from listings for each sample if it was kept.
     pub fn finish_with_versions(mut self) -> Result<(FolderIndex, Vec<Version>)> {
         if let Some((_, error)) = self.failed {
             return Err(error);
@@ -271,12 +271,12 @@ impl<'a, 'b> Scan<'a, 'b> {
     }
 }
 
-/// The root itself, where it is its own class.
+/// The path of a class; the root itself if the root is the only class.
 fn below(root: &Path, class: &str) -> PathBuf {
     if class.is_empty() { root.to_owned() } else { root.join(class) }
 }
 
-fn leads_back(mut above: Option<&Above>, identity: (u64, u64)) -> bool {
+fn is_cycle(mut above: Option<&Ancestors>, identity: (u64, u64)) -> bool {
     while let Some(directory) = above {
         if directory.identity == identity {
             return true;

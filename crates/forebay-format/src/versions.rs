@@ -1,10 +1,10 @@
-//! What samples have to be, in twelve bytes each: a size and a stamp.
+//! Expected versions of samples, in twelve bytes each: a size and a stamp.
 
 use std::collections::BTreeMap;
 
 use forebay_core::{Expected, Version, stamp_ns};
 
-/// Sizes from here on are kept apart; so is "not known".
+/// Larger sizes are kept separately; the same value with no separate entry means "unknown".
 const LARGE: u32 = u32::MAX;
 const UNKNOWN: i64 = i64::MIN;
 
@@ -17,12 +17,12 @@ pub(crate) struct Versions {
     large: BTreeMap<u64, u64>,
     /// Empty if no time is known.
     stamps: Vec<i64>,
-    /// Stamps are made of etags.
+    /// Stamps are made from etags.
     by_etag: bool,
 }
 
 impl Versions {
-    /// Adds what is known of sample number `sample`; called for each of them, in order.
+    /// Adds the version of sample number `sample`; called for each sample in order.
     pub(crate) fn push(&mut self, sample: u64, version: &Version) {
         if let Some(size) = version.size_bytes {
             let small = u32::try_from(size).ok().filter(|small| *small != LARGE);
@@ -35,17 +35,17 @@ impl Versions {
         if version.mtime_ns.is_some() || version.etag.is_some() {
             self.by_etag |= version.etag.is_some();
             self.stamps.resize(sample as usize, UNKNOWN);
-            // Where there is an etag, the time is not looked at.
+            // If there is an etag, the time is ignored.
             self.stamps.push(stamp_ns(version.mtime_ns.unwrap_or_default(), version.etag.as_deref()));
         }
     }
 
-    /// Forgets times and etags: those of a copy are others.
+    /// Removes times and etags: those of a copy differ.
     pub(crate) fn forget_stamps(&mut self) {
         (self.stamps, self.by_etag) = (Vec::new(), false);
     }
 
-    /// What a sample has to be; `None` if nothing is known of any.
+    /// The expected version of a sample; `None` if no version is known at all.
     pub(crate) fn get(&self, sample: u64) -> Option<Expected> {
         if self.sizes.is_empty() && self.stamps.is_empty() {
             return None;

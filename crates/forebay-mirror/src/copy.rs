@@ -1,4 +1,4 @@
-//! One file from one end to the other.
+//! Copies one file from the source to the target.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,14 +10,15 @@ use forebay_store::{Object, ReadRequest, Stat, Writing};
 use super::transfer::{End, Transfer};
 use super::walk::Found;
 
-/// Files up to this are read at once; larger ones in pieces of it, so that memory does not depend on them. Not measured.
+/// Files up to this size are read at once; larger ones in pieces of this size, so that memory use does not depend on
+/// them. Not measured.
 const PIECE_BYTES: u64 = 8 << 20;
 
 /// A failure, and at which end.
 type Failed = (End, Error);
 
 impl Transfer {
-    /// Copies a file. One that is written to meanwhile gets a second chance, as it is by then.
+    /// Copies a file. If it is written to meanwhile, its new version is copied in a second attempt.
     pub(super) fn copy(&self, file: &Found) -> std::result::Result<(), Failed> {
         let path = self.root.join(&file.name);
         match self.copy_version(file) {
@@ -38,7 +39,7 @@ impl Transfer {
         }
         let mut doubt = None;
         match self.copy_pieces(file, piece_bytes, &mut doubt) {
-            // From the first byte on, whatever it was.
+            // Starts over from the first byte.
             Err((End::Source, error)) if error.kind() == Kind::Corrupt => {
                 self.copy_pieces(file, piece_bytes, &mut doubt)
             }
@@ -46,7 +47,7 @@ impl Transfer {
         }
     }
 
-    /// Whether an earlier run has left something of it.
+    /// Whether an earlier run has left a part file of it.
     fn is_left(&self, file: &Found) -> bool {
         let Some(leftovers) = self.leftovers.get().filter(|leftovers| !leftovers.is_empty()) else { return false };
         self.sink.part(&file.name, file.stat).is_some_and(|part| leftovers.contains(&part))
@@ -57,7 +58,8 @@ impl Transfer {
         let read = || -> Result<Object> {
             self.wait_for(file.stat.size_bytes)?;
             self.with_retries(End::Source, |within| {
-                // Small when it was listed; what is large now, or says so, is not taken into memory whole.
+                // It was small when it was listed. If it is large now, or claims to be, it is not read into memory as a
+                // whole.
                 self.source.read(&path, within, &mut |size| match size <= PIECE_BYTES {
                     true => Ok(Vec::new()),
                     false => Err(Error::new(Kind::Changed, format!("grew to {size} bytes since it was listed"))),
@@ -86,7 +88,7 @@ impl Transfer {
             && (writing.piece_bytes().is_some()
                 || matches!(error.kind(), Kind::Changed | Kind::Corrupt | Kind::NotFound))
         {
-            // What cannot be gone on with is not left behind. That it could not be removed is not what went wrong.
+            // A copy that cannot be resumed is not left behind. A failure to remove it would hide the original error.
             let _removed = writing.discard();
         }
         copied
@@ -116,12 +118,13 @@ impl Transfer {
         }
         if let Some(sum) = sum {
             let (name, expected) = sum.expected();
-            let message =
-                format!("came as {size_bytes} bytes that are not those stored ({name}: expected {expected}, got");
+            let message = format!(
+                "failed its checksum: the {size_bytes} bytes received are not the bytes stored ({name}: expected {expected}, got"
+            );
             if let Some(got) = sum.doubt(doubt.as_deref()) {
                 let error = Error::new(Kind::Corrupt, format!("{message} {got})")).at_path(&path);
                 *doubt = Some(got);
-                let hint = "a proxy, the network or a damaged copy on the server changed it; if the server's sums are wrong, \
+                let hint = "a proxy, the network or a damaged copy on the server changed it; if the server's checksums are wrong, \
                      set `storage_options.verify_checksums=false`";
                 return Err((End::Source, error.with_hint(hint)));
             }
@@ -129,7 +132,7 @@ impl Transfer {
         self.with_retries(End::Target, |_| writing.finish()).map_err(|error| (End::Target, error))
     }
 
-    /// A piece for the target, which may be several of the source.
+    /// A piece for the target, which may take several reads of the source.
     fn read_piece(&self, file: &Found, range: Range<u64>, piece_bytes: u64) -> Result<Vec<u8>> {
         let path = self.root.join(&file.name);
         let mut bytes = Vec::new();
@@ -152,7 +155,7 @@ impl Transfer {
         Ok(bytes)
     }
 
-    /// Waits until the bandwidth allows for so much.
+    /// Waits until the bandwidth limit allows this many bytes.
     fn wait_for(&self, bytes: u64) -> Result<()> {
         match &self.rate_limit {
             Some(rate_limit) => self.sleep(rate_limit.reserve(bytes, Instant::now())),

@@ -1,15 +1,15 @@
-//! Which names are mirrored: patterns as shells have them.
+//! Selects names to mirror with shell-like patterns.
 //!
-//! A pattern without a slash is of a file's or a directory's own name, wherever it lies; one with a slash is of the whole
-//! name below the root. `*` and `?` stand for anything but a slash, `**` for slashes too, `[a-z]` and `[!a-z]` for one
-//! letter, `{a,b}` for either. What is said of a directory is said of everything in it.
+//! A pattern without a slash matches a file's or a directory's own name at any depth; a pattern with a slash matches
+//! the whole name below the root. `*` and `?` match anything but a slash, `**` also slashes, `[a-z]` and `[!a-z]` one
+//! character, `{a,b}` either alternative. A pattern that matches a directory matches everything in it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use forebay_core::{Error, Result};
 
-/// What to mirror: everything, or what one of `include` is of, but nothing that one of `exclude` is of.
+/// Selects everything, or the names that match `include`, except those that match `exclude`.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     include: Vec<Pattern>,
@@ -17,7 +17,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// From patterns.
+    /// Parses patterns.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Self> {
         let parse = |name: &str, texts: &[String]| -> Result<Vec<Pattern>> {
             let mut patterns = Vec::new();
@@ -35,7 +35,7 @@ impl Filter {
             && !self.exclude.iter().any(|pattern| pattern.is_of(name))
     }
 
-    /// Whether anything in a directory can be.
+    /// Whether a directory may contain files to mirror.
     pub fn enters(&self, directory: &Path) -> bool {
         !self.exclude.iter().any(|pattern| pattern.is_of(directory))
     }
@@ -48,7 +48,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// One for each choice of what stands in braces.
+    /// One pattern for each combination of the alternatives in braces.
     fn parse(text: &str) -> std::result::Result<Vec<Self>, String> {
         let trimmed = text.trim_start_matches('/').trim_end_matches('/');
         if trimmed.is_empty() {
@@ -65,7 +65,7 @@ impl Pattern {
         Ok(patterns)
     }
 
-    /// Whether it is of a name, or of a directory that the name lies in.
+    /// Whether it matches a name, or a directory that the name is in.
     fn is_of(&self, name: &Path) -> bool {
         if self.has_slash {
             return name.ancestors().any(|part| matches(&self.text, part.as_os_str().as_bytes()));
@@ -74,7 +74,7 @@ impl Pattern {
     }
 }
 
-/// `a{b,c}` as `ab` and `ac`.
+/// Expands `a{b,c}` to `ab` and `ac`.
 fn choices(text: &str) -> std::result::Result<Vec<String>, String> {
     let Some((before, rest)) = text.split_once('{') else { return Ok(vec![text.to_owned()]) };
     let Some((inner, after)) = rest.split_once('}') else {
@@ -85,14 +85,14 @@ fn choices(text: &str) -> std::result::Result<Vec<String>, String> {
     Ok(all.collect())
 }
 
-/// Whether a byte is of the class that a pattern begins with, and the pattern after it.
+/// Whether a byte is in the class that a pattern begins with, and the rest of the pattern.
 fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let inner = pattern.strip_prefix(b"[")?;
     let (is_negated, inner) = match inner.first()? {
         b'!' | b'^' => (true, &inner[1..]),
         _ => (false, inner),
     };
-    // A bracket that comes first is one of the letters.
+    // A leading bracket is one of the characters.
     let end = 1 + inner.iter().skip(1).position(|&byte| byte == b']')?;
     let (letters, mut is_in, mut at) = (&inner[..end], false, 0);
     while at < letters.len() {
@@ -104,8 +104,8 @@ fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     Some((is_in != is_negated, &inner[end + 1..]))
 }
 
-/// Whether a pattern is of all of a text. Keeps the set of places in the text that the pattern so far may end at, so that no
-/// pattern takes longer than its length times the text's.
+/// Whether a pattern matches the whole text. Keeps the set of positions in the text where the pattern so far may end,
+/// so that the time is at most the pattern's length times the text's.
 fn matches(mut pattern: &[u8], text: &[u8]) -> bool {
     let mut places = vec![false; text.len() + 1];
     places[0] = true;
@@ -113,7 +113,7 @@ fn matches(mut pattern: &[u8], text: &[u8]) -> bool {
     while let Some(&first) = pattern.first() {
         let (mut next, mut is_open) = (vec![false; places.len()], false);
         if let Some(rest) = pattern.strip_prefix(b"**/") {
-            // No directory at all, too.
+            // `**/` also matches no directory at all.
             for at in 0..places.len() {
                 next[at] = places[at] || is_open && is_slash(at - 1);
                 is_open |= places[at];

@@ -1,4 +1,4 @@
-//! Copies of whole stores: a directory, S3, Google, Azure, in any direction.
+//! Mirrors whole stores: local directories, S3, Google, Azure, in any direction.
 //!
 //! Source and target are listed, files that are equal are left alone, and the others are copied by several threads. A copy gets
 //! its name in one step: however the process ends, every named file at the target is complete, and the next run resumes from
@@ -30,18 +30,18 @@ use walk::{Found, Target};
 
 pub use filter::Filter;
 
-/// What to copy where, and how.
+/// The settings of a mirror.
 #[derive(Clone, Debug)]
 pub struct Mirror {
     /// A directory, or the URL of one.
     pub source: PathBuf,
-    /// Another one.
+    /// The same for the destination.
     pub target: PathBuf,
     /// Settings of the source's store.
     pub source_options: StorageOptions,
     /// Settings of the target's store.
     pub target_options: StorageOptions,
-    /// What of it to copy.
+    /// Selects the files to copy.
     pub filter: Filter,
     /// Deletes files at the target that are not at the source.
     pub delete: bool,
@@ -49,20 +49,20 @@ pub struct Mirror {
     pub max_delete: Option<u64>,
     /// Writes and deletes nothing.
     pub is_dry_run: bool,
-    /// Reads back what was written.
+    /// Reads back every copy and compares it.
     pub verifies: bool,
     /// Files copied concurrently; `None` chooses by the kind of storage.
     pub threads: Option<usize>,
-    /// The most bytes per second.
+    /// The limit of bytes per second.
     pub bytes_per_second: Option<u64>,
 }
 
-/// What a mirror is doing.
+/// The phase of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// Lists both ends.
+    /// Lists source and target.
     Listing,
-    /// Asks the target what its objects are copies of.
+    /// Asks the target for the source times of its objects.
     Comparing,
     /// Copies.
     Copying,
@@ -75,7 +75,7 @@ pub struct Progress {
     pub doing: Doing,
     /// Files done.
     pub files: u64,
-    /// Files there are; so far, while they are listed.
+    /// Number of files; while listing, the number so far.
     pub all_files: u64,
     /// Bytes that were copied.
     pub bytes: u64,
@@ -106,25 +106,25 @@ pub struct Mirrored {
     pub retries: u64,
     /// The files to copy, with their sizes.
     pub to_copy: Vec<(PathBuf, u64)>,
-    /// What was deleted, or would be in a dry run.
+    /// Files that were deleted, or would be in a dry run.
     pub removed: Vec<PathBuf>,
     /// What failed.
     pub failures: Vec<Error>,
-    /// Why it stopped before its end.
+    /// Why it stopped early.
     pub halted: Option<Error>,
     /// How long it took.
     pub elapsed: Duration,
 }
 
 impl Mirrored {
-    /// Whether everything is there.
+    /// Whether everything was copied.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty() && self.halted.is_none()
     }
 }
 
 impl Mirror {
-    /// Everything of `source` to `target`.
+    /// A mirror of all of `source` to `target`.
     pub fn new(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
         Self {
             source: source.into(),
@@ -141,29 +141,29 @@ impl Mirror {
         }
     }
 
-    /// Copies. `watch` is called now and then in the calling thread. An error is that nothing was begun; what went wrong
-    /// with single files is in the result.
+    /// Runs the mirror. `watch` is called now and then in the calling thread. Returns an error only if nothing was
+    /// begun; failures of single files are in the result.
     pub fn run(&self, watch: &mut dyn FnMut(&Progress)) -> Result<Mirrored> {
         let started = Instant::now();
         let (transfer, threads) = self.open()?;
         let meters = &transfer.meters;
-        let mut look = || {
+        let mut show_progress = || {
             let listed = meters.listed_files.load(Relaxed);
             watch(&Progress { all_files: listed, files: listed, ..progress(&transfer, Doing::Listing) });
         };
-        let (found, is_listed) = walk::source(&transfer, &self.filter, threads, &mut look)?;
-        let (target, is_target_listed) = walk::target(&transfer, &self.filter, threads, &mut look)?;
-        // It is set here only, and once.
+        let (found, is_listed) = walk::source(&transfer, &self.filter, threads, &mut show_progress)?;
+        let (target, is_target_listed) = walk::target(&transfer, &self.filter, threads, &mut show_progress)?;
+        // Set only here, and once.
         let _set = transfer.leftovers.set(target.parts.iter().cloned().collect());
         let files = found.len() as u64;
         let bytes = found.iter().map(|file| file.stat.size_bytes).sum();
         let (surplus_files, surplus_directories) = surplus(&found, &target, &self.filter);
-        let mut look = || {
+        let mut show_progress = || {
             let compared = meters.compared_files.load(Relaxed);
             watch(&Progress { files: compared, all_files: files, ..progress(&transfer, Doing::Comparing) });
         };
         let is_empty = found.is_empty();
-        let to_copy = compare(&transfer, found, &target, threads, &mut look)?;
+        let to_copy = compare(&transfer, found, &target, threads, &mut show_progress)?;
         let mut done = Mirrored {
             files,
             bytes,
@@ -174,13 +174,13 @@ impl Mirror {
         if !self.is_dry_run {
             let all_bytes = to_copy.iter().map(|file| file.stat.size_bytes).sum();
             let all_files = to_copy.len() as u64;
-            let mut look = || {
+            let mut show_progress = || {
                 let files = meters.copied_files.load(Relaxed) + meters.failed_files.load(Relaxed);
                 let bytes = meters.copied_bytes.load(Relaxed) + meters.resumed_bytes.load(Relaxed);
                 let now = progress(&transfer, Doing::Copying);
                 watch(&Progress { files: files.min(all_files), all_files, bytes, all_bytes, ..now });
             };
-            copy_all(&transfer, to_copy, threads, &mut look)?;
+            copy_all(&transfer, to_copy, threads, &mut show_progress)?;
             if let Err(error) = transfer.sink.sync() {
                 transfer.fail(error);
             }
@@ -201,10 +201,10 @@ impl Mirror {
         Ok(done)
     }
 
-    /// Both ends, and the files at a time.
+    /// Source and target, and how many files are copied concurrently.
     fn open(&self) -> Result<(Transfer, usize)> {
         self.check_overlap()?;
-        // Each thread may hold a piece of 8 MiB: more threads only where each waits for the network.
+        // Each thread may hold a piece of 8 MiB: more threads only if each waits for the network.
         let threads = |kind: Option<MountKind>| match kind {
             Some(MountKind::Remote) => 64,
             Some(kind) if kind.can_hang() => 16,
@@ -218,17 +218,15 @@ impl Mirror {
         let (source, root) = open_store(&self.source, &self.source_options, &config)?;
         let Capabilities { can_list, is_remote, .. } = source.capabilities();
         if !can_list {
-            return Err(Error::config(
-                "source: HTTP servers do not say what they have, so that nothing can be mirrored",
-            )
-            .with_hint("give the store behind it by its own URL (s3://, gs://, az://), or a directory"));
+            return Err(Error::config("source: HTTP servers cannot list their files, so they cannot be mirrored")
+                .with_hint("use the URL of the store behind it (s3://, gs://, az://), or a directory"));
         }
-        // Nothing is made for a source that is not there.
+        // The target is not created for a source that does not exist.
         let missing = if is_remote { None } else { source.stat(&root).err() };
         if let Some(error) = missing.filter(|error| error.kind() == Kind::NotFound) {
             return Err(error.with_hint("is the name of the source right, and is it mounted?"));
         }
-        // Last: it makes the directory.
+        // Last, because it creates the directory.
         let sink = self.sink()?;
         let rate_limit = self.bytes_per_second.map(RateLimit::new);
         Ok((Transfer::new((source, root, retry), (sink, defaults(target_kind).retry), rate_limit, chosen), chosen))
@@ -240,20 +238,20 @@ impl Mirror {
             return Ok(Box::new(ObjectSink::open(store, root, self.verifies)?));
         }
         let sink = match self.is_dry_run {
-            true => DirectorySink::look(&self.target, self.verifies)?,
+            true => DirectorySink::open_existing(&self.target, self.verifies)?,
             false => DirectorySink::open(&self.target, self.verifies)?,
         };
         Ok(Box::new(sink))
     }
 
-    /// A mirror into itself would never end, or remove what it has just copied.
+    /// Refuses a target inside the source or the reverse: it would never end, or remove what it has just copied.
     fn check_overlap(&self) -> Result<()> {
         let (source, target) = match (is_url(&self.source), is_url(&self.target)) {
             (true, true) => {
                 let (source, from) = Remote::open(&self.source, &self.source_options)?;
                 let (target, to) = Remote::open(&self.target, &self.target_options)?;
                 if !source.is_same_bucket(&target) {
-                    return Ok(()); // perhaps of one name, on two servers
+                    return Ok(()); // may have the same name on two servers
                 }
                 (source.key_of(&from)?, target.key_of(&to)?)
             }
@@ -262,13 +260,13 @@ impl Mirror {
         };
         if source.starts_with(&target) || target.starts_with(&source) {
             return Err(Error::config(format!(
-                "target: expected a place outside of the source, got {target:?} for the source {source:?}"
+                "target: expected a location outside the source, got {target:?} for the source {source:?}"
             )));
         }
         Ok(())
     }
 
-    /// Removes what is surplus, if it is certain that it is.
+    /// Removes files that are not in the source, if that is certain.
     fn remove(
         &self,
         transfer: &Transfer,
@@ -285,19 +283,19 @@ impl Mirror {
         };
         if !is_certain {
             return kept(
-                "not all directories could be listed, or not all files looked at",
-                "repair what is listed, and run the same command again",
+                "some directories could not be listed, or some files could not be examined",
+                "fix the failures listed above, and run the same command again",
             );
         }
         if is_empty && !files.is_empty() {
-            let hint = "is it mounted, and the path right? to empty the target, remove it yourself";
+            let hint = "check that it is mounted and the path is right; to empty the target, remove its files yourself";
             return kept("the source has no files at all", hint);
         }
         let count = files.len() as u64;
         if let Some(max) = self.max_delete.filter(|max| count > *max) {
-            let hint = "is the source complete, and the target the right one? `dry_run=true` lists them; raise `max_delete` if so";
+            let hint = "check that the source is complete and the target is the right one; `dry_run=true` lists the files; then raise `max_delete`";
             return kept(
-                &format!("the target has {count} files that the source has not, and --max-delete is {max}"),
+                &format!("the target has {count} files that are not in the source, and --max-delete is {max}"),
                 hint,
             );
         }
@@ -329,7 +327,7 @@ fn progress(transfer: &Transfer, doing: Doing) -> Progress {
     Progress { doing, files: 0, all_files: 0, bytes: 0, all_bytes: 0, failed }
 }
 
-/// The files that are not at the target, or are others there.
+/// The files that are missing at the target, or differ there.
 fn compare(
     transfer: &Transfer,
     found: Vec<Found>,
@@ -377,7 +375,7 @@ fn copy_all(transfer: &Transfer, files: Vec<Found>, threads: usize, watch: &mut 
     workers::run(threads, files, work, watch)
 }
 
-/// Removes parts of copies that earlier runs have left: every wanted file is complete by now.
+/// Removes part files of earlier runs: every selected file is complete by now.
 fn tidy(transfer: &Transfer, target: &Target) {
     for part in &target.parts {
         if let Err(error) = transfer.with_retries(End::Target, |_| transfer.sink.remove(part)) {

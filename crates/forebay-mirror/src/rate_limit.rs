@@ -1,17 +1,17 @@
-//! A limit of bytes a second, for all threads together.
+//! A limit of bytes per second for all threads together.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// When the next byte may come.
+/// When the next byte may be read.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     bytes_per_second: f64,
     next: Mutex<Instant>,
 }
 
-/// Time that was not used is made up for, up to this: a read takes a moment itself.
+/// Unused time is credited up to this much: a read itself takes some time.
 const CREDIT: Duration = Duration::from_millis(500);
 
 impl RateLimit {
@@ -19,8 +19,8 @@ impl RateLimit {
         Self { bytes_per_second: bytes_per_second.max(1) as f64, next: Mutex::new(Instant::now()) }
     }
 
-    /// How much is read at a time, so that the line is used evenly, and as much as a request of 60 ms can bring: what comes
-    /// in a sixteenth of a second, 16 KiB to 8 MiB.
+    /// How much is read at a time for an even load: the bytes of a sixteenth of a second, from 16 KiB to 8 MiB, which a
+    /// request of 60 ms can deliver.
     pub(super) fn piece_bytes(&self) -> u64 {
         ((self.bytes_per_second / 16.0) as u64).clamp(16 << 10, 8 << 20)
     }

@@ -14,10 +14,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::rate_limit::RateLimit;
 
-/// Failures in a row, without a copy in between, after which the mirror stops: a store that fails them all is down.
+/// Consecutive failures after which the mirror stops: the store is down.
 const MAX_STREAK: u64 = 100;
 
-/// Which end of the mirror.
+/// Source or target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Source,
@@ -33,7 +33,7 @@ pub(super) struct Transfer {
     pub(super) retry_target: Retry,
     pub(super) rate_limit: Option<RateLimit>,
     pub(super) meters: Meters,
-    /// Parts of copies that earlier runs have left, by name.
+    /// Part files of earlier runs, by name.
     pub(super) leftovers: OnceLock<HashSet<PathBuf>>,
     calls: Mutex<Calls>,
     freed: Condvar,
@@ -41,7 +41,7 @@ pub(super) struct Transfer {
     halted: Condvar,
 }
 
-/// What was done so far.
+/// Counters.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     pub(super) listed_files: AtomicU64,
@@ -63,7 +63,7 @@ struct Calls {
 #[derive(Default)]
 struct State {
     failures: Vec<Error>,
-    /// Why everything stops.
+    /// Why the mirror stops.
     halt: Option<Error>,
 }
 
@@ -102,7 +102,7 @@ impl Transfer {
         self.state().halt.is_some()
     }
 
-    /// Stops everything, for this reason.
+    /// Stops the mirror for this reason.
     pub(super) fn halt(&self, why: Error) {
         self.state().halt.get_or_insert(why);
         self.halted.notify_all();
@@ -110,7 +110,7 @@ impl Transfer {
 
     /// Records a failure.
     pub(super) fn fail(&self, error: Error) {
-        // Failures after the stop are its consequences.
+        // Failures after the stop are consequences of it.
         let mut state = self.state();
         if state.halt.is_none() {
             self.meters.failed_files.fetch_add(1, Relaxed);
@@ -118,7 +118,7 @@ impl Transfer {
         }
     }
 
-    /// Records a file that could not be copied, and stops if no other can be copied either.
+    /// Records a file that could not be copied, and stops the mirror if all copies fail.
     pub(super) fn record_loss(&self, end: End, error: Error) {
         if matches!(error.errno(), Some(libc::ENOSPC | libc::EDQUOT | libc::EROFS)) {
             return self.halt(error);
@@ -128,11 +128,10 @@ impl Transfer {
         let last = error.to_string();
         self.fail(error);
         if streak >= MAX_STREAK {
-            let what = if end == End::Target { "target takes" } else { "source gives" };
-            let message =
-                format!("the {what} nothing any more: {streak} files failed one after the other, the last: {last}");
+            let what = if end == End::Target { "writes to the target" } else { "reads from the source" };
+            let message = format!("all {what} fail: {streak} files failed in a row, the last one: {last}");
             self.halt(
-                Error::new(Kind::Unavailable, message).with_hint("bring it back, and run the same command again"),
+                Error::new(Kind::Unavailable, message).with_hint("restore the storage, and run the same command again"),
             );
         }
     }
@@ -164,12 +163,12 @@ impl Transfer {
         let (mut started, mut attempts) = (Instant::now(), 1);
         loop {
             self.sleep(Duration::ZERO)?;
-            let error = match self.pass(|| attempt(retry.deadline.saturating_sub(started.elapsed()))) {
+            let error = match self.limited(|| attempt(retry.deadline.saturating_sub(started.elapsed()))) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
             if error.has_progressed() {
-                // A page of many: it has its own attempts and its own time.
+                // A new page has its own attempts and its own time.
                 (attempts, started) = (1, Instant::now());
             }
             let key = self.meters.retries.load(Relaxed);
@@ -183,7 +182,7 @@ impl Transfer {
     }
 
     /// Runs a call within the limit of concurrent calls.
-    fn pass<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn limited<T>(&self, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut calls = self.calls();
         while calls.busy >= calls.limit.current() {
             self.freed.wait(&mut calls);
@@ -192,7 +191,7 @@ impl Transfer {
         let busy = calls.busy;
         calls.limit.started(busy, true);
         if busy < calls.limit.current() {
-            // The limit may have grown: each call that ends wakes one waiter, and that one the next.
+            // The limit may have grown: each call that ends wakes one waiter, which wakes the next.
             self.freed.notify_one();
         }
         drop(calls);
@@ -212,7 +211,7 @@ impl Transfer {
     }
 }
 
-/// Ends a call, also when it panics: others wait for it.
+/// Ends a call, also after a panic: others wait for it.
 struct EndCall<'a>(&'a Transfer);
 
 impl Drop for EndCall<'_> {
@@ -248,7 +247,7 @@ mod tests {
             if is_busy { Err(Error::new(Kind::Unavailable, "busy").throttled(None)) } else { Ok(()) }
         };
         for _ in 0..6 {
-            // One after the other: calls that began before the last halving would say nothing new.
+            // Sequential calls: calls that began before the last halving would not lower the limit again.
             let mut is_busy = true;
             transfer.with_retries(End::Source, |_| call(std::mem::take(&mut is_busy))).unwrap();
         }
@@ -277,7 +276,7 @@ mod tests {
         assert_eq!(transfer.with_retries(End::Source, |_| Ok(())).unwrap_err().kind(), Kind::Stopped);
         let (failures, halt) = transfer.into_failures();
         assert_eq!(failures.len() as u64, 2 * MAX_STREAK - 1);
-        assert!(halt.unwrap().message().starts_with("the source gives nothing any more: 100 files failed"));
+        assert!(halt.unwrap().message().starts_with("all reads from the source fail: 100 files failed"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What lies at both ends: several directories are listed at a time.
+//! Lists source and target, several directories at a time.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,18 +20,18 @@ pub(super) struct Found {
     pub(super) stat: Stat,
 }
 
-/// What lies at the target.
+/// The content of the target.
 #[derive(Debug, Default)]
 pub(super) struct Target {
     pub(super) files: HashMap<PathBuf, Held>,
-    /// Links and the like.
+    /// Links and other special files.
     pub(super) others: Vec<PathBuf>,
     pub(super) directories: Vec<PathBuf>,
-    /// Left by copies that were not finished.
+    /// Part files of unfinished copies.
     pub(super) parts: Vec<PathBuf>,
 }
 
-/// A directory, and those it lies in: a link may lead back to one of them.
+/// A directory and its ancestors: a link may lead back to one of them.
 struct Visit {
     name: PathBuf,
     above: Option<Arc<Chain>>,
@@ -48,8 +48,8 @@ impl Chain {
     }
 }
 
-/// All files of the source in the order of their names, and whether that is certain. Directories and files that could not
-/// be looked at are noted; that the root cannot be is an error.
+/// All files of the source in the order of their names, and whether the list is complete. Directories and files that
+/// could not be examined are recorded; for the root this is an error.
 pub(super) fn source(
     transfer: &Transfer,
     filter: &Filter,
@@ -83,15 +83,15 @@ pub(super) fn source(
     Ok((found, is_complete.into_inner()))
 }
 
-/// Lists a directory of the source: its files, and whether these are all; the directories in it become jobs.
+/// Lists a directory of the source: its files, and whether they are all. Its subdirectories become jobs.
 fn enter(transfer: &Transfer, filter: &Filter, visit: &Visit, queue: &JobQueue<Visit>) -> Result<(Vec<Found>, bool)> {
     let path = if visit.name.as_os_str().is_empty() { transfer.root.clone() } else { transfer.root.join(&visit.name) };
     let listing = transfer.with_retries(End::Source, |_| transfer.source.list(&path))?;
     if Chain::has(&visit.above, listing.identity()) {
-        return Err(Error::new(Kind::NotFound, "is a symbolic link that leads back to a directory it lies in")
+        return Err(Error::new(Kind::NotFound, "is a symbolic link to a directory that contains it")
             .at_path(&path)
             .at_stage(Stage::Scan)
-            .with_hint("remove the link, or leave it out with --exclude"));
+            .with_hint("remove the link, or exclude it with --exclude"));
     }
     let above = Some(Arc::new(Chain { identity: listing.identity(), above: visit.above.clone() }));
     for refused in listing.refused() {
@@ -130,18 +130,18 @@ fn enter(transfer: &Transfer, filter: &Filter, visit: &Visit, queue: &JobQueue<V
     Ok((files, are_all))
 }
 
-/// An object whose name is none for a path: nothing is ever written for it.
+/// The error for an object whose name is not a valid path: it is never copied.
 fn cannot_be_named(directory: &Path, name: &str) -> Error {
-    let why = "a part of its name is empty, \".\" or \"..\", or has control characters in it";
+    let why = "its name has an empty component, \".\", \"..\" or control characters";
     Error::new(Kind::Denied, format!("was refused: {why}"))
         .at_path(&Listing::refused_path(directory, name))
         .at_stage(Stage::Scan)
         .with_hint(
-            "no path can have such a name, or it would lead out of the target: rename it in the source, or exclude it",
+            "paths cannot have such a name, or it would escape the target: rename it in the source, or exclude it",
         )
 }
 
-/// All that lies at the target, and whether it is all.
+/// Everything at the target, and whether the list is complete.
 pub(super) fn target(
     transfer: &Transfer,
     filter: &Filter,

@@ -1,4 +1,4 @@
-//! Memory that Python shares: the buffer protocol over what Rust owns, without a copy.
+//! Arrays that share Rust's memory with Python through the buffer protocol, without a copy.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 
 use crate::errors::convert;
 
-/// Who frees the memory when the last view is gone.
+/// The owner of the memory, which frees it when the last view is gone.
 enum Owner {
     Pooled(#[expect(dead_code, reason = "kept for its drop: the block returns to the pool")] Buffer),
     Lent(Py<PyAny>),
@@ -31,15 +31,16 @@ pub(crate) struct Array {
     dtype: &'static str,
     #[pyo3(get)]
     kind: &'static str,
-    /// Whether the memory goes pixel by pixel, though the shape says planes.
+    /// Whether the memory layout is interleaved, though the shape is planar.
     #[pyo3(get)]
     is_interleaved: bool,
 }
 
 // SAFETY: the memory belongs to `owner` alone, which is Send; `start` points into it.
 unsafe impl Send for Array {}
-// SAFETY: nothing here reads or writes the memory once the array is made. `&Array` gives the pointer away by the buffer
-// protocol: who writes through two views at a time, without a GIL, is as responsible for it as with any NumPy array.
+// SAFETY: nothing here reads or writes the memory after the array was created. `&Array` exposes the pointer through the
+// buffer protocol: writing through two views at a time without a GIL is the user's responsibility, as with any NumPy
+// array.
 unsafe impl Sync for Array {}
 
 impl Array {
@@ -81,7 +82,7 @@ impl Array {
         Self { start, size_bytes, owner, shape, dtype, kind: "tensor", is_interleaved: false }
     }
 
-    /// Numbers with a fraction.
+    /// 64-bit floats.
     pub(crate) fn doubles(mut values: Vec<f64>) -> Self {
         let (start, count) = (values.as_mut_ptr().cast(), values.len());
         let owner = Owner::Doubles(values);
@@ -111,7 +112,7 @@ impl Array {
         PyTuple::new(py, &self.shape)
     }
 
-    /// What the memory was lent from, if it was.
+    /// The lender of the memory, if it was lent.
     #[getter]
     fn lender(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         match &self.owner {
@@ -135,7 +136,7 @@ impl Array {
     }
 }
 
-/// Arrays of different shapes in one, with `fill`, the bytes of one element, where an array has none.
+/// Pads arrays of different shapes into one, with `fill`, the bytes of one element.
 #[pyfunction]
 pub(crate) fn pad(py: Python<'_>, arrays: Vec<Bound<'_, Array>>, fill: Vec<u8>) -> PyResult<Array> {
     let dtype = arrays.first().map_or("uint8", |array| array.get().dtype);

@@ -1,4 +1,5 @@
-//! The user's own callables, called by attached CPU threads: a transform, or a way to open a sample.
+//! The user's callables (a transform, or a function that opens a sample), run by CPU threads attached to the
+//! interpreter.
 
 use std::ffi::c_long;
 use std::path::Path;
@@ -15,10 +16,10 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::array::Array;
 use crate::errors::Raised;
 
-/// A Python callable with the name it goes by in messages.
+/// A Python callable with its name for messages.
 ///
-/// It may well refer back to the loader (a method of the object that owns it), so Python's garbage collector has to
-/// see it: the classes that own a `PyCall` traverse and clear it.
+/// It may refer back to the loader (a method of the object that owns it), so Python's garbage collector has to see it:
+/// the classes that own a `PyCall` traverse and clear it.
 pub(crate) struct PyCall {
     name: String,
     callable: Mutex<Option<Py<PyAny>>>,
@@ -31,11 +32,12 @@ impl PyCall {
 
     /// Shows the callable to the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Held by a thread for the length of a pointer's copy only; then it is not garbage, and looked at next time.
+        // The lock is held only while the pointer is copied. Then the callable is in use: it is visited at the next
+        // collection.
         self.callable.try_lock().map_or(Ok(()), |callable| visit.call(&*callable))
     }
 
-    /// Lets go of the callable: the garbage collector found that nobody can reach it.
+    /// Drops the callable: the garbage collector found that it is unreachable.
     pub(crate) fn clear(&self) {
         let callable = self.callable.lock().take();
         drop(callable);
@@ -47,30 +49,34 @@ impl PyCall {
         callable.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("its loader was garbage-collected"))
     }
 
-    /// Runs `action` attached; what it raises is the user's own.
+    /// Runs `action` with this thread attached to the interpreter; an exception in it is the user's own.
     fn attached(&self, stage: Stage, action: impl FnOnce(Python<'_>) -> PyResult<Value>) -> forebay::Result<Value> {
         attached(|py| action(py).map_err(|raised| self.explain(py, raised, stage)))
     }
 
-    /// The user's exception as an error about the sample. A failed system call keeps its errno, and so its retries.
+    /// Turns the user's exception into an error about the sample. A failed system call keeps its errno, and thus its
+    /// retries.
     fn explain(&self, py: Python<'_>, raised: PyErr, stage: Stage) -> Error {
         let errno = raised.value(py).getattr("errno").ok().and_then(|errno| errno.extract::<i32>().ok());
         let is_system = raised.is_instance_of::<pyo3::exceptions::PyOSError>(py);
-        let text = format!("broke {}: {raised}", self.name);
+        let text = format!("failed in {}: {raised}", self.name);
         let error = match errno.filter(|_| is_system) {
             Some(errno) => Error::io(&format!("handled by {}", self.name), std::io::Error::from_raw_os_error(errno)),
-            // What a user's own way to open a file refuses is a verdict about the file, worth a fresh read.
+            // A user's function that refuses a file says that the file is bad, which is worth a fresh read.
             None if stage == Stage::Decode => Error::new(Kind::Undecodable, text),
             None => Error::new(Kind::UserCode, text),
         };
         error
-            .with_hint(format!("look at {} with this file alone: the exception is the user code's own", self.name))
+            .with_hint(format!(
+                "call {} with this file alone to debug it: the exception comes from user code",
+                self.name
+            ))
             .with_source(Raised(raised))
             .at_stage(stage)
     }
 }
 
-/// Runs `action` with this thread attached to the interpreter, unless the interpreter is on its way out.
+/// Runs `action` with this thread attached to the interpreter, unless the interpreter is shutting down.
 fn attached<T>(action: impl FnOnce(Python<'_>) -> forebay::Result<T>) -> forebay::Result<T> {
     let stopped = || Err(Error::new(Kind::Stopped, "the interpreter is shutting down"));
     let call = |py: Python<'_>| {
@@ -108,14 +114,14 @@ impl Codec for PyCodec {
     }
 }
 
-/// The threads that are in a user's callable, by Python's numbers for them.
+/// Threads that are running a user's callable, by Python's thread ids.
 static INSIDE: Mutex<Vec<c_long>> = Mutex::new(Vec::new());
 
 fn inside() -> MutexGuard<'static, Vec<c_long>> {
     INSIDE.lock()
 }
 
-/// A thread that is in a user's callable, until it is dropped.
+/// Registers a thread as running a user's callable until dropped.
 struct Inside(c_long);
 
 impl Inside {
@@ -136,9 +142,9 @@ impl Drop for Inside {
     }
 }
 
-/// Makes callables that still run raise `SystemExit`, and waits a moment for them to end. For the end of the interpreter,
-/// which cuts off a thread that runs Python code, in the middle of native code that called it. One that waits in C is not
-/// woken by it, and does no harm.
+/// Makes callables that still run raise `SystemExit`, and waits briefly for them to end. Called before the interpreter
+/// exits: it would stop their threads in the middle of the native code that called Python. A thread that waits in C
+/// does not wake up, and does no harm.
 #[pyfunction]
 pub(crate) fn end_calls(py: Python<'_>) {
     const PATIENCE: Duration = Duration::from_millis(200);
@@ -189,7 +195,7 @@ fn opaque(object: Box<dyn std::any::Any + Send>) -> PyResult<Py<PyAny>> {
         .map_err(|_| pyo3::exceptions::PyTypeError::new_err("an opaque value of another language"))
 }
 
-/// A value as Python gets it: an array, or the object that the user's own callable made.
+/// A value for Python: an array, or the object that the user's callable returned.
 pub(crate) fn to_array(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
     Ok(match value {
         Value::Image(image) => Bound::new(py, Array::image(image))?.into_any(),
@@ -206,7 +212,7 @@ pub(crate) fn to_array(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny
     })
 }
 
-/// A JSON value as `json.loads` gives it. The parser has bounded its depth.
+/// A JSON value as `json.loads` returns it. The parser has bounded its depth.
 fn json(py: Python<'_>, value: serde_json::Value) -> PyResult<Bound<'_, PyAny>> {
     use serde_json::Value as Json;
     Ok(match value {
@@ -232,7 +238,7 @@ fn json(py: Python<'_>, value: serde_json::Value) -> PyResult<Bound<'_, PyAny>> 
     })
 }
 
-/// What a callable returned, as a value that native transforms understand where they can.
+/// A callable's return value, converted for native transforms if possible.
 fn from_python(object: Bound<'_, PyAny>) -> PyResult<Value> {
     value_of(&conversions(object.py())?.call_method1("from_python", (object,))?)
 }

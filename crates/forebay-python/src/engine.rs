@@ -1,4 +1,4 @@
-//! The loader: options in, runs out, and everything there is to ask of it.
+//! The loader: options in, runs out, and queries about its state.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::recipe::Recipe;
 use crate::run::Run;
 use crate::watched::watched;
 
-/// What is loaded, from Python's parts.
+/// The source of samples, from its Python parts.
 pub(crate) fn source(index: &Index, store: Arc<dyn Store>, recipe: &Recipe) -> Source {
     Source { dataset: Arc::clone(&index.dataset), store, recipe: Arc::clone(&recipe.native) }
 }
@@ -30,9 +30,9 @@ pub(crate) fn source(index: &Index, store: Arc<dyn Store>, recipe: &Recipe) -> S
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Engine {
     loader: Mutex<Option<Arc<Loader>>>,
-    /// Shared with the loader's own; the garbage collector reaches the user's callables through it.
+    /// Shared with the loader; the garbage collector reaches the user's callables through it.
     recipe: Py<Recipe>,
-    /// What the dataset was scanned with, which has reader processes of its own.
+    /// The store used for scanning the dataset, which has its own reader processes.
     scanned_with: Arc<dyn Store>,
 }
 
@@ -41,7 +41,7 @@ impl Engine {
         let loader = self.loader.lock().clone();
         loader.ok_or_else(|| {
             let error =
-                forebay::Error::new(forebay::Kind::Stopped, "the loader is gone: the interpreter is shutting down");
+                forebay::Error::new(forebay::Kind::Stopped, "the loader is closed: the interpreter is shutting down");
             Python::attach(|py| to_python(py, &error))
         })
     }
@@ -115,12 +115,12 @@ impl Engine {
         let decoded_cache_bytes = index.decoded_cache_bytes();
         let config = Config { decoded_cache_bytes, ..self::options(options, kind)? };
         let store = match kind {
-            // Its options and its connections are those of the scan.
+            // The scan's store has the right options and open connections.
             Some(MountKind::Remote) => Arc::clone(&index.store),
             _ => index.cached(convert(py, py.detach(|| store_for(index.root(), &config)))?),
         };
         let source = source(index, store, recipe.get());
-        // It opens the ledger, which may lie on a mount that hangs.
+        // Opens the ledger, which may be on a mount that hangs.
         let loader = match config.ledger {
             Some(_) => watched(py, "forebay-open", move || Loader::new(source, config))?,
             None => py.detach(|| Loader::new(source, config)),
@@ -133,7 +133,7 @@ impl Engine {
         visit.call(&self.recipe)
     }
 
-    /// The recipe clears what it shows.
+    /// The recipe clears the callables.
     fn __clear__(&self) {}
 
     #[getter]
@@ -151,9 +151,9 @@ impl Engine {
         Ok(self.loader()?.blocks_wanted())
     }
 
-    /// Lends memory for a batch; `lender` owns it, and comes back as the batch's.
+    /// Lends memory for a batch. `lender` owns it, and is returned with the batch.
     ///
-    /// `address` has to be that of `size_bytes` bytes which belong to `lender` and which nobody else uses.
+    /// `address` must point to `size_bytes` bytes that belong to `lender` and that nothing else uses.
     fn lend(&self, address: usize, size_bytes: usize, lender: Py<PyAny>) -> PyResult<()> {
         let start = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address))
             .ok_or_else(|| pyo3::exceptions::PyValueError::new_err("address: expected one, got 0"))?;
@@ -265,7 +265,7 @@ impl Engine {
         rank: Option<u32>,
     ) -> PyResult<Bound<'py, PyList>> {
         let loader = self.loader()?;
-        // It looks into the ledger, which may lie on a mount that hangs.
+        // Reads the ledger, which may be on a mount that hangs.
         let rows = watched(py, "forebay-explain", move || {
             loader.explain(Step(step), epoch.map(Epoch), world_size.map(WorldSize), rank.map(Rank))
         })?;
@@ -292,7 +292,7 @@ impl Engine {
         Ok(py.detach(|| loader.ledger_error()))
     }
 
-    /// What is to be said of the cache's disk.
+    /// A warning about the cache's disk.
     fn cache_notice(&self) -> PyResult<Option<String>> {
         Ok(self.loader()?.source().store.cache_notice())
     }

@@ -1,4 +1,4 @@
-//! Errors on their way to Python: the classes are Python's own (`forebay.errors`), found by code.
+//! Converts errors to Python exceptions. The classes are Python's own (`forebay.errors`), found by code.
 
 use forebay::{Error, REGISTRY, Registered, worded};
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 
 use crate::hint::argument;
 
-/// An exception that the user's own callable raised, inside an [`Error`].
+/// An exception raised by the user's callable, inside an [`Error`].
 #[derive(Debug)]
 pub(crate) struct Raised(pub(crate) PyErr);
 
@@ -40,7 +40,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(exception))
 }
 
-/// Turns an engine's result into Python's.
+/// Converts an engine's result to Python's.
 pub(crate) fn convert<T>(py: Python<'_>, result: forebay::Result<T>) -> PyResult<T> {
     result.map_err(|error| to_python(py, &error))
 }

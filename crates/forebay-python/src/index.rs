@@ -1,4 +1,4 @@
-//! The scanned samples of a folder, or a selection of them.
+//! The scanned samples of a folder, or a subset of them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,13 +19,13 @@ use crate::watched::watched;
 /// Names and values of a store's options.
 type Options = Option<BTreeMap<String, String>>;
 
-/// What a dataset keeps its files in.
+/// The cache of a dataset.
 #[derive(Clone)]
 #[pyclass(frozen, module = "forebay._forebay", name = "Cache")]
-pub(crate) struct Keeping(Kept);
+pub(crate) struct DatasetCache(CacheKind);
 
 #[derive(Clone)]
-enum Kept {
+enum CacheKind {
     Disk {
         cache: Arc<Cache>,
         revalidates: bool,
@@ -36,46 +36,46 @@ enum Kept {
 }
 
 #[pymethods]
-impl Keeping {
-    /// A directory, what it may hold, and whether the storage is asked before each read.
+impl DatasetCache {
+    /// A cache directory, its size limit, and whether the storage is asked before each read.
     #[new]
     fn new(py: Python<'_>, directory: PathBuf, limit_bytes: Option<u64>, revalidates: bool) -> PyResult<Self> {
         let options = CacheOptions { limit_bytes, ..CacheOptions::default() };
-        // On a mount that hangs only a signal ends the wait.
+        // If the mount hangs, only a signal ends the wait.
         let opened = watched(py, "forebay-open", move || Cache::open(&directory, options))?;
-        Ok(Self(Kept::Disk { cache: convert(py, opened)?, revalidates }))
+        Ok(Self(CacheKind::Disk { cache: convert(py, opened)?, revalidates }))
     }
 
-    /// The memory of this process, and what may be kept in it: by default half of what is available.
+    /// An in-process cache with a size limit: by default half of the available memory.
     #[staticmethod]
     fn memory(limit_bytes: Option<u64>) -> Self {
         let limit_bytes = limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2);
-        Self(Kept::Memory(Arc::new(MemoryCache::new(limit_bytes))))
+        Self(CacheKind::Memory(Arc::new(MemoryCache::new(limit_bytes))))
     }
 
     /// The same for pictures as they are before the first random choice of their transforms.
     #[staticmethod]
     fn decoded(limit_bytes: Option<u64>) -> Self {
-        Self(Kept::Decoded(limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2)))
+        Self(CacheKind::Decoded(limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2)))
     }
 }
 
-/// Samples: their paths, and what is known of them without reading them.
+/// Samples: their paths, and their metadata.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Index {
     folder: Arc<FolderIndex>,
     pub(crate) dataset: Arc<dyn Dataset>,
-    /// What it was scanned with, and what reads single samples.
+    /// The store used for scanning, and for reading single samples.
     pub(crate) store: Arc<dyn Store>,
-    keeping: Option<Keeping>,
-    /// Of a manifest: the names of its columns, the version that wrote it, the root it was made for.
+    keeping: Option<DatasetCache>,
+    /// For a manifest: the names of its columns, the version that wrote it, the root it was made for.
     written: Option<Written>,
 }
 
 type Written = (Vec<String>, Option<String>, Option<OsString>);
 
 impl Index {
-    /// The directory that all samples are below.
+    /// The common directory of all samples.
     pub(crate) fn root(&self) -> &Path {
         let root = self.folder.root();
         if root.as_os_str().is_empty() { Path::new(".") } else { root }
@@ -86,28 +86,28 @@ impl Index {
         Self { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: None }
     }
 
-    /// The same with other samples of the same folder.
+    /// The same index with another selection of samples.
     fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
         let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
         let (folder, written) = (Arc::clone(&self.folder), self.written.clone());
         Self { folder, dataset, store, keeping, written }
     }
 
-    /// A store of its files, with its cache in front of it if it has one.
+    /// A store for its files, behind its cache if it has one.
     pub(crate) fn cached(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         match &self.keeping {
-            Some(Keeping(Kept::Disk { cache, revalidates })) => {
+            Some(DatasetCache(CacheKind::Disk { cache, revalidates })) => {
                 Arc::new(Cached::new(store, Arc::clone(cache)).revalidating(*revalidates))
             }
-            Some(Keeping(Kept::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
-            Some(Keeping(Kept::Decoded(_))) | None => store,
+            Some(DatasetCache(CacheKind::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
+            Some(DatasetCache(CacheKind::Decoded(_))) | None => store,
         }
     }
 
     /// What loaders may keep of its pictures once they are decoded.
     pub(crate) fn decoded_cache_bytes(&self) -> Option<u64> {
         match self.keeping {
-            Some(Keeping(Kept::Decoded(limit_bytes))) => Some(limit_bytes),
+            Some(DatasetCache(CacheKind::Decoded(limit_bytes))) => Some(limit_bytes),
             _ => None,
         }
     }
@@ -176,7 +176,7 @@ impl Index {
         Ok(self.dataset.path(self.sample(index)?).into_os_string())
     }
 
-    /// What is known of a sample without reading it, by name.
+    /// The columns of a sample that need no reading, by name.
     fn scalars<'py>(&self, py: Python<'py>, index: u64) -> PyResult<Bound<'py, PyDict>> {
         let row = PyDict::new(py);
         for column in self.dataset.scalars(&[self.sample(index)?]) {
@@ -189,7 +189,7 @@ impl Index {
         (0..self.dataset.len()).map(|index| self.dataset.path(SampleId(index)).into_os_string()).collect()
     }
 
-    /// The same of all samples: a list for each name.
+    /// The same for all samples: a list for each name.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all: Vec<_> = (0..self.dataset.len()).map(SampleId).collect();
         let columns = PyDict::new(py);
@@ -199,15 +199,15 @@ impl Index {
         Ok(columns)
     }
 
-    /// The same samples with other columns in place of their classes; none: with nothing but their content.
+    /// The same samples with other columns in place of their classes; with none, only their content.
     fn labelled(&self, py: Python<'_>, columns: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Self> {
         let columns = columns.into_iter().map(|(name, values)| Ok(ScalarColumn::new(&name, scalars(&name, &values)?)));
         let labelled = Labelled::new(Arc::clone(&self.dataset), columns.collect::<PyResult<_>>()?);
         Ok(self.with_dataset(Arc::new(convert(py, labelled)?)))
     }
 
-    /// The same samples, kept in a cache once they were read.
-    fn kept_in(&self, cache: &Keeping) -> Self {
+    /// The same samples with a cache.
+    fn kept_in(&self, cache: &DatasetCache) -> Self {
         let (folder, dataset) = (Arc::clone(&self.folder), Arc::clone(&self.dataset));
         let (store, written) = (Arc::clone(&self.store), self.written.clone());
         let kept = Self { folder, dataset, store, keeping: Some(cache.clone()), written };
@@ -220,10 +220,10 @@ impl Index {
     }
 }
 
-/// Directories at a time where other processes list them.
+/// Directories listed concurrently by reader processes.
 const MAX_READERS: usize = 8;
 
-/// What lists a folder before there are settings, and its root.
+/// The store that lists a folder before there are settings, and its root.
 fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
     let options = StorageOptions::new(options.unwrap_or_default());
     let config = Config { io_threads: MAX_READERS, ..Config::default() };
@@ -231,10 +231,10 @@ fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(
     convert(py, opened)
 }
 
-/// Where, and what.
+/// Path and message.
 type Notes = Vec<(OsString, String)>;
 
-/// The root of a URL as it stands in paths, and its options with those that the URL has.
+/// The root of a URL as it appears in paths, and its options including those in the URL.
 #[pyfunction]
 pub(crate) fn split_url(
     py: Python<'_>,
@@ -245,13 +245,13 @@ pub(crate) fn split_url(
     Ok((root.into_os_string(), options.into_iter().collect()))
 }
 
-/// What users should know of the servers that are spoken to: what has come up since the last call.
+/// Warnings about servers since the last call.
 #[pyfunction]
 pub(crate) fn take_warnings() -> Vec<String> {
     forebay::take_warnings()
 }
 
-/// Scans a folder. `accept` is the user's own test of a path, instead of the endings.
+/// Scans a folder. `accept` is the user's test of a path, in place of the endings.
 #[pyfunction]
 pub(crate) fn scan(
     py: Python<'_>,
@@ -266,7 +266,7 @@ pub(crate) fn scan(
     let mut call = accept.map(|accept| {
         move |path: &Path| {
             Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy()).map_err(|raised| {
-                forebay::Error::config("broke is_valid_file").at_path(path).with_source(Raised(raised))
+                forebay::Error::config("failed in is_valid_file").at_path(path).with_source(Raised(raised))
             })
         }
     });
@@ -293,7 +293,7 @@ pub(crate) fn scan_files(
     Ok(Index::of(convert(py, scanned)?, store))
 }
 
-/// Files that are named one by one: paths of this machine, or URLs of one store.
+/// Individually named files: local paths, or URLs of one store.
 #[pyfunction]
 pub(crate) fn list_files(py: Python<'_>, paths: Vec<PathBuf>, storage_options: Options) -> PyResult<Index> {
     let folder = convert(py, FolderIndex::of_paths(paths.iter().map(PathBuf::as_path)))?;
@@ -305,12 +305,12 @@ pub(crate) fn list_files(py: Python<'_>, paths: Vec<PathBuf>, storage_options: O
     let (store, plain) = scanning_store(py, root.to_owned(), storage_options)?;
     if plain != root {
         let message = "paths: expected URLs without options in them, got some";
-        return convert(py, Err(forebay::Error::config(message).with_hint("give them in storage_options")));
+        return convert(py, Err(forebay::Error::config(message).with_hint("pass them in storage_options")));
     }
     Ok(Index::of(folder, store))
 }
 
-/// Values of a column as Python's own.
+/// The values of a column as Python objects.
 pub(crate) fn values(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyList>> {
     match values {
         Scalars::Bool(values) => PyList::new(py, values),
@@ -320,7 +320,7 @@ pub(crate) fn values(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyLi
     }
 }
 
-/// Python's values of a column, all of one type.
+/// A column from Python values, all of one type.
 fn scalars(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Scalars> {
     if let Ok(values) = given.extract() {
         return Ok(Scalars::Bool(values));
@@ -333,12 +333,12 @@ fn scalars(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Scalars> {
     }
     let values = given.extract().map(Scalars::Text);
     values.map_err(|_| {
-        let message = format!("labels: expected numbers, texts or truth values in {name:?}, all of one type");
+        let message = format!("labels: expected numbers, text or booleans in {name:?}, all of one type");
         pyo3::exceptions::PyTypeError::new_err(message)
     })
 }
 
-/// Opens a manifest. `root` overrides where its samples are; `with_checksums` is for those that have to be verified;
+/// Opens a manifest. `root` overrides the location of its samples; `with_checksums` keeps checksums for verification;
 /// `labels` are columns in place of the classes.
 #[pyfunction]
 pub(crate) fn open_manifest(
@@ -353,7 +353,7 @@ pub(crate) fn open_manifest(
     let options = StorageOptions::new(storage_options.unwrap_or_default());
     let keeps = if with_checksums { Keeps::Checksums } else { Keeps::Names };
     let config = Config { io_threads: MAX_READERS, ..Config::default() };
-    // On a mount that hangs only a signal ends the wait.
+    // If the mount hangs, only a signal ends the wait.
     let opened = watched(py, "forebay-open", move || {
         forebay::open_manifest(&path, root.as_deref(), &options, &config, keeps, &labels)
     })?;
@@ -367,7 +367,7 @@ pub(crate) fn open_manifest(
     Ok(index.with_dataset(Arc::new(labelled)))
 }
 
-/// The directories below a root, sorted, and notes about other names beside them.
+/// The directories below a root, sorted, and notes about other names in it.
 #[pyfunction]
 pub(crate) fn find_classes(py: Python<'_>, root: PathBuf, storage_options: Options) -> PyResult<(Vec<String>, Notes)> {
     let (store, root) = scanning_store(py, root, storage_options)?;

@@ -1,4 +1,4 @@
-//! The books of passes over a dataset in Python: the engine's own journal, limits, retries and substitutes.
+//! The books of passes over Python datasets: the engine's own journal, limits, retries and substitutes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl From<Limit> for FailureLimit {
     }
 }
 
-/// A failure as a pass knows it; epoch, rank and time are the account's.
+/// A failure as a pass reports it; the account adds epoch, rank and time.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Row {
@@ -90,14 +90,14 @@ impl Journal {
     fn new(py: Python<'_>, ledger: Option<PathBuf>) -> PyResult<Self> {
         let limit = Retry::default().deadline;
         let opened = match ledger {
-            // It may lie on a mount that hangs.
+            // The ledger may be on a mount that hangs.
             Some(path) => watched(py, "forebay-ledger", move || forebay::Journal::open(Some(&path), limit))?,
             None => forebay::Journal::open(None, limit),
         };
         Ok(Self(Arc::new(convert(py, opened)?)))
     }
 
-    /// Opens the books of a pass, with those of the state that it goes on from.
+    /// Opens the books of a pass, starting from those of the resumed state.
     #[pyo3(signature = (epoch, rank, max_failures, books = (0, 0, 0, 0)))]
     fn begin(&self, epoch: u64, rank: u32, max_failures: Option<Limit>, books: (u64, u64, u64, u64)) -> Account {
         let limit = max_failures.map(FailureLimit::from);
@@ -116,7 +116,7 @@ impl Journal {
         py.detach(|| self.0.report().to_string())
     }
 
-    /// Lines of files that are permanently bad, for `Retries`.
+    /// The ledger's lines of permanently bad files, for `Retries`.
     fn known_bad(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let lines = py.detach(|| self.0.known_bad().iter().map(Failure::to_line).collect());
         convert(py, lines)
@@ -127,7 +127,7 @@ impl Journal {
         py.detach(|| self.0.ledger_trouble())
     }
 
-    /// Waits a moment for lines that were not written yet, and closes the ledger.
+    /// Waits briefly for unwritten lines, and closes the ledger.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
@@ -143,33 +143,33 @@ pub(crate) struct Account(forebay::Account);
 
 #[pymethods]
 impl Account {
-    /// Enters failures of a batch that is not handed over.
+    /// Records failures of a batch that is not delivered.
     fn enter(&self, py: Python<'_>, rows: Vec<Row>) -> PyResult<()> {
         let failures = failures(rows)?;
         py.detach(|| self.0.enter(failures));
         Ok(())
     }
 
-    /// Enters a batch that is handed over: planned, delivered, replaced, skipped. Gives the books after it.
+    /// Records a delivered batch: planned, delivered, replaced, skipped. Returns the books after it.
     fn hand_over(&self, py: Python<'_>, batch: (u64, u64, u64, u64), rows: Vec<Row>) -> PyResult<(u64, u64, u64, u64)> {
         let failures = failures(rows)?;
         let books = convert(py, py.detach(|| self.0.hand_over(counted(batch), failures)))?;
         Ok((books.planned, books.delivered, books.replaced, books.skipped))
     }
 
-    /// Checks the books at the end of the epoch.
+    /// Checks that the books balance at the end of the epoch.
     fn check(&self, py: Python<'_>, expected_planned: Option<u64>) -> PyResult<()> {
         convert(py, self.0.check(expected_planned))
     }
 }
 
-/// How samples are tried again.
+/// The retry policy for samples.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Retries(Arc<forebay::Retries>);
 
 #[pymethods]
 impl Retries {
-    /// `None` for the deadline: none.
+    /// A deadline of `None` means no deadline.
     #[new]
     fn new(retries: u32, deadline_seconds: Option<f64>, known_bad: Vec<String>) -> PyResult<Self> {
         let deadline = deadline_seconds
@@ -183,13 +183,13 @@ impl Retries {
         Ok(Self(Arc::new(forebay::Retries::new(Retry { retries, deadline, ..Retry::default() }, &known))))
     }
 
-    /// The attempts at the sample in this slot of a batch.
+    /// The attempts for the sample in this slot of a batch.
     fn begin(&self, batch: u64, slot: u32) -> Tries {
         Tries { retries: Arc::clone(&self.0), tries: Mutex::new(forebay::Tries::begin(batch, slot)) }
     }
 }
 
-/// The attempts at one sample.
+/// The attempts for one sample.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Tries {
     retries: Arc<forebay::Retries>,
@@ -198,8 +198,8 @@ pub(crate) struct Tries {
 
 #[pymethods]
 impl Tries {
-    /// After a failed attempt: the pause before the next one in seconds, `None` where the sample is given up; then size and
-    /// modification time of the file that is to blame, and whether it was known to be bad.
+    /// After a failed attempt: the pause before the next one in seconds, or `None` if the sample is given up; then size
+    /// and modification time of the file that caused it, and whether it was known to be bad.
     fn after(
         &self,
         py: Python<'_>,
@@ -221,19 +221,19 @@ impl Tries {
     }
 }
 
-/// What a failed system call with this number means: its code, and whether a later attempt may succeed.
+/// The meaning of an errno: its code, and whether a later attempt may succeed.
 #[pyfunction]
 pub(crate) fn classify(errno: i32) -> Option<(&'static str, bool)> {
     Kind::of_errno(errno).map(|(kind, is_transient)| (kind.slug(), is_transient))
 }
 
-/// The substitute that is tried at the `attempt`-th attempt, from 1, for a sample of a dataset of `length`.
+/// The substitute for a sample of a dataset of `length` at the `attempt`-th attempt, from 1.
 #[pyfunction]
 pub(crate) fn substitute(length: u64, seed: u64, epoch: u64, position: u64, original: u64, attempt: u32) -> u64 {
     forebay::substitute(length, seed, Epoch(epoch), position, SampleId(original), attempt).0
 }
 
-/// Failures as Python has them: their names, and paths as `os` functions give them.
+/// Failures as Python objects: attribute names, and paths as `os` functions return them.
 pub(crate) fn failure_rows(py: Python<'_>, failures: Vec<Failure>) -> PyResult<Bound<'_, PyList>> {
     let rows = PyList::empty(py);
     for failure in failures {
@@ -244,7 +244,7 @@ pub(crate) fn failure_rows(py: Python<'_>, failures: Vec<Failure>) -> PyResult<B
     Ok(rows)
 }
 
-/// The books of epochs as Python has them.
+/// The books of epochs as Python objects.
 pub(crate) fn book_rows(py: Python<'_>, epochs: Vec<(Epoch, Books)>) -> PyResult<Bound<'_, PyList>> {
     let rows = PyList::empty(py);
     for (epoch, books) in epochs {

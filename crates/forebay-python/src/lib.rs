@@ -1,8 +1,8 @@
-//! `forebay._forebay`: the engine as Python sees it. Conversion only: every decision is made below or above.
+//! `forebay._forebay`: the engine's Python binding. Conversion only, no decisions.
 //!
-//! Python objects reach other threads only inside [`call::PyCall`], which attaches the thread to the interpreter for as
-//! long as the user's own callable runs. Everything that may wait does so detached: with the GIL released, or, where
-//! Python has none, out of the way of its garbage collector, which stops every attached thread.
+//! Python objects reach other threads only inside [`call::PyCall`], which attaches the thread to the interpreter while
+//! the user's callable runs. Everything that may wait does so detached: with the GIL released, or, in a Python without
+//! a GIL, out of the way of its garbage collector, which stops every attached thread.
 
 use pyo3::prelude::*;
 
@@ -18,13 +18,13 @@ mod recipe;
 mod run;
 mod watched;
 
-/// Processors that this process may run on.
+/// CPUs that this process may run on.
 #[pyfunction]
 fn available_cpus() -> usize {
     forebay::machine::available_cpus()
 }
 
-/// Prints what is in flight in every loader, whenever this signal comes.
+/// Prints the calls in flight of every loader whenever this signal arrives.
 #[pyfunction]
 fn dump_on_signal(py: Python<'_>, signal: i32) -> PyResult<()> {
     errors::convert(py, forebay::dump_on_signal(signal))
@@ -36,14 +36,14 @@ fn run_cli(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| forebay_cli::main(arguments))
 }
 
-// Needs no GIL: every class is frozen, what changes in one is behind a mutex of its own, and none is held while Python
-// code runs (decisions/0024).
+// Needs no GIL: every class is frozen, mutable state is behind its own mutex, and no mutex is held while Python code
+// runs (decisions/0024).
 #[pymodule(gil_used = false)]
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Array>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<index::Index>()?;
-    module.add_class::<index::Keeping>()?;
+    module.add_class::<index::DatasetCache>()?;
     module.add_class::<journal::Account>()?;
     module.add_class::<journal::Journal>()?;
     module.add_class::<journal::Retries>()?;

@@ -1,4 +1,4 @@
-//! The transforms: a list of names and arguments becomes a checked pipeline.
+//! Transforms: turns a list of names and arguments into a checked pipeline.
 
 use std::sync::Arc;
 
@@ -18,9 +18,10 @@ use crate::recipe::Recipe;
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Pipeline {
     pub(crate) native: Arc<forebay::Pipeline>,
-    /// The user's own callables in it, for the garbage collector.
+    /// The user's callables in it, for the garbage collector.
     calls: Vec<Arc<PyCall>>,
-    /// What it was derived from, which shows those callables to the garbage collector: two may not.
+    /// The pipeline that it was derived from, which shows the callables to the garbage collector: they must not be
+    /// shown twice.
     base: Option<Py<Pipeline>>,
 }
 
@@ -74,12 +75,12 @@ fn dtype(name: &str) -> PyResult<Dtype> {
 /// From specs, (name, arguments), to ops; a spec may be an argument of another.
 struct Parser {
     calls: Vec<Arc<PyCall>>,
-    /// How many transforms and lists the one stands in that is parsed now.
+    /// The nesting depth of the current transform.
     depth: usize,
 }
 
 impl Parser {
-    /// Beyond this, no list of arguments could be right: each level of transforms is a transform in a list.
+    /// Deeper arguments cannot be valid: each level of transforms is a transform in a list.
     const MAX_DEPTH: usize = 2 * Op::MAX_DEPTH + 2;
 
     fn op(&mut self, name: &str, given: &Bound<'_, PyDict>) -> PyResult<Op> {
@@ -104,7 +105,7 @@ impl Parser {
         convert(given.py(), Op::parse(name, arguments))
     }
 
-    /// `None` for what no argument of any transform may be.
+    /// `None` for a value that no transform accepts.
     fn argument(&mut self, value: &Bound<'_, PyAny>) -> PyResult<Option<Argument>> {
         if let Ok((name, given)) = value.extract::<(String, Bound<'_, PyDict>)>() {
             return self.op(&name, &given).map(|op| Some(Argument::Op(op)));
@@ -139,7 +140,7 @@ impl Parser {
     }
 }
 
-/// The table of transforms: name, arguments, what it takes, reference, difference.
+/// The table of transforms: name, arguments, accepted input, reference, difference.
 #[pyfunction]
 pub(crate) fn transform_table() -> Vec<(&'static str, Vec<&'static str>, &'static str, &'static str, &'static str)> {
     let row = |row: &Row| (row.name, row.arguments.to_vec(), row.takes.name(), row.reference, row.difference);
@@ -152,7 +153,7 @@ pub(crate) fn transform_limits() -> (usize, usize) {
     (Op::MAX_DEPTH, Op::MAX_COUNT)
 }
 
-/// One sample, decoded and transformed in the calling thread: `dataset[i]`.
+/// Decodes and transforms one sample in the calling thread: `dataset[i]`.
 #[pyfunction]
 pub(crate) fn load_one<'py>(
     py: Python<'py>,
@@ -168,7 +169,7 @@ pub(crate) fn load_one<'py>(
     to_array(py, convert(py, loaded)?)
 }
 
-/// A value (as `forebay._arrays.python_values.from_python` gives it) through the transforms, in the calling thread.
+/// Applies the transforms to a value (from `forebay._arrays.python_values.from_python`) in the calling thread.
 #[pyfunction]
 pub(crate) fn apply<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Recipes: what the engine makes of samples, from Python's description of it.
+//! Recipes: how the engine turns samples into columns, from Python's description.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::call::{PyCall, PyCodec};
 use crate::errors::convert;
 use crate::pipeline::Pipeline;
 
-/// What is made of each sample.
+/// A recipe.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Recipe {
     pub(crate) native: Arc<dyn forebay::Recipe>,
-    /// A callable of the user's in it, for the garbage collector.
+    /// The user's callable in it, for the garbage collector.
     call: Option<Arc<PyCall>>,
-    /// What it was made of, which shows the callables in it to the garbage collector.
+    /// Its pipeline, which shows its own callables to the garbage collector.
     pipeline: Option<Py<Pipeline>>,
     base: Option<Py<Recipe>>,
 }
@@ -36,7 +36,7 @@ type Column = (String, &'static str, Option<Vec<usize>>, Option<&'static str>);
 
 #[pymethods]
 impl Recipe {
-    /// Pictures through transforms; `open` is the user's own way to open a path, in place of reading and decoding it.
+    /// Images with transforms; `open` is the user's function for opening a path, in place of reading and decoding it.
     #[staticmethod]
     fn image(pipeline: Bound<'_, Pipeline>, open: Option<Py<PyAny>>) -> Self {
         let transforms = Arc::clone(&pipeline.get().native);
@@ -48,7 +48,7 @@ impl Recipe {
         Self { native, call, pipeline: Some(pipeline.unbind()), base: None }
     }
 
-    /// Text: "utf-8", "ascii" or "latin-1"; what is none: "strict", "replace" or "ignore".
+    /// Text in "utf-8", "ascii" or "latin-1"; invalid bytes: "strict", "replace" or "ignore".
     #[staticmethod]
     fn text(encoding: &str, errors: &str) -> PyResult<Self> {
         let encoding = match encoding {
@@ -77,7 +77,7 @@ impl Recipe {
         Self::of(BytesRecipe)
     }
 
-    /// Elements and nothing else; `is_of_any_length`: the file decides the first dimension, `shape` is what follows.
+    /// Raw elements; with `is_of_any_length` the file's size determines the first dimension, and `shape` the others.
     #[staticmethod]
     fn raw(
         py: Python<'_>,
@@ -102,13 +102,13 @@ impl Recipe {
         Self::of(JsonRecipe { fields })
     }
 
-    /// The same, for objects of at most so many bytes.
+    /// The same, for objects of at most this many bytes.
     fn limited(slf: &Bound<'_, Self>, max_bytes: u64) -> Self {
         let recipe = LimitedRecipe::new(Arc::clone(&slf.get().native), max_bytes);
         Self { base: Some(slf.clone().unbind()), ..Self::of(recipe) }
     }
 
-    /// The same, with the user's own function behind it.
+    /// The same, followed by the user's function.
     fn mapped(slf: &Bound<'_, Self>, name: String, function: Py<PyAny>) -> Self {
         let call = Arc::new(PyCall::new(name, function));
         let recipe = MappedRecipe::new(Arc::clone(&slf.get().native), Arc::clone(&call) as _);

@@ -1,4 +1,4 @@
-//! One pass over an epoch, and the batches that come out of it.
+//! One pass over an epoch, and its batches.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ pub(crate) struct Batch {
     epoch: u64,
     #[pyo3(get)]
     step: u64,
-    /// What the recipe made, by name: an array, or a list where samples have no shape in common.
+    /// The recipe's columns by name: an array, or a list if the samples differ in shape.
     #[pyo3(get)]
     content: Py<PyDict>,
-    /// What the dataset says of the samples, by name.
+    /// The dataset's columns by name.
     #[pyo3(get)]
     scalars: Py<PyDict>,
     #[pyo3(get)]
@@ -76,7 +76,7 @@ fn content_column(py: Python<'_>, column: Column, count: usize) -> PyResult<Boun
     Ok(list.into_any())
 }
 
-/// A column of scalars: an array of numbers, or a list of texts.
+/// A column of scalars: an array of numbers, or a list of strings.
 pub(crate) fn scalar_column(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyAny>> {
     let array = match values {
         Scalars::I64(values) => Array::integers(values),
@@ -103,12 +103,12 @@ impl Run {
         Self { watch: run.watch(), run: Mutex::new(Some(run)) }
     }
 
-    /// Takes the run away from whoever waits in it.
+    /// Closes the run while another thread may wait in it.
     fn take(&self) -> Option<forebay::Run> {
         if let Some(mut run) = self.run.try_lock() {
             return run.take();
         }
-        // Somebody polls it, so the threads behind the watch are its own.
+        // It has been polled, so the threads behind the watch are this process's own.
         self.watch.iter().for_each(forebay::Watch::interrupt);
         self.run.lock().take()
     }
@@ -129,7 +129,7 @@ impl Run {
 
 #[pymethods]
 impl Run {
-    /// The next batch; `None` when the epoch is over, `False` when it is not complete within `patience_seconds`.
+    /// The next batch; `None` at the end of the epoch, `False` if it is not complete within `patience_seconds`.
     #[pyo3(signature = (patience_seconds = f64::INFINITY))]
     fn next(&self, py: Python<'_>, patience_seconds: f64) -> PyResult<Py<PyAny>> {
         let asked = Instant::now();
@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    /// Counts a batch as handed over: it is about to reach the training loop.
+    /// Records a batch as delivered: it is about to reach the training loop.
     fn commit(&self, py: Python<'_>, batch: &Batch) -> PyResult<()> {
         let receipt = batch.receipt;
         self.with(py, |run| {
@@ -159,7 +159,7 @@ impl Run {
         self.with(py, |run| Ok(run.is_more_planned()))
     }
 
-    /// What the threads have in hand, longest first.
+    /// The threads' current calls, longest first.
     fn in_flight<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rows = PyList::empty(py);
         let items = py.detach(|| self.watch.as_ref().map(forebay::Watch::in_flight).unwrap_or_default());
@@ -178,17 +178,17 @@ impl Run {
         Ok(rows)
     }
 
-    /// The same as a phrase, with what is known of the mounts.
+    /// The same as a phrase, with the state of the mounts.
     fn in_words(&self, py: Python<'_>) -> String {
         py.detach(|| self.watch.as_ref().map_or("nothing".to_owned(), forebay::Watch::in_words))
     }
 
-    /// What a loop waits for that has waited this long, as a sentence.
+    /// A sentence about what the loop has waited for this long.
     fn stall_in_words(&self, py: Python<'_>, waited_seconds: f64) -> PyResult<String> {
         self.with(py, |run| Ok(run.stall_in_words(seconds(waited_seconds))))
     }
 
-    /// Enters such a wait into the ledger, if there is one.
+    /// Records such a stall in the ledger, if there is one.
     fn note_stall(&self, py: Python<'_>, waited_seconds: f64) -> PyResult<()> {
         self.with(py, |run| {
             run.note_stall(seconds(waited_seconds));
@@ -204,7 +204,7 @@ impl Run {
         self.with(py, |run| run.close_order())
     }
 
-    /// Ends the run without waiting for its threads: the loader does, when it is closed.
+    /// Ends the run without waiting for its threads; closing the loader does that.
     fn abandon(&self, py: Python<'_>) {
         py.detach(|| self.take().map(forebay::Run::abandon));
     }
@@ -224,8 +224,8 @@ fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 
-/// Drops what joins threads. They may be waiting to be attached, so this one must not be; and once the interpreter
-/// is shutting down they can no longer be, so nobody waits for them.
+/// Drops a value whose drop joins threads. They may be waiting to attach, so this thread must be detached. Once the
+/// interpreter is shutting down they can never attach, so they are not waited for.
 pub(crate) fn drop_detached<T: Send>(value: Option<T>) {
     let Some(value) = value else { return };
     let mut value = std::mem::ManuallyDrop::new(value);

@@ -1,4 +1,4 @@
-//! Calls that may hang, made in a thread of their own while this one looks at signals: Ctrl-C ends the wait.
+//! Calls that may hang run in their own thread while this one checks for signals, so that Ctrl-C ends the wait.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 
 use crate::errors::convert;
 
-/// How long a wait goes on before signals are looked at: Ctrl-C is felt at once.
+/// How often signals are checked during a wait: short enough for Ctrl-C.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// What `call` gives. On Ctrl-C its thread is left alone, and ends when the call returns.
+/// Returns the result of `call`. On Ctrl-C its thread is abandoned, and ends when the call returns.
 pub(crate) fn watched<T: Send + 'static>(
     py: Python<'_>,
     thread: &str,

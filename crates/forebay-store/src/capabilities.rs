@@ -1,24 +1,24 @@
-//! What a store is and can do, known before anything is asked of it.
+//! Properties of a store that are known before the first call.
 
-/// What callers may rely on with a store. A wrapper passes on what is true of the store behind it.
+/// Properties that callers may rely on. A wrapper passes on those of the store behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// It asks a server for its objects. Otherwise they are files of this machine and its mounts.
+    /// Objects come from a server. Otherwise they are files of this machine and its mounts.
     pub is_remote: bool,
-    /// Every call comes back in time. Where not, callers must be ready to go on without their thread.
+    /// Every call returns in time. Otherwise callers must be able to continue without the calling thread.
     pub keeps_deadlines: bool,
-    /// Its directories can be listed: those of HTTP servers cannot.
+    /// Directories can be listed; those of HTTP servers cannot.
     pub can_list: bool,
-    /// How many calls it answers at a time; further ones wait. `None` where there is no limit.
+    /// How many calls it serves at a time; further ones wait. `None` if there is no limit.
     pub max_calls: Option<usize>,
-    /// It reads in other processes ([`crate::Store::readers`]).
+    /// Files are read in other processes ([`crate::Store::readers`]).
     pub is_isolated: bool,
-    /// It keeps copies of what it reads ([`crate::Store::origin`]).
+    /// Objects are kept in a cache ([`crate::Store::origin`]).
     pub is_cached: bool,
 }
 
 impl Default for Capabilities {
-    /// Those of files that are read in the calling thread.
+    /// The properties of files that are read in the calling thread.
     fn default() -> Self {
         Self {
             is_remote: false,

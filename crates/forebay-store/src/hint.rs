@@ -1,5 +1,5 @@
-//! What to do about a failed system call: the hint that only the machine at hand can give, because it names the
-//! mount, the limit, the owner or the missing directory. Called for errors only, so it may look around.
+//! Hints for failed system calls that depend on the machine: they name the mount, the limit, the owner or the missing
+//! directory. Only called for errors, so it may make further system calls.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::process::{getegid, geteuid};
 use crate::machine;
 use crate::mount::Mount;
 
-/// A failed system call on a path, with the hint that fits this machine.
+/// A failed system call on a path, with a hint for this machine.
 pub(crate) fn failed(doing: &str, path: &Path, error: io::Error) -> Error {
     hinted(doing, path, error, true)
 }
@@ -40,15 +40,15 @@ pub(crate) fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
             on_mount()
         ),
         libc::ESTALE => format!(
-            "the server of {} no longer knows the file it showed: it was replaced, or its export restarted; remount if this stays",
+            "the server of {} no longer knows this file handle: the file was replaced, or the export restarted; remount if this persists",
             on_mount()
         ),
         libc::ENOTCONN | libc::ECONNREFUSED | libc::ECONNRESET | libc::ECONNABORTED | libc::EPIPE => {
-            format!("nothing answers behind {}: its server or FUSE daemon has gone; remount it", on_mount())
+            format!("the server or FUSE daemon behind {} is gone; remount it", on_mount())
         }
         libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ENETUNREACH => {
             format!(
-                "the server of {} is not reached: check the network, then the mount's `timeo` and `retrans`",
+                "the server of {} cannot be reached: check the network, then the mount's `timeo` and `retrans`",
                 on_mount()
             )
         }
@@ -69,14 +69,14 @@ pub(crate) fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
         libc::EDQUOT => {
             let (user, group) = (geteuid(), getegid());
             format!(
-                "a quota on {} is used up, of user {user}, of group {group} or of the directory's project{}: see `quota -s` \
-                 (`lfs quota` on Lustre), free some space, or write elsewhere",
+                "a disk quota on {} is used up: that of user {user}, of group {group} or of the directory's project{}; see \
+                 `quota -s` (`lfs quota` on Lustre), free some space, or write elsewhere",
                 on_mount(),
                 room(path, may_look)
             )
         }
         libc::EROFS => format!(
-            "{} is mounted read-only: write elsewhere; if it was not meant to be, the kernel made it so after an error (`dmesg`)",
+            "{} is mounted read-only: write elsewhere; if this is unexpected, the kernel remounted it after an error (`dmesg`)",
             on_mount()
         ),
         libc::EACCES | libc::EPERM if may_look => denied(path),
@@ -89,7 +89,7 @@ pub(crate) fn hint(path: &Path, errno: i32, may_look: bool) -> Option<String> {
     })
 }
 
-/// What is left of a file system, for users who are not root: bytes, and the files that may still be made.
+/// Free space of a file system for users who are not root: bytes and inodes.
 fn room(path: &Path, may_look: bool) -> String {
     let Some(space) = may_look.then(|| machine::space_of(path)).flatten() else { return String::new() };
     let machine::Space { free_bytes, total_bytes, free_inodes } = space;
@@ -97,10 +97,12 @@ fn room(path: &Path, may_look: bool) -> String {
     format!(" (bytes free: {free_bytes} of {total_bytes}{inodes})")
 }
 
-/// Says which component may not be passed, and of whom it is: "Permission denied" alone sends people to the wrong file.
+/// Names the path component that denies access, and its owner: "Permission denied" alone sends people to the wrong
+/// file.
 fn denied(path: &Path) -> String {
     let user = geteuid();
-    // From the file upwards, the first one that can be examined is the one that let nobody further down.
+    // From the file upwards, the first component that can be examined is the one that denies access to what is below
+    // it.
     let blamed = path.ancestors().filter(|part| !part.as_os_str().is_empty()).find_map(|part| {
         let metadata = fs::symlink_metadata(part).ok()?;
         Some(format!(": {part:?} belongs to user {}, mode {:o}", metadata.uid(), metadata.mode() & 0o7777))
@@ -116,8 +118,7 @@ fn missing(path: &Path) -> Option<String> {
         return Some(format!("it is a symbolic link to {target:?}, which does not exist"));
     }
     let existing = parent.ancestors().find(|part| part.is_dir())?;
-    (existing != parent)
-        .then(|| format!("already the directory above it is missing: {existing:?} is the last that exists"))
+    (existing != parent).then(|| format!("a directory above it is missing, too: the path exists up to {existing:?}"))
 }
 
 #[cfg(test)]
@@ -146,10 +147,13 @@ mod tests {
         assert!(full.starts_with(&format!("{mount} is full (bytes free: ")), "{full}");
         let quota = said(&path, libc::EDQUOT);
         let user = geteuid();
-        assert!(quota.starts_with(&format!("a quota on {mount} is used up, of user {user}, of group ")), "{quota}");
+        assert!(
+            quota.starts_with(&format!("a disk quota on {mount} is used up: that of user {user}, of group ")),
+            "{quota}"
+        );
         assert!(quota.contains("(bytes free: ") && quota.contains("`quota -s`"), "{quota}");
         assert!(said(&path, libc::EROFS).starts_with(&format!("{mount} is mounted read-only")));
-        // A mount that may hang is not asked.
+        // A mount that may hang is not examined.
         for errno in [libc::ENOSPC, libc::EDQUOT] {
             assert!(!hint(&path, errno, false).unwrap().contains("bytes free"));
         }
@@ -159,7 +163,7 @@ mod tests {
     fn the_missing_part_of_a_path_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let gone = folder.path().join("gone/deeper/1.jpg");
-        assert!(said(&gone, libc::ENOENT).contains(&format!("{:?} is the last that exists", folder.path())));
+        assert!(said(&gone, libc::ENOENT).contains(&format!("exists up to {:?}", folder.path())));
         let file = folder.path().join("1.jpg");
         assert!(said(&file, libc::ENOENT).contains("after the folder was scanned"), "the kind's own hint");
         let link = folder.path().join("link.jpg");

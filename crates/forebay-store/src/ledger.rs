@@ -1,5 +1,5 @@
-//! The ledger on disk: JSONL, appended, safe under several processes. Never waits for a lock that another process holds
-//! for longer than it is told.
+//! The ledger on disk: JSONL, append-only, safe with several processes. Waits for a lock that another process holds
+//! only for a bounded time.
 
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -18,9 +18,9 @@ use crate::hint::{failed, hint};
 pub struct LedgerFile {
     path: PathBuf,
     file: File,
-    /// Device and inode, for a look at who holds its lock.
+    /// Device and inode, to find the process that holds its lock.
     identity: (u64, u64),
-    /// The lock on the file excludes other processes only.
+    /// The file lock excludes other processes only, so threads need this one.
     threads: Mutex<()>,
 }
 
@@ -44,9 +44,9 @@ impl LedgerFile {
         &self.path
     }
 
-    /// Appends whole lines in one write under the lock, so that processes never mix theirs. False when another process
-    /// holds the lock: then nothing was written. A last line that a crash cut short is ended first, so that the next one
-    /// does not join it.
+    /// Appends whole lines in one write under the lock, so that lines of several processes never mix. Returns false if
+    /// another process holds the lock; then nothing was written. If a crash cut the last line short, it is terminated
+    /// first, so that the next line does not join it.
     pub fn append(&self, lines: &str) -> Result<bool> {
         let written = self.try_locked(|mut file| {
             let before = file.metadata()?.len();
@@ -56,15 +56,16 @@ impl LedgerFile {
             }
             let ended: Cow<'_, str> = if last == [b'\n'] { lines.into() } else { format!("\n{lines}").into() };
             file.write_all(ended.as_bytes()).inspect_err(|_| {
-                // Half a line (a full disk) would swallow the next one. If even this fails, the reader passes it over.
+                // Half a line (a full disk) would swallow the next one. If truncating fails, too, readers skip that
+                // line.
                 let _shortened = file.set_len(before);
             })
         });
         written.map(|written| written.is_some()).map_err(|error| failed("appended to", &self.path, error))
     }
 
-    /// Runs `action` under the lock; `None` when another process or thread has it. O_APPEND places a line; the lock keeps
-    /// it whole where a write may be split (network mounts, a full disk).
+    /// Runs `action` under the lock; `None` when another process or thread holds it. O_APPEND positions each line; the
+    /// lock keeps lines whole where a write may be split (network mounts, a full disk).
     fn try_locked<T>(&self, action: impl FnOnce(&File) -> io::Result<T>) -> io::Result<Option<T>> {
         let Some(_alone) = self.threads.try_lock() else { return Ok(None) };
         let locked = self.file.try_lock();
@@ -72,15 +73,15 @@ impl LedgerFile {
             return Ok(None);
         }
         let result = action(&self.file);
-        // A mount without locks has only O_APPEND, which is what it can give.
+        // Some mounts support no locks; O_APPEND alone must do there.
         if locked.is_ok() {
             let _unlocked = self.file.unlock();
         }
         result.map(Some)
     }
 
-    /// The process that holds the lock, in words; `None` where the kernel does not tell: on another machine, or in another
-    /// PID namespace.
+    /// Describes the process that holds the lock; `None` if the kernel does not tell, because it is on another machine
+    /// or in another PID namespace.
     pub fn lock_owner(&self) -> Option<String> {
         let locks = fs::read_to_string("/proc/locks").ok()?;
         let pid = locks.lines().find_map(|line| owner_of(line, self.identity))?;
@@ -99,11 +100,11 @@ impl LedgerFile {
         Ok(failures)
     }
 
-    /// Gives every failure of a ledger, oldest first, one at a time: a ledger may be larger than memory. Returns where
-    /// it ended, for [`LedgerFile::read_on`].
+    /// Passes every failure of a ledger to `each`, oldest first: a ledger may be larger than memory. Returns the offset
+    /// where it ended, for [`LedgerFile::read_on`].
     ///
-    /// A line that a crash cut short is passed over. A file without a single failure in it is an error: it is
-    /// probably not a ledger, and appending to it would spoil it.
+    /// A line that a crash cut short is skipped. A file without a single failure in it is an error: it is probably not
+    /// a ledger, and appending would damage it.
     pub fn read_each(path: &Path, each: &mut dyn FnMut(Failure)) -> Result<u64> {
         // A pipe or a device would be read for ever.
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -116,7 +117,8 @@ impl LedgerFile {
         };
         let lines = read_lines(file, each).map_err(|error| unusable(path, &error))?;
         match lines.unread {
-            // A torn first line is all that a crash can leave of a ledger without failures: it began like one.
+            // A torn first line is all that a crash can leave of a ledger without failures; it must begin like a ledger
+            // line.
             Some(error) if lines.understood == 0 && !lines.begins_like_one => {
                 let message = format!("is not a ledger of forebay: {error}");
                 Err(Error::new(Kind::Config, message).at_path(path))
@@ -125,25 +127,25 @@ impl LedgerFile {
         }
     }
 
-    /// Gives the failures that were appended behind `from`, by whatever process, and returns where they end.
+    /// Passes on the failures that any process appended after the offset `from`, and returns where they end.
     pub fn read_on(&self, from: u64, each: &mut dyn FnMut(Failure)) -> Result<u64> {
         let length = self.length().map_err(|error| self.unread(error))?;
-        // Shorter than it was: somebody began it anew.
+        // Shorter than before: the file was truncated or replaced.
         let from = if from > length { 0 } else { from };
         let rest = Part { file: &self.file, at: from, end: length };
         let lines = read_lines(rest, each).map_err(|error| self.unread(error))?;
         Ok(from + lines.bytes)
     }
 
-    /// Under the lock no line is half written, and none before this length will be taken back. Where the lock is not to
-    /// be had, a line that is half written is passed over, and read the next time.
+    /// The length, taken under the lock: no line before it is half written, and none will be truncated. If the lock is
+    /// not available, a half-written line is skipped and read the next time.
     fn length(&self) -> io::Result<u64> {
-        const PATIENCE: Duration = Duration::from_secs(1);
+        const MAX_WAIT: Duration = Duration::from_secs(1);
         let asked = Instant::now();
         loop {
             match self.try_locked(|file| Ok(file.metadata()?.len()))? {
                 Some(length) => return Ok(length),
-                None if asked.elapsed() >= PATIENCE => return Ok(self.file.metadata()?.len()),
+                None if asked.elapsed() >= MAX_WAIT => return Ok(self.file.metadata()?.len()),
                 None => std::thread::sleep(Duration::from_millis(5)), // flock(2) has no deadline
             }
         }
@@ -155,7 +157,7 @@ impl LedgerFile {
 }
 
 /// The process in a line of /proc/locks that holds an flock(2) of this file:
-/// `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`; a line of one that waits has `->` behind the number.
+/// `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`. A waiting process has `->` after the number.
 fn owner_of(line: &str, (device, inode): (u64, u64)) -> Option<u32> {
     let mut fields = line.split_whitespace().skip(1);
     if fields.next()? != "FLOCK" {
@@ -182,18 +184,18 @@ impl Read for Part<'_> {
     }
 }
 
-/// What was found in a ledger, or in a part of one.
+/// The result of reading a ledger, or a part of one.
 pub(crate) struct Lines {
     /// Bytes of whole lines.
     bytes: u64,
     understood: u64,
     begins_like_one: bool,
-    /// What was wrong with the last line that is none.
+    /// The error of the last line that could not be parsed.
     unread: Option<serde_json::Error>,
 }
 
 pub(crate) fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::Result<Lines> {
-    /// No line is this long; a file without lines may be, and would take all the memory there is.
+    /// No line is this long, but a file without line breaks may be, and would take all memory.
     const MAX_LINE_BYTES: u64 = 1 << 20;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let mut lines = Lines { bytes: 0, understood: 0, begins_like_one: false, unread: None };
@@ -218,15 +220,15 @@ pub(crate) fn read_lines(file: impl Read, each: &mut dyn FnMut(Failure)) -> io::
     Ok(lines)
 }
 
-/// What is no directory on the way to this one.
+/// The first component on the way to this directory that is not a directory.
 fn file_in(directory: &Path) -> Option<&Path> {
     directory.ancestors().find(|path| fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()))
 }
 
-/// A ledger that cannot be used is a setting to correct, whatever the system calls it.
+/// An unusable ledger is a configuration error, whatever the system call returned.
 fn unusable(path: &Path, error: &io::Error) -> Error {
     let known = error.raw_os_error().and_then(|errno| hint(path, errno, true));
-    let hint = known.map_or("give `ledger` a file that can be written".into(), Cow::Owned);
+    let hint = known.map_or("set `ledger` to a file that can be written".into(), Cow::Owned);
     Error::config(format!("cannot be the ledger: {error}")).at_path(path).with_hint(hint)
 }
 
@@ -240,7 +242,7 @@ mod tests {
         Failure::of(&error, Path::new("cat/1\n.jpg"), Outcome::Replaced)
     }
 
-    /// Until the lock is free.
+    /// Retries until the lock is free.
     fn append(ledger: &LedgerFile, failures: &[Failure]) {
         let lines: String = failures.iter().map(|failure| failure.to_line().unwrap()).collect();
         while !ledger.append(&lines).unwrap() {

@@ -1,7 +1,7 @@
-//! Where bytes are. The only crate of forebay that touches disk or network.
+//! The storage layer. The only crate of forebay that touches disk or network.
 //!
-//! A [`Store`] reads objects and lists directories, a [`Sink`] takes copies of them; either reports what it met and
-//! decides nothing: retry, replace and stop belong to the loader.
+//! A [`Store`] reads objects and lists directories; a [`Sink`] writes copies of them. Both report errors and decide
+//! nothing: retry, replace and stop belong to the loader.
 
 #![allow(clippy::disallowed_methods, reason = "this is the crate that touches the disk")]
 

@@ -1,5 +1,4 @@
-//! Files of this machine and of whatever is mounted on it: open, read, close; never mmap, because an I/O error
-//! under mmap is SIGBUS.
+//! Files of this machine and its mounts: open, read, close. Never mmap, because an I/O error under mmap is SIGBUS.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -33,7 +32,7 @@ impl Store for Local {
     }
 }
 
-/// Opens a file that can be read as one.
+/// Opens a regular file.
 fn open(path: &Path) -> Result<(File, Stat)> {
     // O_NONBLOCK: opening a pipe for reading would wait for a writer, perhaps for ever.
     let file = OpenOptions::new()
@@ -61,20 +60,20 @@ fn read(request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
     Ok(Object { bytes: bytes.into(), stat })
 }
 
-/// Makes room for a file; memory that is not there is an error, not the end of the process. A reused buffer keeps its
+/// Resizes the buffer for a file. Lack of memory is an error and does not end the process. A reused buffer keeps its
 /// length, so that only growth is zeroed.
 pub(crate) fn resize(bytes: &mut Vec<u8>, size_bytes: u64) -> Result<()> {
     let size = size_bytes as usize;
-    bytes.try_reserve_exact(size.saturating_sub(bytes.len())).map_err(|_| {
-        Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size_bytes} bytes)"))
-    })?;
+    bytes
+        .try_reserve_exact(size.saturating_sub(bytes.len()))
+        .map_err(|_| Error::new(Kind::Exhausted, format!("does not fit in memory ({size_bytes} bytes)")))?;
     bytes.resize(size, 0);
     Ok(())
 }
 
-/// Fills `bytes` from this byte of the file on, or as much of them as there is.
+/// Fills `bytes` from offset `begin` of the file, or as many as the file has.
 fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize> {
-    /// A signal interrupts a read now and then; a file system that answers nothing else is broken.
+    /// A signal interrupts a read now and then; a file system that returns nothing but EINTR is broken.
     const MAX_INTERRUPTIONS: u32 = 100;
     let (mut have, mut interruptions) = (0, 0);
     while have < bytes.len() {
@@ -96,12 +95,13 @@ fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize>
     Ok(have)
 }
 
-/// Whether `have` bytes are the `expected` ones of a file that was `before` when it was opened, and is `after` now. A file
-/// that was written to in between may be half old and half new, which no decoder has to notice.
+/// Whether a read of `expected` bytes that returned `have` is complete and consistent: the file was `before` when it
+/// was opened, and is `after` now. A file that was written to in between may be half old and half new, which a decoder
+/// need not notice.
 pub(crate) fn complete(before: Stat, expected: u64, have: u64, after: Stat) -> Result<()> {
-    // The time alone decides here: FUSE answers a read that was cut short with a smaller size, too.
+    // Only the time decides here: FUSE reports a smaller size as well when it cuts a read short.
     if have < expected && after.mtime_ns == before.mtime_ns {
-        // Seen there: a 300,000-byte file that reads as 1,000 bytes without an error.
+        // Seen on FUSE: a 300,000-byte file that reads as 1,000 bytes without an error.
         return Err(Error::new(Kind::Unavailable, format!("ended early (expected {expected} bytes, got {have})"))
             .transient()
             .with_hint("the storage cut the read short, or something is rewriting the file"));
@@ -119,7 +119,7 @@ pub(crate) fn complete(before: Stat, expected: u64, have: u64, after: Stat) -> R
     Err(Error::new(Kind::Changed, format!("changed while it was read ({what})")))
 }
 
-/// What stat(2) says of something that cannot be read like a file.
+/// The error for a mode that is not a regular file's.
 pub(crate) fn not_regular(mode: u32) -> Error {
     let what = match mode & libc::S_IFMT {
         libc::S_IFDIR => "a directory",
@@ -131,7 +131,7 @@ pub(crate) fn not_regular(mode: u32) -> Error {
     Error::new(Kind::Undecodable, format!("is {what}, not a regular file"))
 }
 
-/// What open(2) answers for a socket in the file system is ENXIO, which nobody would guess.
+/// open(2) of a socket in the file system fails with ENXIO, which would not be understood.
 pub(crate) fn open_failed(error: io::Error, otherwise: impl FnOnce(io::Error) -> Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENXIO) => not_regular(libc::S_IFSOCK).with_source(error),
@@ -224,7 +224,7 @@ mod tests {
             assert_eq!((error.kind(), error.is_transient(), error.message()), (Kind::Changed, false, said));
             assert_eq!(&*Local.read(&path, Duration::MAX, &mut unlimited).unwrap().bytes, content);
         }
-        // As when FUSE cuts a read short: a smaller size, and nothing wrote to it.
+        // As when FUSE cuts a read short: the size is smaller, but nothing wrote to the file.
         set(b"12345", 1);
         let read = Local.read(&path, Duration::MAX, &mut |size| {
             set(b"123", 1);

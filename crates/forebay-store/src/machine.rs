@@ -1,40 +1,40 @@
-//! What this process may use of the machine: memory, descriptors, processors, with the limits of its cgroup.
+//! Resource limits of this process: memory, descriptors and CPUs, including those of its cgroup.
 
 use std::fs;
 use std::path::Path;
 
-/// Bytes of memory that this process could still take: what the system has available, or what its control
-/// group (v1 or v2) leaves, whichever is less. Falls back to 1 GiB where nothing can be read.
+/// Bytes of memory that this process could still allocate: what the system has available or what its cgroup (v1 or v2)
+/// leaves, whichever is less. Falls back to 1 GiB if neither can be read.
 pub fn available_memory_bytes() -> u64 {
     let system = field(&read("/proc/meminfo"), "MemAvailable:").map(|kilobytes| kilobytes * 1024);
     system.into_iter().chain(cgroup_headroom_bytes()).min().unwrap_or(1 << 30)
 }
 
-/// How many descriptors this process may have open.
+/// How many descriptors this process may have open (`RLIMIT_NOFILE`).
 pub fn max_open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many descriptors this process has open, where `/proc` tells; looking takes one itself.
+/// How many descriptors this process has open, from `/proc`; the count includes the one used for counting.
 pub fn open_files() -> Option<u64> {
     fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64)
 }
 
-/// Processors that this process may run on: affinity mask and cgroup quota respected.
+/// CPUs that this process may run on, by affinity mask and cgroup quota.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// What is left of a file system.
+/// Free space of a file system.
 pub(crate) struct Space {
-    /// For users who are not root.
+    /// Free for users who are not root.
     pub(crate) free_bytes: u64,
     pub(crate) total_bytes: u64,
-    /// Files that may still be made; `None` where there is no limit.
+    /// Inodes that are free; `None` if there is no limit.
     pub(crate) free_inodes: Option<u64>,
 }
 
-/// Of the file system that a path lies on, or will: the nearest directory above it that exists is asked.
+/// Free space for a path, which need not exist: its nearest existing ancestor is examined.
 pub(crate) fn space_of(path: &Path) -> Option<Space> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|part| {
@@ -47,7 +47,7 @@ pub(crate) fn space_of(path: &Path) -> Option<Space> {
     })
 }
 
-/// A number after a name, as in `MemAvailable:  123 kB`.
+/// The number after a name, as in `MemAvailable:  123 kB`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     line[name.len()..].split_whitespace().next()?.parse().ok()
@@ -77,13 +77,13 @@ fn cgroup_headroom_bytes() -> Option<u64> {
     groups.filter_map(|(mount, path, limit, usage)| headroom_along(Path::new(mount), path, limit, usage)).min()
 }
 
-/// A limit may be set on any ancestor, and inside a container the path often does not exist: then the mount is it.
+/// A limit may be set on any ancestor. Inside a container the path often does not exist: then the mount is the group.
 fn headroom_along(mount: &Path, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let own = mount.join(path.trim_start_matches('/'));
     own.ancestors()
         .take_while(|directory| directory.starts_with(mount))
         .filter_map(|directory| {
-            let limit = number(directory.join(limit))?; // "max" is no number: no limit
+            let limit = number(directory.join(limit))?; // "max" is not a number: no limit
             let usage = number(directory.join(usage)).unwrap_or(0);
             let cached = cache_bytes(&read(directory.join("memory.stat")));
             Some(limit.saturating_sub(usage.saturating_sub(cached)))
@@ -91,10 +91,10 @@ fn headroom_along(mount: &Path, path: &str, limit: &str, usage: &str) -> Option<
         .min()
 }
 
-/// What the kernel gives back when it is asked for: pages of files, which count as used, so that a group that has read
-/// much seems full. Of those used lately half: they are libraries, too, which would be read again at once.
+/// Page cache that the kernel reclaims on demand. It counts as used, so a group that has read many files seems full.
+/// Only half of the active pages count: they include libraries, which would be read again at once.
 fn cache_bytes(stat: &str) -> u64 {
-    // v1 has two of each: that of the group itself, and the total with the groups below it.
+    // v1 has two of each: the group's own, and the total including its children.
     let pages = |name: &str| field(stat, &format!("total_{name} ")).or(field(stat, &format!("{name} "))).unwrap_or(0);
     pages("inactive_file") + pages("active_file") / 2
 }

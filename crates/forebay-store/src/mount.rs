@@ -1,4 +1,5 @@
-//! Which mount a path lies on, and what kind of storage that is: from `/proc/self/mountinfo`, touching nothing else.
+//! Finds the mount of a path and its kind of storage, from `/proc/self/mountinfo` only: the mount itself is not
+//! touched.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,20 +8,20 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::remote::is_url;
 
-/// What kind of storage is behind a mount.
+/// The kind of storage behind a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountKind {
     /// A disk of this machine.
     Local,
     /// Memory of this machine.
     Memory,
-    /// A server, through the kernel's own client.
+    /// A server, through the kernel's client.
     Network,
-    /// A process of this machine, and whatever is behind it.
+    /// A FUSE process of this machine, and the storage behind it.
     Fuse,
-    /// No mount at all: an object store, asked by this process itself.
+    /// Not a mount: an object store, accessed by this process.
     Remote,
-    /// None of those known.
+    /// An unknown file system.
     Unknown,
 }
 
@@ -37,7 +38,7 @@ impl MountKind {
         }
     }
 
-    /// A read on it may wait for something that is not in this machine's hands.
+    /// Whether a read may wait for something outside this machine's kernel.
     pub const fn can_hang(self) -> bool {
         !matches!(self, Self::Local | Self::Memory | Self::Remote)
     }
@@ -46,24 +47,24 @@ impl MountKind {
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// The mount point.
     pub point: PathBuf,
-    /// What it is: `ext4`, `nfs4`, `fuse.sshfs` …
+    /// The file system type: `ext4`, `nfs4`, `fuse.sshfs` …
     pub filesystem: String,
-    /// Where it comes from: a device, `server:/export` …
+    /// The mounted device or export: `/dev/sda1`, `server:/export` …
     pub source: String,
-    /// What kind of storage that is.
+    /// The kind of storage.
     pub kind: MountKind,
     /// The device's major and minor number.
     pub device: (u32, u32),
 }
 
-/// What is mounted, as it was at one moment.
+/// A snapshot of the mount table.
 #[derive(Debug)]
 pub struct MountTable(Vec<u8>);
 
 impl MountTable {
-    /// As it is now; `None` where the system does not tell.
+    /// The current table; `None` if the system does not provide it.
     pub fn read() -> Option<Self> {
         fs::read("/proc/self/mountinfo").ok().map(Self)
     }
@@ -78,12 +79,12 @@ impl MountTable {
     }
 }
 
-/// Where a dataset lies, found while its mount was well: links cannot be followed once it is not.
+/// The location of a dataset, resolved while its mount was healthy: links cannot be followed once it hangs.
 #[derive(Debug)]
 pub struct Site {
-    /// The mount that the name of its first sample lies on.
+    /// The mount of the first sample's path, links not followed.
     named: Option<Mount>,
-    /// The one that it leads to.
+    /// The mount that this path leads to.
     real: Option<Mount>,
 }
 
@@ -93,8 +94,8 @@ impl Site {
         Self { named: Mount::of(path), real: Mount::behind(path) }
     }
 
-    /// The mount of a path of the same dataset. Touches nothing: a path that lies by name where the first one did is
-    /// taken to lead where that one led.
+    /// The mount of another path of the same dataset. Touches nothing: if the path is on the same mount by name as the
+    /// first sample, it is assumed to lead to the same mount.
     pub fn mount(&self, table: &MountTable, path: &Path) -> Option<Mount> {
         let mount = table.of(path)?;
         Some(if Some(&mount) == self.named.as_ref() { self.real.clone().unwrap_or(mount) } else { mount })
@@ -102,17 +103,17 @@ impl Site {
 }
 
 impl Mount {
-    /// The mount that a path lies on; `None` where the system does not tell. Links are not followed, because
-    /// following one could hang on the very mount that is asked about.
+    /// The mount of a path; `None` if the system does not tell. Links are not followed, because that could hang on the
+    /// very mount in question.
     pub fn of(path: &Path) -> Option<Self> {
         let path = absolute(path)?;
         Self::among(&fs::read("/proc/self/mountinfo").ok()?, &path)
     }
 
-    /// The mount that a path leads to, links followed as far as that cannot hang: a link on a mount that can is not
-    /// looked at, because the path has reached what was asked for.
+    /// The mount that a path leads to, with links followed as far as that cannot hang: on a mount that can hang the
+    /// search ends, because that mount is the answer.
     pub fn behind(path: &Path) -> Option<Self> {
-        /// As many as the kernel follows.
+        /// The kernel's own limit.
         const MAX_LINKS: u32 = 40;
         let mut path = absolute(path)?;
         for _ in 0..MAX_LINKS {
@@ -147,7 +148,7 @@ impl Mount {
         Self::among(&table, &walked).map(Followed::Arrived)
     }
 
-    /// Of several mounts on one point the last one hides the others.
+    /// If several mounts share a mount point, the last one hides the others.
     fn among(table: &[u8], path: &Path) -> Option<Self> {
         let mounts = table.split(|&byte| byte == b'\n').filter_map(Self::parse);
         mounts.filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.components().count())
@@ -167,7 +168,7 @@ impl Mount {
     }
 }
 
-/// A URL lies on no mount.
+/// `None` for a URL, which is on no mount.
 fn absolute(path: &Path) -> Option<PathBuf> {
     if is_url(path) { None } else { std::path::absolute(path).ok() }
 }
@@ -183,7 +184,7 @@ impl std::fmt::Display for Mount {
     }
 }
 
-/// Spaces and their like stand as three octal digits.
+/// Decodes the octal escapes of mountinfo, which stand for spaces and the like.
 pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,40 +1,40 @@
-//! How a mount fares, as far as the kernel tells without asking the mount: what hangs must not hang who looks.
+//! The health of a mount, from the kernel's own files: examining the mount itself could hang.
 
 use std::fs;
 use std::path::Path;
 
 use crate::mount::{Mount, MountTable, unescape};
 
-/// A mount, and what waits for it.
+/// A mount, and the requests that wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountState {
     /// The mount.
     pub mount: Mount,
-    /// What the kernel's client has to tell; `None` where it tells nothing.
+    /// The requests of the kernel's client; `None` if it publishes none.
     pub requests: Option<Requests>,
 }
 
-/// What a mount was asked for and has not given.
+/// Unanswered requests of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requests {
-    /// FUSE: requests that its process has not answered, of all who use it.
+    /// FUSE: requests of all processes that the daemon has not answered.
     Fuse {
         /// How many.
         waiting: u64,
     },
-    /// NFS, since it was mounted.
+    /// NFS: counts since it was mounted.
     Nfs {
-        /// Sent, and not answered yet.
+        /// Sent, not answered yet.
         unanswered: u64,
         /// Sent more than once.
         sent_again: u64,
-        /// Given up by the client, to be sent again or to fail.
+        /// Timed out in the client, which sends them again or fails them.
         timeouts: u64,
     },
 }
 
 impl MountState {
-    /// Looks at files of the kernel only, never at the mount.
+    /// Reads kernel files only, never the mount.
     pub fn of(table: &MountTable, mount: Mount) -> Self {
         let requests = if mount.filesystem.starts_with("fuse") {
             let control = table.mounts().find(|mount| mount.filesystem == "fusectl");
@@ -63,14 +63,14 @@ impl std::fmt::Display for MountState {
     }
 }
 
-/// A connection is named by its device as one number, in which the major one begins at bit 20 (0 but for `fuseblk`).
+/// A connection is named after its device number, whose major part begins at bit 20 (0 except for `fuseblk`).
 fn fuse_requests(control: &Path, (major, minor): (u32, u32)) -> Option<Requests> {
     let name = major << 20 | minor;
     let text = fs::read_to_string(control.join(name.to_string()).join("waiting")).ok()?;
     Some(Requests::Fuse { waiting: text.trim().parse().ok()? })
 }
 
-/// The part of `/proc/self/mountstats` that is about one mount: of several on one point the last one counts.
+/// The part of `/proc/self/mountstats` about one mount. If several share a mount point, the last one counts.
 fn nfs_requests(stats: &[u8], point: &Path) -> Option<Requests> {
     let text = String::from_utf8_lossy(stats);
     let (mut found, mut is_meant) = (None, false);
@@ -91,7 +91,7 @@ fn nfs_requests(stats: &[u8], point: &Path) -> Option<Requests> {
     found.map(|(unanswered, sent_again, timeouts)| Requests::Nfs { unanswered, sent_again, timeouts })
 }
 
-/// Of a connection: `xprt: tcp 832 0 2 0 24 55 53 …`, where 55 were sent and 53 came back.
+/// From a transport line: `xprt: tcp 832 0 2 0 24 55 53 …`, with 55 requests sent and 53 answered.
 fn unanswered_of(line: &str) -> Option<u64> {
     let mut words = line.trim_start().strip_prefix("xprt:")?.split_whitespace();
     let before = match words.next()? {
@@ -104,7 +104,7 @@ fn unanswered_of(line: &str) -> Option<u64> {
     Some(sent.saturating_sub(received))
 }
 
-/// Of an operation: `READ: 10 12 1 …`, where 10 were asked for, 12 sent, and 1 timed out.
+/// From an operation line: `READ: 10 12 1 …`, with 10 requests, 12 transmissions and 1 timeout.
 fn operation(line: &str) -> Option<(u64, u64)> {
     let (name, numbers) = line.trim_start().split_once(": ")?;
     if !name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') {

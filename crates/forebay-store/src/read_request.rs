@@ -1,4 +1,4 @@
-//! What is to be read: a whole object, or a range of its bytes.
+//! A read request: a whole object, or a range of its bytes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind, Result, Stage};
 
-use crate::store::{Cancel, Ends, Stat, still};
+use crate::store::{Cancel, CancelSignals, Stat, check_unchanged};
 
 /// One read of a store: see [`crate::Store::fetch`].
 ///
@@ -24,11 +24,11 @@ use crate::store::{Cancel, Ends, Stat, still};
 pub struct ReadRequest<'a> {
     /// The object.
     pub path: &'a Path,
-    /// Which of its bytes; `None` for all of them. An empty range is valid.
+    /// The bytes to read; `None` for all of them. An empty range is valid.
     pub range: Option<Range<u64>>,
-    /// The version that it has to be; `None` for whatever is there.
+    /// The version that the object must have; `None` for any version.
     pub expected: Option<Stat>,
-    /// How long the read may take, where the store keeps deadlines.
+    /// How long the read may take, if the store keeps deadlines.
     pub within: Duration,
     /// Ends the read early.
     pub cancel: Option<&'a Cancel>,
@@ -45,45 +45,46 @@ impl<'a> ReadRequest<'a> {
         Self { range: Some(range), ..self }
     }
 
-    /// The same; an object that is not this version any more is `Kind::Changed`.
+    /// The same, for this version only; any other version is `Kind::Changed`.
     pub fn with_expected(self, expected: Stat) -> Self {
         Self { expected: Some(expected), ..self }
     }
 
-    /// The same, for a read that may become needless.
+    /// The same, for a read that may be cancelled.
     pub fn with_cancel(self, cancel: &'a Cancel) -> Self {
         Self { cancel: Some(cancel), ..self }
     }
 
-    /// Whether there is nothing to read: a sample may be of no bytes.
+    /// Whether the range is empty: a sample may have no bytes.
     pub fn is_empty(&self) -> bool {
         self.range.as_ref().is_some_and(Range::is_empty)
     }
 
-    /// Fails if the read was cancelled. Every store asks this before it begins.
+    /// Fails if the read was cancelled. Every store calls this before it begins.
     pub fn check_cancel(&self) -> Result<()> {
         match self.cancel.is_some_and(Cancel::is_raised) {
-            true => Err(Ends::error().at_path(self.path).at_stage(Stage::Fetch)),
+            true => Err(CancelSignals::error().at_path(self.path).at_stage(Stage::Fetch)),
             false => Ok(()),
         }
     }
 
-    /// Which bytes of an object are to be read, now that it is known what it is. Fails if it is another version than
-    /// the one expected, or too short.
+    /// The bytes of this object to read. Fails if it is not the expected version, or too short.
     pub fn bytes_of(&self, stat: Stat) -> Result<Range<u64>> {
         if let Some(expected) = self.expected {
-            still(expected, stat).map_err(|error| error.at_path(self.path))?;
+            check_unchanged(expected, stat).map_err(|error| error.at_path(self.path))?;
         }
         let Some(range) = self.range.clone() else { return Ok(0..stat.size_bytes) };
         if range.start > range.end {
-            return Err(Error::internal(format!("was asked for its bytes {range:?}")).at_path(self.path));
+            return Err(
+                Error::internal(format!("was requested with the invalid byte range {range:?}")).at_path(self.path)
+            );
         }
         if range.end > stat.size_bytes {
             let (expected, got) = (range.end, stat.size_bytes);
             let message = format!("is truncated (expected at least {expected} bytes, got {got})");
             return Err(Error::new(Kind::Corrupt, message)
                 .at_path(self.path)
-                .with_hint("it is shorter than its index says: copy it again, or make its index again"));
+                .with_hint("the file is shorter than its index says: copy it again, or rebuild the index"));
         }
         Ok(range)
     }

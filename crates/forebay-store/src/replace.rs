@@ -1,4 +1,4 @@
-//! A file that is there whole, or as it was before: written beside its place, flushed to the disk, and renamed.
+//! Atomic replacement of a file: the new content is written beside it, flushed to the disk, and renamed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -18,7 +18,7 @@ pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     }
 }
 
-/// The new content of a file. Dropped before it is committed, it leaves the file as it was, and nothing behind.
+/// The new content of a file. If it is dropped before it is committed, the old file stays and nothing is left behind.
 #[derive(Debug)]
 pub struct Replacement {
     path: PathBuf,
@@ -28,9 +28,9 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins with nothing. The directory has to exist.
+    /// Starts with empty content. The directory has to exist.
     pub fn new(path: &Path) -> Result<Self> {
-        /// Of processes that had the number of this one and were killed: in containers there are few numbers.
+        /// Leftovers of killed processes with this process's number: containers use few process numbers.
         const MAX_LEFT: u32 = 100;
         let beside = |attempt: u32| {
             let mut name = OsString::from(".");
@@ -52,19 +52,18 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Gives the new file the mode of the one it replaces, and its owner where this user may.
+    /// Copies mode and, if permitted, owner from the file that is replaced.
     fn keep_permissions(&self) -> io::Result<()> {
         let (Some(file), Ok(old)) = (&self.file, fs::metadata(&self.path)) else { return Ok(()) };
         if !old.is_file() {
             return Ok(());
         }
-        // First the owner: changing it may clear bits of the mode. Only root may give files away, and need not.
+        // The owner first: changing it may clear mode bits. Only root may give files away, so failure is ignored.
         let _chowned = std::os::unix::fs::fchown(file.get_ref(), Some(old.uid()), Some(old.gid()));
         set_mode(file.get_ref(), old.mode())
     }
 
-    /// Puts it in place of what was there. What is lost if the machine stops now is the old content or the new one's
-    /// name, never a part of it.
+    /// Puts the new content in place. After a crash the file has the old content or the new one, never a part of it.
     pub fn commit(mut self) -> Result<u64> {
         let place = |error| failed("written", &self.path, error).at_stage(Stage::Scan);
         let Some(file) = self.file.take() else { return Ok(0) };
@@ -78,7 +77,7 @@ impl Replacement {
         }
         let size_bytes = renamed.map_err(place)?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Not every file system has directories that can be flushed; the content is safe either way.
+        // Not every file system can flush directories; the content is safe either way.
         if let Ok(folder) = File::open(folder) {
             let _flushed = folder.sync_all();
         }
@@ -86,7 +85,7 @@ impl Replacement {
     }
 
     fn remove(&self) {
-        // What cannot be removed is only in the way of its own process, and named so that its owner knows it.
+        // If it cannot be removed, it only affects this process's own next attempt, and its name says whose it is.
         let _removed = fs::remove_file(&self.temporary);
     }
 }
@@ -155,7 +154,7 @@ mod tests {
     fn what_a_killed_process_of_this_number_has_left_is_not_in_the_way() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
-        // As if killed: nothing of it is cleaned up.
+        // As if killed: nothing is cleaned up.
         std::mem::forget(Replacement::new(&path).unwrap());
         let mut next = Replacement::new(&path).unwrap();
         next.write_all(b"new").unwrap();

@@ -1,4 +1,4 @@
-//! What a store is, and what every one of them promises.
+//! The `Store` trait, its contract, and the types of a read.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use crate::capabilities::Capabilities;
 use crate::read_request::ReadRequest;
 use crate::remote::{Sum, Traffic};
-use crate::wrap::{CacheStats, Kept, Readers};
+use crate::wrap::{CacheStats, Readers, WindowBytes};
 
-/// What is known of an object without reading it.
+/// An object's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Its length.
@@ -29,41 +29,41 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// What a listing itself says of an entry; `None` where it says nothing.
+    /// The metadata that a listing itself gives for an entry; `None` if it gives none.
     pub fn listed(listing: &Listing, position: usize) -> Option<Self> {
         let Version { size_bytes, mtime_ns, etag } = listing.version(position)?;
         Some(Self { size_bytes: (*size_bytes)?, mtime_ns: stamp_ns((*mtime_ns)?, etag.as_deref()) })
     }
 }
 
-/// What was read of an object.
+/// The result of a read.
 #[derive(Debug)]
 pub struct Object {
-    /// All its bytes, or those of the range that was asked for.
+    /// All its bytes, or those of the requested range.
     pub bytes: Bytes,
-    /// What the whole object was when it was opened.
+    /// The metadata of the whole object when it was opened.
     pub stat: Stat,
 }
 
-/// An object's bytes: in the buffer that was allotted for them, or where a reader process has put them, which is given
-/// back when they are dropped. Either lives as long as it is held, whatever becomes of store and reader.
+/// An object's bytes: in the allotted buffer, or in the shared memory of a reader process, which is returned when they
+/// are dropped. Both stay valid while they are held, even after the store or the reader is gone.
 #[derive(Debug)]
 pub struct Bytes {
     buffer: Vec<u8>,
-    kept: Option<Kept>,
+    kept: Option<WindowBytes>,
 }
 
 impl Bytes {
-    pub(crate) fn kept(kept: Kept, buffer: Vec<u8>) -> Self {
+    pub(crate) fn kept(kept: WindowBytes, buffer: Vec<u8>) -> Self {
         Self { buffer, kept: Some(kept) }
     }
 
-    /// Gives the bytes up and returns the buffer that was allotted, used or not, for the next read.
+    /// Drops the bytes and returns the allotted buffer, used or not, for the next read.
     pub fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
 
-    /// The bytes in memory of their own: the buffer that was allotted, or a copy in it.
+    /// The bytes in memory of their own: the allotted buffer, with a copy if they were elsewhere.
     pub fn into_vec(self) -> Vec<u8> {
         let Self { mut buffer, kept } = self;
         if let Some(kept) = kept {
@@ -94,102 +94,102 @@ impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Bytes {
     }
 }
 
-/// Charges this many bytes once the memory budget allows it, and gives a buffer that may be used for them; or the error
-/// that ends the read. Asked once more, it takes back what was charged before.
+/// Waits until the memory budget allows this many bytes, charges them, and returns a buffer for them; an error ends the
+/// read. A second call for the same read first returns the earlier charge.
 pub type Allot<'a> = dyn FnMut(u64) -> Result<Vec<u8>> + 'a;
 
-/// A place that bytes come from.
+/// A source of objects.
 ///
 /// # Contract (checked by `testing::conformance` for every store)
-/// - `fetch` returns all bytes that were asked for or an error, never a part: fewer bytes than the store itself announced
-///   are a transient error, and an object whose size or mtime moved meanwhile is `Kind::Changed`. It asks `allot` for
-///   memory, with the exact size, before it takes any.
-/// - Of a range, only its bytes are read. The object is compared with `expected` as for a whole read. A range that ends
-///   behind the object's end is `Kind::Changed` where `expected` says otherwise, and `Kind::Corrupt` (truncated) where not.
-///   An empty range is no read of bytes, but the object is examined: over the network that is one request.
-/// - A read that is cancelled before it begins is `Kind::Stopped`, and nothing is asked of the storage. One that is
-///   cancelled later ends early where the store can do so.
+/// - `fetch` returns all requested bytes or an error, never a part: fewer bytes than the store itself announced are a
+///   transient error, and an object whose size or mtime changed meanwhile is `Kind::Changed`. It asks `allot` for the
+///   exact size before it takes any memory.
+/// - Only the bytes of a range are read. The object is compared with `expected` as for a whole read. A range that ends
+///   beyond the object's end is `Kind::Changed` if `expected` was longer, and `Kind::Corrupt` (truncated) otherwise.
+///   An empty range reads no bytes, but the object is examined: over the network that is one request.
+/// - A read that is cancelled before it begins is `Kind::Stopped`, and the storage is not called. A read that is
+///   cancelled later ends early if the store supports that.
 /// - Each call starts afresh: no descriptor or connection state of a failed call is used again.
 /// - Errors carry their path and errno; `is_transient` follows promise 5. A store never retries.
-/// - What is not a regular object (a pipe, a device, a directory) is an error at once and never blocks.
-/// - `list` follows links to directories, and says of each entry whether it is one.
+/// - Anything but a regular object (a pipe, a device, a directory) is an error at once and never blocks.
+/// - `list` follows links to directories, and tells for each entry whether it is a directory.
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Reads an object, or a range of it.
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object>;
-    /// Reads a whole object, `within` this time where the store keeps deadlines.
+    /// Reads a whole object, `within` this time if the store keeps deadlines.
     fn read(&self, path: &Path, within: Duration, allot: &mut Allot<'_>) -> Result<Object> {
         self.fetch(&ReadRequest::new(path, within), allot)
     }
-    /// The same, for a read that may become needless: a store that can gives it up as soon as `cancel` is raised.
+    /// The same, for a read that may be cancelled: stores that can do so end it as soon as `cancel` is raised.
     fn read_unless(&self, path: &Path, within: Duration, cancel: &Cancel, allot: &mut Allot<'_>) -> Result<Object> {
         self.fetch(&ReadRequest::new(path, within).with_cancel(cancel), allot)
     }
-    /// What is known of an object without reading it.
+    /// An object's metadata, without reading it.
     fn stat(&self, path: &Path) -> Result<Stat>;
     /// The entries of a directory.
     fn list(&self, directory: &Path) -> Result<Listing>;
-    /// What an object's bytes add up to by the word of its server; `None` where it gives none.
+    /// A running checksum that compares bytes with the one its server declares; `None` if the server declares none.
     fn sum(&self, _path: &Path) -> Result<Option<Sum>> {
         Ok(None)
     }
-    /// The same store, and a way to end the calls that are made through it; `None` where calls cannot be ended early.
+    /// The same store with a handle that ends all calls made through it; `None` if calls cannot be ended early.
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
         None
     }
-    /// Ends the processes and gives back the descriptors that it has for calls to come. The next call gets new ones.
+    /// Ends idle processes and closes idle descriptors. The next call opens new ones.
     fn rest(&self) {}
-    /// What it is and can do.
+    /// What callers may rely on.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
-    /// Reads may hang in something that a read of the [`Store::origin`] goes around: those that have taken this long, of
-    /// the time that they may take. `None` while nothing hangs.
+    /// How long the slowest read has been stuck in a layer that a read of the [`Store::origin`] bypasses, if that is
+    /// long for reads that may take `within`. `None` while nothing hangs.
     fn hangs_for(&self, _within: Duration) -> Option<Duration> {
         None
     }
-    /// The reader processes it has; `None` where it reads in the calling thread.
+    /// Statistics of its reader processes; `None` if it reads in the calling thread.
     fn readers(&self) -> Option<Readers> {
         None
     }
-    /// What went over the network; `None` where the bytes come from this machine or its mounts.
+    /// Network traffic so far; `None` if the bytes come from this machine or its mounts.
     fn traffic(&self) -> Option<Traffic> {
         None
     }
-    /// What tells it from other stores that have the same paths: an endpoint, an account. Without secrets.
+    /// Distinguishes stores that have the same paths: an endpoint, an account. Contains no secrets.
     fn identity(&self) -> String {
         String::new()
     }
-    /// The store behind a cache, for a read that must not wait for another one's; `None` where there is no cache.
+    /// The store behind a cache, for a read that must not wait for another read; `None` if there is no cache.
     fn origin(&self) -> Option<&dyn Store> {
         None
     }
-    /// What was last read of an object may not be what it is: the next read is not one of a copy.
+    /// Marks the cached copy of an object as suspect: the next read bypasses it.
     fn doubt(&self, _path: &Path) {}
-    /// The same of a part: the next read of this part is not one of a copy.
+    /// The same for a range of the object.
     fn doubt_range(&self, _path: &Path, _range: Range<u64>) {}
-    /// What its cache did; `None` where there is none.
+    /// Statistics of its cache; `None` if there is none.
     fn cache(&self) -> Option<CacheStats> {
         None
     }
-    /// What the user should know of its cache: the first trouble with its disk. Costs next to nothing to ask.
+    /// A warning for the user about its cache: the first disk problem. Cheap to call.
     fn cache_notice(&self) -> Option<String> {
         None
     }
 }
 
-/// Whether an object is what it was.
-pub(crate) fn still(expected: Stat, now: Stat) -> Result<()> {
+/// Fails if an object has changed.
+pub(crate) fn check_unchanged(expected: Stat, now: Stat) -> Result<()> {
     if now == expected {
         return Ok(());
     }
     let what = match (expected.size_bytes, now.size_bytes) {
-        (expected, now) if expected == now => "its modification time is another one".to_owned(),
+        (expected, now) if expected == now => "its modification time changed".to_owned(),
         (expected, now) => format!("expected {expected} bytes, got {now}"),
     };
     Err(Error::new(Kind::Changed, format!("changed while it was read ({what})")))
 }
 
-/// Ends one call to a store that can be ended: once raised, the call fails with `Kind::Stopped`.
+/// Ends one call to a store that supports it: once raised, the call fails with `Kind::Stopped`.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<watch::Sender<bool>>);
 
@@ -200,12 +200,12 @@ impl Default for Cancel {
 }
 
 impl Cancel {
-    /// Ends it. It cannot be taken back.
+    /// Ends the call. It cannot be undone.
     pub fn raise(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it was.
+    /// Whether it was raised.
     pub fn is_raised(&self) -> bool {
         *self.0.borrow()
     }
@@ -215,27 +215,27 @@ impl Cancel {
         let mut raised = self.0.subscribe();
         let own = Arc::clone(&self.0);
         async move {
-            // It fails only when nobody can raise it any more, which `own` prevents.
+            // Fails only when every sender is gone, and `own` is one.
             let _raised = raised.wait_for(|raised| *raised).await;
             drop(own);
         }
     }
 }
 
-/// What ends a call early: what ends all calls to its store, and what ends this one.
+/// The signals that end a call early: the stop of its store, and its own cancel.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct CancelSignals {
     pub(crate) stop: Option<Stop>,
     pub(crate) cancel: Option<Cancel>,
 }
 
-impl Ends {
+impl CancelSignals {
     pub(crate) fn is_raised(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.raised.is_raised())
             || self.cancel.as_ref().is_some_and(Cancel::is_raised)
     }
 
-    /// Waits until either is raised: for ever, where there is none.
+    /// Waits until either is raised; for ever if there is none.
     pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
         let stop = self.stop.as_ref().map(|stop| stop.raised.wait());
         let cancel = self.cancel.as_ref().map(Cancel::wait);
@@ -251,18 +251,18 @@ impl Ends {
         }
     }
 
-    /// What a call that was ended fails with.
+    /// The error of a call that was ended.
     pub(crate) fn error() -> Error {
-        Error::new(Kind::Stopped, "the loader was closed during a read, or went on without it")
+        Error::new(Kind::Stopped, "the read was cancelled: the loader was closed, or needs it no longer")
     }
 }
 
-/// Ends calls to a store: once raised, those in progress and those to come fail with `Kind::Stopped`.
+/// Ends calls to a store: once raised, calls in progress and later ones fail with `Kind::Stopped`.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    /// For those that wait in poll(2).
+    /// For threads that wait in poll(2).
     descriptor: Arc<File>,
-    /// For those that wait in a runtime.
+    /// For tasks that wait in the async runtime.
     raised: Cancel,
 }
 
@@ -272,9 +272,9 @@ impl Stop {
         Ok(Self { descriptor: Arc::new(descriptor.into()), raised: Cancel::default() })
     }
 
-    /// Ends them. It cannot be taken back.
+    /// Ends the calls. It cannot be undone.
     pub fn raise(&self) {
-        // It fails only when the count is full, and then it is raised.
+        // Fails only when the counter is full, and then it is already raised.
         let _raised = (&*self.descriptor).write_all(&1_u64.to_ne_bytes());
         self.raised.raise();
     }

@@ -1,4 +1,4 @@
-//! Reads that do not come back, in words: whoever waits for one writes it off, and says what it was.
+//! Errors about reads that do not return: the caller abandons such a read and reports it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,18 +7,18 @@ use forebay_core::{Error, Kind};
 
 use crate::mount::Mount;
 
-/// A read that was written off and has not come back.
+/// A read that was abandoned and has not returned.
 #[derive(Clone, Debug)]
 pub struct Stuck {
-    /// What was read.
+    /// The object.
     pub path: PathBuf,
-    /// Where that lies.
+    /// Its mount.
     pub mount: Option<Mount>,
-    /// How long ago it began.
+    /// How long ago the read began.
     pub elapsed: Duration,
 }
 
-/// A read took longer than it may.
+/// The error of a read that exceeded its deadline.
 pub fn late(path: &Path, within: Duration) -> Error {
     let mount = Mount::of(path)
         .map_or(String::new(), |mount| format!(" ({} from {} on {:?})", mount.filesystem, mount.source, mount.point));
@@ -26,7 +26,7 @@ pub fn late(path: &Path, within: Duration) -> Error {
     Error::new(Kind::Timeout, message).transient()
 }
 
-/// More reads are stuck than may be; `what` runs them. Concerns every sample.
+/// The error when more reads are stuck than the limit allows; `what` runs them. It concerns every sample.
 pub fn too_many_stuck(what: &str, stuck: &[Stuck]) -> Error {
     let mut message = format!("was given up: {} {what} are stuck in the kernel", stuck.len());
     for Stuck { path, mount, elapsed } in stuck {

@@ -121,7 +121,7 @@ def _is_picture(array: Any) -> bool:
 
 
 def _interleaved(array: Any) -> Parts:
-    """An array in the layout of pictures: the last axis holds the channels, or there is none."""
+    """An array in the layout of pictures: the last axis holds the channels, if there is one."""
     if array.ndim not in (2, 3) or array.size == 0:
         return Parts(("opaque", array))
     pixels = array[:, :, None] if array.ndim == 2 else array

@@ -1,4 +1,4 @@
-"""The hand-over to torch, and the only place where torch is imported: for a loader that gives tensors, never before."""
+"""Conversion to torch, and the only module that imports torch: for a loader that returns tensors, never before."""
 
 import functools
 import importlib
@@ -32,7 +32,7 @@ def _loaded() -> Any | None:
 
 
 def tensor(array: Array) -> Any:
-    """The same memory as a tensor, without a copy; a view of what it was lent from, if it was."""
+    """The same memory as a tensor, without a copy; a view of the lender's memory, if it was lent."""
     torch = load()
     dtype = getattr(torch, array.dtype)
     if 0 in array.shape:  # a buffer of no bytes is refused
@@ -161,7 +161,7 @@ class Copier:
         self._stream = torch.cuda.Stream(self._device)
 
     def start(self, value: Any) -> tuple[Any, Any]:
-        """Begins the copy of every tensor, and gives what will be there then and the event of it."""
+        """Begins the copy of every tensor. Returns the results and the event of their completion."""
         with load().cuda.stream(self._stream):
             copied = _map(lambda item: item.to(self._device, non_blocking=True), value)
             return copied, self._stream.record_event()

@@ -88,7 +88,7 @@ def thread_info(shard: int, shard_count: int, seed: int, dataset: Any) -> Any:
 
 
 def set_thread_info(info: Any) -> Any:
-    """Makes it what `get_worker_info()` says in this thread; gives what it said before."""
+    """Sets what `get_worker_info()` returns in this thread. Returns the previous value."""
     _make_info_local(_worker_module())
     before, _of_thread.info = getattr(_of_thread, "info", None), info
     return before
@@ -140,7 +140,7 @@ def _make_stacking_plain() -> None:
 
 
 def draw_base_seed(generator: Any) -> int:
-    """What torch draws for the seeds of its workers, in the same way: the same seed gives the same numbers."""
+    """The seeds that torch draws for its workers, in the same way: the same seed gives the same numbers."""
     torch = load()
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
@@ -177,7 +177,7 @@ def is_shuffling(sampler: Any) -> bool:
 
 
 def is_random(sampler: Any) -> bool:
-    """Whether it, or one that it draws from, is one of torch's samplers whose order is another one each time."""
+    """Whether it, or a sampler that it draws from, is a torch sampler whose order differs each time."""
     if (torch := _loaded()) is None:
         return False
     known = torch.utils.data
@@ -243,7 +243,7 @@ def start_method_context(value: Any) -> Any:
 
 
 def accelerator() -> str | None:
-    """The kind of accelerator that memory may be pinned for; `None` where there is none."""
+    """The kind of accelerator that memory may be pinned for; `None` if there is none."""
     torch = load()
     if not torch.accelerator.is_available():
         return None

@@ -1,4 +1,4 @@
-"""The doctor: runs a dataset through checks, and says what a person can do about what it finds."""
+"""The doctor: runs a dataset through checks, and reports findings with advice."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
     told, data = probe.sendable(dataset)
     if data is None:
         found = verdicts.all_of(child.Course(), told)
-        text = "not looked at: only a dataset that can be sent can be read in a process of its own"
+        text = "not examined: only a picklable dataset can be read in its own process"
         change = "correct the above first, or call `forebay doctor module:attribute`, which makes the dataset by itself"
         return Diagnosis(name, [*found, Verdict("samples", "unknown", text, change)], 0.0)
     course = child.examine(None, data, seconds, samples)
@@ -43,7 +43,7 @@ def doctor(dataset: Any, *, seconds: float = 15.0, samples: int = 1000) -> Diagn
 
 
 def examine_target(place: str, seconds: float, samples: int) -> Diagnosis | str:
-    """As `doctor`, of the dataset that `module:attribute` names; a text if there is none."""
+    """As `doctor`, for the dataset at `module:attribute`; returns an error text if there is none."""
     from forebay._doctor import child, verdicts
 
     _check(seconds, samples)

@@ -35,7 +35,7 @@ class End:
     status: int | None
     is_hang: bool
     seconds: float
-    """How long it had been at that sample."""
+    """How long it had spent on that sample."""
     stack: str
     output: str
     file: str | None = None
@@ -44,7 +44,7 @@ class End:
 
 @dataclass
 class Course:
-    """What was found, phase by phase, and how often the child was lost."""
+    """Findings by phase, and how often the child was lost."""
 
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
@@ -159,7 +159,7 @@ def _watch(
 
 
 def _hung(process: "subprocess.Popen[bytes]", page: Page, output: IO[bytes], limit: float) -> End:
-    """Asks a child that does not go on where it is; it is ended by the caller."""
+    """Asks a child that makes no progress where it is; the caller ends it."""
     phase, index, since = page.read()
     file = _reading(process.pid)
     before = len(_text(output))
@@ -173,7 +173,7 @@ def _hung(process: "subprocess.Popen[bytes]", page: Page, output: IO[bytes], lim
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the child and what it has started; one that is stuck in the kernel is left to it."""
+    """Ends the child and its children; a process that is stuck in the kernel is left alone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):

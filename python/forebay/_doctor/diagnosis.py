@@ -50,11 +50,11 @@ class Diagnosis:
 
     def __str__(self) -> str:
         counts = {status: sum(v.status == status for v in self.verdicts) for status in ("problem", "note", "unknown")}
-        lines = [f"{self.name}, looked at for {self.seconds:.1f} s", ""]
+        lines = [f"{self.name}, examined for {self.seconds:.1f} s", ""]
         for verdict in self.verdicts:
             lines += _paragraph(verdict)
         told = [f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count]
-        return "\n".join([*lines, "", ", ".join(told) or "nothing to complain about"])
+        return "\n".join([*lines, "", ", ".join(told) or "no problems found"])
 
 
 def _paragraph(verdict: Verdict) -> list[str]:

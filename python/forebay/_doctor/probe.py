@@ -112,7 +112,7 @@ class Probe:
         return found
 
     def _read(self, seconds: float) -> dict[str, Any]:
-        """Reads samples once: what fails, what comes, how long it takes and what it waits for."""
+        """Reads samples once: failures, values, times, and what it waits for."""
         errors: list[dict[str, Any]] = []
         empty: list[int] = []
         unsent: list[dict[str, Any]] = []
@@ -204,7 +204,7 @@ class Probe:
         }
 
     def _check_length(self, seconds: float) -> dict[str, Any]:
-        """Whether `len` is what it was, and what is at the last index and beyond."""
+        """Whether `len` is unchanged, and what the last index and the one beyond return."""
         if self._reader.length is None or self._reader.is_iterable:
             return self._count(seconds) if self._reader.is_iterable and self._reader.length is not None else {}
         found: dict[str, Any] = {"length": self._reader.length, "length_now": length_of(self._reader.dataset)[0]}

@@ -36,7 +36,7 @@ def find(target: str) -> Any:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether samples can be had from it, by index or one after the other."""
+    """Whether samples can be read from it, by index or by iteration."""
     return hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__")
 
 

@@ -48,7 +48,7 @@ def all_of(course: Course, sendable: dict[str, Any] | None) -> list[Verdict]:
         figures = found.get(name)
         if figures is None or "failed" in figures:
             why = figures["failed"] if figures else "the process did not get that far"
-            verdicts.append(Verdict(_CHECK_OF[name], "unknown", f"could not be looked at: {why}"))
+            verdicts.append(Verdict(_CHECK_OF[name], "unknown", f"could not be examined: {why}"))
         else:
             verdicts += check(figures)
     verdicts += _speed(found.get("read", {}), found.get("threads", {}), load)
@@ -71,7 +71,7 @@ def _sendable(told: dict[str, Any]) -> Iterator[Verdict]:
     if "error" in told:
         text = f"{told['error']} [{told['detail']}]"
         blocking = told["blocking"]
-        # What is a handle is told as one, too.
+        # Handles are reported separately, too.
         is_handle = bool(blocking) and blocking[0]["kind"] != "unpicklable"
         yield Verdict("sendable", "problem", text, None if is_handle else told["hint"], {"blocking": blocking})
     elif "not_restored" in told:
@@ -129,7 +129,7 @@ def _ended(end: End, load: dict[str, Any]) -> Verdict:
 
 
 def _frame(stack: str) -> str:
-    """The innermost line of the user's own code, and what it had called if that is a library."""
+    """The innermost line of the user's own code, and the library function that it called, if any."""
     lines = stack.splitlines()
     if not lines:
         return "native code, or the kernel"
@@ -174,7 +174,7 @@ def _advice(error: dict[str, Any]) -> str:
     if kind in ("IndexError", "KeyError"):
         return "the dataset's length and its data do not agree: make __len__ count what is there"
     if "Unidentified" in kind or "corrupt" in str(error.get("message", "")).lower():
-        return "the file is damaged or no image: restore or remove it; `on_error='replace'` keeps the run going"
+        return "the file is damaged or not an image: restore or remove it; `on_error='replace'` keeps the run going"
     return "correct it, or load with `on_error='replace'`: the sample is replaced, counted and named"
 
 
@@ -259,7 +259,7 @@ def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
         change = "close what __getitem__ opens: `with open(path) as file:`; keep no open file in a list or a cache"
         yield Verdict("descriptors", "problem", text, change, figures)
     elif figures["is_crowded"] and figures["count_since_first"] > 0:
-        # So many that reading had to stop for it: there were none left to see them grow.
+        # So many that reading had to stop: there was no chance to see them grow.
         example = ", ".join(figures["since_first"][:3])
         text = f"{figures['count_since_first']:,} descriptors stay open after the first samples already ({example} …)"
         change = "close what __getitem__ opens: `with open(path) as file:`; keep no open file in a list or a cache"
@@ -273,7 +273,7 @@ def _growth(figures: dict[str, Any], load: dict[str, Any]) -> Iterator[Verdict]:
     else:
         yield Verdict("descriptors", "fine", f"none stays open in {total} samples", None, {"samples": total})
     if threads := steady(figures["threads"], _MIN_DESCRIPTORS):
-        text = f"{threads:,.0f} threads per 1,000 samples go on after the sample that started them"
+        text = f"{threads:,.0f} threads per 1,000 samples outlive the sample that started them"
         change = "end what __getitem__ starts: `with ThreadPoolExecutor() as pool:`, or one pool for the whole worker"
         yield Verdict("threads", "problem", text, change, figures)
     traced = steady(figures["traced_bytes"], _MIN_TRACED)
@@ -364,7 +364,7 @@ def _speed(read: dict[str, Any], threads: dict[str, Any], load: dict[str, Any]) 
 
 
 def _at_once(count: int, turn: dict[str, float], alone: dict[str, float]) -> tuple[float, float]:
-    """How many of so many threads get on at once, at least and at most; the rest of the time they wait for the GIL.
+    """The work that `count` threads do together, in threads, at least and at most; otherwise they wait for the GIL.
 
     A thread computes, or could if it had a processor (`queued`), or waits. What it waits for when it is alone is
     storage; what it waits for beyond that when there are others is the GIL. On a busy machine a thread that is to have
@@ -393,13 +393,13 @@ def _workers(turns: dict[int, dict[str, float]], load: dict[str, Any]) -> Iterat
     if load["is_free_threaded"]:
         yield Verdict("gil", "fine", "there is none: this Python is free-threaded", None, figures)
     elif held[0] == held[1]:
-        text = f"{held[0]}: of two threads {two[1]:.1f} get on at once, of four {four[1]:.1f}"
+        text = f"{held[0]}: two threads do the work of {two[1]:.1f}, four that of {four[1]:.1f}"
         yield Verdict("gil", "fine", text, None, figures)
     else:
-        text = f"the machine is too busy to tell: of two threads between {two[0]:.1f} and {two[1]:.1f} get on at once"
-        yield Verdict("gil", "unknown", text, "call the doctor again when nothing else runs", figures)
+        text = f"the machine is too busy to tell: two threads do the work of {two[0]:.1f} to {two[1]:.1f}"
+        yield Verdict("gil", "unknown", text, "run the doctor again when the machine is idle", figures)
     if wall < _TRIVIAL:
-        text = f"`num_workers=0`: {_duration(wall)} for a sample is no more than handing it over takes"
+        text = f"`num_workers=0`: {_duration(wall)} per sample is no more than sending it takes"
         figures |= {"kind": None, "num_workers": 0, "samples_per_second": 1 / wall}
         yield Verdict("workers", "fine", text, None, figures | {"cpu_seconds": cpu, "wall_seconds": wall})
         return

@@ -131,7 +131,7 @@ class Iteration(Iterator[Any]):
         return made
 
     def _prepare(self, run: Run, get: Callable[[Run], Batch | Literal[False] | None]) -> Coming | None:
-        """A batch on its way to the user; `None` if there is none, or none yet."""
+        """The batch to be delivered; `None` if there is none, or none yet."""
         while True:
             if self._given is not None:
                 self._given.feed(run, self._received)
@@ -149,8 +149,8 @@ class Iteration(Iterator[Any]):
             run.commit(batch)
 
     def _look_ahead(self, run: Run) -> Coming | BaseException | None:
-        """Begins the copy of the batch after the one that is handed over now, if it is ready. What goes wrong with it
-        is said when it is its turn.
+        """Begins the copy of the batch after the current one, if it is ready. Its errors are raised when it is its
+        turn.
         """
         try:
             return self._prepare(run, lambda run: run.next(0.0))

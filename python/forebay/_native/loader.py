@@ -50,7 +50,7 @@ class NativeLoader:
         self._made_with = self._base._parts()
         wants_torch = settings.output_module(given.output) == "torch"
         self._form = settings.Form.of(given.dtype, given.memory_format, given.decode, wants_torch)
-        # A user's own order is the user's own division among ranks, too; the place is told with each failure.
+        # A user's order includes the division among ranks; the rank is recorded with each failure.
         self._given_place = (given.rank, given.world_size)
         self._place = settings.place(given.rank, given.world_size)
         options = self._options(given, cpu_threads)
@@ -164,14 +164,14 @@ class NativeLoader:
         return iteration
 
     def _check_unchanged(self) -> None:
-        """Refuses what changed since the loader was made, and what it therefore would not follow."""
+        """Refuses changes to the dataset since the loader was constructed, which would have no effect."""
         for name, now in self._base._parts().items():
             if self._made_with[name] is not now:
                 raise ConfigError(
                     f"dataset.{name}: expected the one the loader was made with, got another one set since",
                     hint="construct the loader again after changing the dataset",
                 )
-        # What was given stays; the rest is what the process group says, once there is one.
+        # Given values stay; the others come from the process group, once there is one.
         found = torch_arrays.distributed() or self._place
         place = tuple(there if given is None else given for given, there in zip(self._given_place, found, strict=True))
         if place != self._place:
@@ -262,8 +262,8 @@ class NativeLoader:
     ) -> list[dict[str, Any]]:
         """Which samples make up a step, for any world size, without reading any.
 
-        Of a delivered step the ones that were: `index` is the substitute where `planned` was replaced, and what was
-        skipped is left out. The ledger, if there is one, tells it of earlier runs and of other ranks.
+        For a delivered step, the samples actually delivered: `index` is the substitute if `planned` was replaced, and
+        skipped samples are left out. With a ledger, this covers earlier runs and other ranks.
         """
         if self._order.is_given:
             raise ConfigError("explain: expected an order of the loader's own, got a sampler")

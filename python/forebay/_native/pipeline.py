@@ -228,7 +228,7 @@ def _pictures_first(chain: list[Spec]) -> list[Spec]:
 
 _ENDS_OF_PICTURES = TENSOR_ONLY | CONVERSIONS | {"Custom"}
 
-# What is in these follows each other; in the others, each one is by itself.
+# In these, transforms follow each other; in the others, each one is separate.
 _LISTS = frozenset({"Compose", "RandomApply"})
 
 # Names of what may come next; `None` is the end.
@@ -283,7 +283,7 @@ def _first(chain: list[Spec], following: _Next) -> _Next:
 
 
 def _only(following: _Next) -> str | None:
-    """The one name that follows; none that means anything where it depends on a choice."""
+    """The one name that follows; no meaningful name if it depends on a choice."""
     return next(iter(following)) if len(following) == 1 else "a choice"
 
 

@@ -16,7 +16,7 @@ def _is_own(transform: object) -> bool:
 
 
 def parts(transform: Any) -> Iterable[Any] | None:
-    """What a container of torchvision or torch is made of; `None` if it is none."""
+    """The members of a torchvision or torch container; `None` if it is not a container."""
     kind = f"{type(transform).__module__}.{type(transform).__qualname__}"
     if kind == "torch.nn.modules.container.Sequential":
         return list(transform)
@@ -28,7 +28,7 @@ def parts(transform: Any) -> Iterable[Any] | None:
 
 
 def nested(transform: Any) -> transforms.Transform | None:
-    """The native twin of a transform that is made of others; `None` if it is none, or cannot be one."""
+    """The native equivalent of a container of transforms; `None` if it is not one, or has no equivalent."""
     name = type(transform).__name__
     if not _is_own(transform) or TAKES.get(name) != "as its transforms":
         return None
@@ -42,7 +42,7 @@ def nested(transform: Any) -> transforms.Transform | None:
 
 
 def native(transform: Callable[[Any], Any]) -> Spec | None:
-    """The native twin of a transform; `None` if there is none that takes its arguments."""
+    """The native equivalent of a transform; `None` if none accepts its arguments."""
     name = type(transform).__name__
     if not _is_own(transform):
         return None

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-# Of the memory there is, the share that batches under way may take by default. Not measured.
+# The share of available memory that batches in progress may take by default. Not measured.
 _BUDGET_SHARE = 0.25
 # How long a worker may take for one sample by default, and to start in any case. As long as NCCL waits before
 # it ends a run: decisions/0039.
@@ -38,7 +38,7 @@ def memory_bytes() -> int:
 
 
 def budget_bytes(given: int | None) -> int:
-    """What batches on their way may take."""
+    """The memory that batches in progress may take."""
     return given or int(memory_bytes() * _BUDGET_SHARE)
 
 

@@ -62,7 +62,7 @@ class Policy:
 
 
 def _deadline_seconds(given: Any) -> float | None:
-    """That of a sample in a worker; infinite, there is none."""
+    """The deadline of a sample in a worker; `None` if it is infinite."""
     is_infinite = isinstance(given, float) and given == math.inf
     told = given if is_infinite else settings.optional_seconds("deadline_seconds", given)
     return limits.deadline_seconds(told)

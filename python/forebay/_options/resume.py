@@ -1,4 +1,4 @@
-"""What is refused as a resume state, whichever loader is asked, and in few words: a model's state is megabytes."""
+"""Checks of resume states, common to all loaders, with short messages: a model's state is megabytes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _HINT = "save loader.state_dict() beside the model's in the checkpoint, and load
 
 
 def check(state_dict: Any, keys: frozenset[str]) -> dict[str, Any]:
-    """The state as a dict; refuses one without these keys, and says what it looks like instead."""
+    """The state as a dict; refuses one without these keys, and names what it looks like instead."""
     if not isinstance(state_dict, Mapping):
         raise StateMismatchError(f"the state: expected a dict that state_dict() gave, got {_kind(state_dict)}")
     state = dict(state_dict)

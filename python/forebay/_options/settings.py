@@ -149,7 +149,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Ragged:
-    """What becomes of arrays of different shapes in a batch."""
+    """How arrays of different shapes are batched."""
 
     kind: str | None
     pad_value: float

@@ -22,7 +22,7 @@ class Kind:
     instead: str = "return its data, not the thing itself: bytes, numbers, an array or a tensor"
     """What a sample should have in its place."""
     is_sent: bool = False
-    """Whether it can be sent all the same, only not with the result that anybody expects."""
+    """Whether it can be sent all the same, though with an unexpected result."""
     is_tried: bool = False
     """Whether only pickling it tells if it can be sent."""
 
@@ -74,7 +74,7 @@ _LMDB = Kind(
 )
 _DATABASE = Kind(
     "database connection",
-    "a connection belongs to one process: two that speak on it at once mix up questions and answers",
+    "a connection belongs to one process: two that use it at once mix up requests and responses",
     "sqlite3.connect({path})",
     "return the rows (`cursor.fetchall()`), not the connection or the cursor",
 )
@@ -96,13 +96,13 @@ _LOCK = Kind(
 )
 _THREADS = Kind(
     "threads",
-    "threads and their queues belong to one process: a worker would have the object and nobody behind it",
+    "threads and their queues belong to one process: a worker would have the object without the threads behind it",
     "start()  # as in __init__, in each worker",
     "leave it out of the sample",
 )
 _GENERATOR = Kind(
     "generator",
-    "a generator is a function that is half done, and its frame cannot leave its process",
+    "a generator is a suspended function, and its frame cannot leave its process",
     None,
     "return `list(...)` of it",
 )
@@ -162,7 +162,7 @@ _FRAME = Kind(
 
 # Of a descriptor as `os.open` gives it: sent as the number that it is.
 NUMBER = (
-    "a descriptor is a number that only the process that opened it knows the meaning of; in a worker nothing is open "
+    "a descriptor is a number that has a meaning only in the process that opened it; in a worker nothing is open "
     "under it, or another file"
 )
 
@@ -323,7 +323,7 @@ def _peer(value: object) -> str | None:
 
 
 def describe(value: object) -> str:
-    """What something is, in words that a person knows it by: its class, and what it is open on."""
+    """A description of an object: its class, and what it is open on."""
     cls = type(value)
     name = cls.__qualname__ if cls.__module__ in ("builtins", "_io") else f"{_short(cls.__module__)}.{cls.__qualname__}"
     if cls.__qualname__ in ("function", "generator", "coroutine", "async_generator"):

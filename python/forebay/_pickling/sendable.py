@@ -86,7 +86,7 @@ def explain(value: object, root: str, error: BaseException, *, index: int | None
     cause = f"{type(error).__name__}: {_first_line(error)}"
     blocking = [finding for finding in search.findings if finding.blocks]
     if _is_recursion(error) and search.depth > _DEEP:
-        assert search.deepest is not None, "what is deep has a deepest"
+        assert search.deepest is not None, "a nested value has a deepest level"
         message = f"{head}: it is nested too deep for pickle: {search.deepest.path()} → …"
         hint = "keep elements that refer to each other in a list, by index; or give the class a __getstate__ that does"
         detail = cause
@@ -124,7 +124,7 @@ def handles(value: object, root: str = "dataset") -> list[Finding]:
 
 
 def _find(value: object, root: str, is_recursion: bool) -> "_Search":
-    """What is in the way: first in samples of what is large, then everywhere."""
+    """The obstacles to pickling: first in samples of large values, then everywhere."""
     search = _Search(root)
     for is_sampled, limits in zip((True, False), _SEARCH, strict=True):
         search = _Search(root)

@@ -25,7 +25,7 @@ _ATOMS = frozenset(
     {int, float, complex, bool, str, bytes, bytearray, range, type(None), type(...), type(NotImplemented)}
 )
 _GLOBALS = (types.FunctionType, types.BuiltinFunctionType, type)
-# What is between two steps of a path: a name after a dot, or an element in brackets, as one would write it in Python.
+# The separator of two steps of a path: a name after a dot, or an element in brackets, as in Python.
 Step = str | tuple[str, Any]
 
 
@@ -94,7 +94,9 @@ class Budget:
 
 
 class Walk:
-    """One walk. `visit` says of each object whether to go on below it; `fail` is told of what cannot be pickled."""
+    """One walk. `visit` decides for each object whether to descend into it; `fail` is called for what cannot be
+    pickled.
+    """
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class Walk:
                 yield Node(item, parent, ("key", key))
 
     def _children(self, node: Node) -> Iterator[Node]:
-        """What pickle would go on with; raises what pickle would raise at this very object."""
+        """What pickle would descend into; raises what pickle would raise at this object."""
         value, kind = node.value, type(node.value)
         if kind in (list, tuple):
             return self._items(node, value, len(value))

@@ -1,4 +1,4 @@
-"""States of a map-style dataset that ranks divide among them, gone on with by another number of ranks."""
+"""Resuming a map-style dataset that ranks divide among them on another number of ranks."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ def world_size(loader: Any) -> int:
 
 
 def converted(state: dict[str, Any], loader: Any, is_own_batches: bool) -> dict[str, Any]:
-    """The state for as many ranks as divide the order now: all of them skip what was delivered to any of them.
+    """The state for the current number of ranks: all of them skip samples that were delivered to any of them.
 
-    Steps stay what they are, the number of those that were made.
+    The number of steps stays as it is.
     """
     before, now, order = state.get("world_size"), world_size(loader), state["order"]
     if before in (None, now) or state["finished"] or "next" in state:
@@ -34,15 +34,17 @@ def converted(state: dict[str, Any], loader: Any, is_own_batches: bool) -> dict[
     got = order["count"] * before
     if got == 0:
         return state
-    told = f"the state was taken on {before} rank{'s' * (before > 1)}, and this loader is one of {now}"
-    hint = f"resume with world_size={before}, or take the state at the end of an epoch, which any number can go on from"
+    told = f"the state was taken on {before} rank{'s' * (before > 1)}, and this loader runs on {now}"
+    hint = f"resume with world_size={before}, or from the end of an epoch, where any number of ranks can resume"
     if not _is_known(loader, is_own_batches) or "begun_at" in order:
-        raise StateMismatchError(f"{told}: they draw from orders that are not parts of the same one", hint=hint)
+        raise StateMismatchError(f"{told}: their orders are not parts of one shared order", hint=hint)
     if state.get("early") or state.get("since"):
         cause = "in_order=False" if state.get("early") else "snapshot_every_n_steps"
-        raise StateMismatchError(f"{told}: with {cause} it tells of each rank what no other can go on from", hint=hint)
+        why = f"with {cause} it is rank-specific and cannot be resumed on another number of ranks"
+        raise StateMismatchError(f"{told}: {why}", hint=hint)
     if got % now:
-        raise StateMismatchError(f"{told}: the {got} samples that were had cannot be divided by {now}", hint=hint)
+        why = f"{got} delivered samples cannot be split evenly across {now} ranks"
+        raise StateMismatchError(f"{told}: {why}", hint=hint)
     return state | {"order": order | {"count": got // now}, "position": got // now, "world_size": now}
 
 

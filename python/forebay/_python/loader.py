@@ -56,8 +56,8 @@ class PythonLoader:
     """
 
     def __init__(self, contract: _contract.Contract, policy: Policy) -> None:
-        # Of what a pass begins with: threads may begin passes of one loader, and ask for its state. Nobody waits for a
-        # batch inside of it.
+        # Guards the start of a pass: several threads may begin passes of one loader, and ask for its state. It is never
+        # held while waiting for a batch.
         self._lock = threading.RLock()
         self._is_iterable = contract.is_iterable
         # What the loader made itself, to be recognized: subclasses put others in its place, and wrap it.
@@ -82,13 +82,13 @@ class PythonLoader:
             weakref.finalize(self, spare_fork_servers.leave, groups).atexit = False
         # Those that worked for it, whose counts are still told when a pass is over; last, that of the last pass.
         self._worker_groups: list[Workers] = []
-        # What a state that was taken between two passes says of the next one, and what the generators were seeded with
-        # then, where nothing had been drawn from them; `None` where the state was loaded, which holds in any case.
+        # What a state taken between two passes promises about the next one, and the generators' seeds at that time, if
+        # nothing had been drawn from them; `None` if the state was loaded, which holds in any case.
         self._promised: dict[str, Any] | None = None
         self._seeds_then: list[int | None] | None = None
-        # The pass that was begun last, and what had been said of it before.
+        # The pass that began last, and what had been promised about it.
         self._unused: tuple[Progress, weakref.ref[Pass], tuple[int, Any, Any]] | None = None
-        # Whether the dataset was searched for what is something else in a worker.
+        # Whether the dataset was searched for values that behave differently in a worker.
         self._is_looked_at = False
         self._is_closed = False
         self._process: int | None = None
@@ -308,11 +308,11 @@ class PythonLoader:
     def _workers(
         self, kind: str, job: Job, shards: list[int], states: list[Any] | None, stays: bool
     ) -> tuple[Workers, Callable[[], None]]:
-        """Workers, at work, and what becomes of them at the end of the pass."""
+        """Running workers, and the function to call at the end of the pass: it closes them, or keeps them."""
         if stays and self._staying is not None:
             workers, _, before = self._staying
             if before == shards:
-                # Their random numbers go on, too.
+                # Their random numbers continue, too.
                 changes: dict[str, Any] = {} if job.pipe_seed is None else {"pipe_seed": job.pipe_seed}
                 workers.renew(changes | ({"known_bad": job.known_bad} if job.known_bad else {}), states)
                 return workers, _nothing
@@ -357,14 +357,14 @@ class PythonLoader:
         return spare_fork_servers.take(policy.deadline_seconds, policy.memory_budget, policy.max_worker_memory)
 
     def _states(self, loader: Any, resumed: Any, finished: Any, shards: list[int], kind: str) -> list[Any] | None:
-        """The states that the shards go on from."""
+        """The states from which the shards resume."""
         if resumed is not None:
             told = resumed.get("shards")
             if told and self._is_iterable:
                 return list(told)
             # The state of a map-style dataset is not divided: every worker resumes from the state of its shard.
             return [told[shard % len(told)] for shard in shards] if told else None
-        # Objects that live on between passes go on with what the last one left in them.
+        # Objects that live on between passes continue from where the last pass left them.
         if finished is not None and finished.get("shards") and (kind == "inline" or loader.persistent_workers):
             told = finished["shards"]
             if len(told) == len(shards):
@@ -433,7 +433,7 @@ class PythonLoader:
             self._load(loader, state_dict)
 
     def _load(self, loader: Any, state_dict: Mapping[str, Any]) -> None:
-        # First: one that is refused changes nothing.
+        # First, because a state that is refused must change nothing.
         is_given = state_dict is not None and not (isinstance(state_dict, Mapping) and not state_dict)
         state = copy.deepcopy(resume.check(state_dict, _STATE_KEYS)) if is_given else None
         self._progress = self._promised = self._unused = self._seeds_then = None
@@ -457,7 +457,9 @@ class PythonLoader:
         self._resumed = elastic.converted(state, loader, self._has_own_batches(loader))
 
     def length(self, loader: Any) -> int:
-        """Batches in a pass; what an iterable dataset says of itself is remembered, and compared with what it does."""
+        """Batches in a pass; the length that an iterable dataset reports is remembered, and compared with what it
+        yields.
+        """
         if not self._is_iterable:
             return len(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
         length = self.length_told = len(loader.dataset)
@@ -477,9 +479,9 @@ class PythonLoader:
         workers = self._worker_stats()
         text = self.books.report()
         if workers.get("restarts"):
-            text += f"workers: {workers['restarts']} died or hung, and others took over what they had in hand\n"
+            text += f"workers: {workers['restarts']} died or hung, and others took over their samples\n"
         if workers.get("recycled"):
-            text += f"workers: {workers['recycled']} grew too large, and were exchanged between two samples\n"
+            text += f"workers: {workers['recycled']} grew too large, and were replaced between two samples\n"
         return Report(text)
 
     def explain(self, loader: Any, step: int, epoch: int | None) -> list[dict[str, Any]]:
@@ -493,8 +495,8 @@ class PythonLoader:
             order.restore(begun.where.order | {"count": 0})
         elif _order.is_shuffling(loader.sampler) and self._policy.seed is None:
             raise ConfigError(
-                f"explain: expected a pass that was begun last, or a seed, got epoch {wanted}: the generator "
-                "decides its order when it begins"
+                f"explain: expected the epoch of the last pass, or a loader with a seed, got epoch {wanted}: its order "
+                "depends on the generator's state when it begins"
             )
         elif self._policy.place is not None:
             loader.sampler.set_epoch(wanted)

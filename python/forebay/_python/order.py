@@ -68,7 +68,7 @@ class Draw:
 
     def __init__(self, source: Iterable[Any], key: int | None) -> None:
         self._source = source
-        # Asked once, not for every index.
+        # Looked up once, not for every index.
         self._is_shuffling = is_shuffling(source)
         # Decides the order of a `RandomSampler`; without it the order is torch's, from the generator.
         self._key = key
@@ -162,7 +162,7 @@ class Order:
     """The tasks of one pass over a map-style dataset: lists of indices, or single ones where nothing is batched."""
 
     def __init__(self, source: Iterable[Any], batch_size: int | None, drop_last: bool, key: int | None) -> None:
-        """`source` gives what a task is; with a `batch_size` it gives indices, and they are batched here."""
+        """`source` yields tasks; with a `batch_size` it yields indices, which are batched here."""
         self._draw = Draw(source, key)
         self._batch_size, self._drop_last = batch_size, drop_last
         # The last batch was not a full one: the sampler has said that it is at its end, and may begin again.

@@ -141,8 +141,8 @@ class Pass(Iterator[Any]):
             return self._progress.state()
 
     def at_rest(self) -> contextlib.AbstractContextManager[object]:
-        """Waits for the batch in hand where there are no workers: the dataset itself tells there where it is, and would
-        tell something else in the midst of one.
+        """Without workers, waits for the current batch: the dataset itself reports its position, which would be wrong
+        in the middle of a batch.
         """
         return self._turn if self._setup.kind == "inline" else contextlib.nullcontext()
 
@@ -172,7 +172,7 @@ class Pass(Iterator[Any]):
         return self._handed_over(value)
 
     def _end(self) -> Exception:
-        """Why there is nothing more: a pass that was closed must not look like one that came to its end."""
+        """Why there are no more batches: a closed pass must not look like one that reached its end."""
         return StopIteration() if self._progress.is_finished else _closed(self._why)
 
     def _handed_over(self, value: Any) -> Any:
@@ -222,7 +222,7 @@ class Pass(Iterator[Any]):
                 return self._with_ids(sent, result) if self._setup.with_ids else result.value
 
     def _write_down(self, sent: _Sent, result: Result) -> dict[str, int]:
-        """Enters a batch that is handed over into the books, and gives them."""
+        """Records a delivered batch in the books, and returns them."""
         planned = result.drawn_count if self._setup.job.is_iterable else sent.size
         step, count = self._progress.where.step, result.sample_count
         try:
@@ -380,7 +380,7 @@ class Pass(Iterator[Any]):
 
     def _finish(self) -> None:
         try:
-            # Nobody knows how long a stream is.
+            # The length of a stream is unknown.
             self._setup.account.check(None if self._setup.job.is_iterable else self._expected_planned)
             with self._lock:
                 self._progress.finish()
@@ -390,9 +390,9 @@ class Pass(Iterator[Any]):
     def close(self, why: str | None = None) -> None:
         """Ends the workers of this pass, unless they are to stay for the next one. Further calls do nothing.
 
-        `why` is what a loop that asks for more is told.
-        A thread that waits in `next` leaves it with an error first; one that makes samples there itself is waited for,
-        but not for ever.
+        `why` is the message for a loop that asks for more.
+        A thread that waits in `next` leaves it with an error first. A thread that makes samples there itself is waited
+        for, but not for ever.
         """
         if self._workers is not None and why is not None:
             self._why = why
@@ -415,7 +415,7 @@ def in_words(workers: Workers) -> str:
     """What the workers do, in words, for a message about a long wait."""
     items = sorted(workers.in_flight(), key=lambda item: -item["since_seconds"])
     if not items:
-        return "no worker has a sample in hand"
+        return "no worker is working on a sample"
     return "; ".join(map(_one_in_words, items))
 
 
@@ -427,4 +427,4 @@ def _one_in_words(item: dict[str, Any]) -> str:
     if item["index"] is not None:
         what = f"sample {item['index']!r}"
     who = f"thread {item['thread']}" if item.get("thread") else f"pid {item['pid']}"
-    return f"worker {item['shard']} ({who}) has {what} in hand for {item['since_seconds']:.1f} s{where}"
+    return f"worker {item['shard']} ({who}) has worked on {what} for {item['since_seconds']:.1f} s{where}"

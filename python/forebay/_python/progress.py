@@ -17,7 +17,7 @@ class Where:
     shards: dict[int, Any] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     last_shard: int = -1
-    # Tasks that were delivered before others that had been handed out earlier: `in_order=False`.
+    # Tasks that were delivered before earlier ones: `in_order=False`.
     early: set[int] = field(default_factory=set)
     number: int = 0
     # What became of the samples handed over so far.
@@ -74,7 +74,7 @@ class Progress:
                 where.order = {"count": 0, "begun_at": order["begun_at"]}
 
     def resume(self, state: dict[str, Any]) -> int:
-        """Begins where a state was taken, and gives how many batches after that have been handed over already."""
+        """Begins where a state was taken. Returns how many later batches were already delivered."""
         where = self.where
         where.step, where.position, where.order = state["step"], state["position"], state["order"]
         where.number = state.get("number", where.step)

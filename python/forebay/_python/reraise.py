@@ -15,7 +15,7 @@ class _Verbatim(str):
 
 
 def again(raised: Raised, number: int, epoch: int, shard: int, kind: str) -> NoReturn:
-    """Raises it. One that comes from another process is made anew as torch does it, with the original as its cause."""
+    """Raises it. An exception from another process is recreated as torch does it, with the original as its cause."""
     error = raised.exception
     if isinstance(error, StopIteration):
         # A loop would take it for the end of the epoch.

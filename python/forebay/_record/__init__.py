@@ -1,1 +1,1 @@
-"""What is recorded and told: failures, books, notices, hints."""
+"""Records and reports: failures, books, notices, hints."""

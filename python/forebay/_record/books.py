@@ -50,7 +50,7 @@ class Books:
         self.sample_count = self.failed_count = 0
 
     def begin(self, epoch: int, books: Mapping[str, int] | None) -> "Account":
-        """Opens the books of a pass, with those of the state that it goes on from."""
+        """Opens the books of a pass, starting from those of the resumed state."""
         counts = books or empty()
         planned, delivered, replaced, skipped = (int(counts[name]) for name in _NAMES)
         opened = self._journal.begin(epoch, self._rank, self._max_failures, (planned, delivered, replaced, skipped))
@@ -63,7 +63,7 @@ class Books:
 
     @property
     def failures(self) -> Failures:
-        """What failed so far, oldest first; the ledger has what is older than 100,000."""
+        """Failures so far, oldest first; older ones than the last 100,000 are only in the ledger."""
         return Failures(Failure.from_line(line) for line in self._journal.failures())
 
     def known_bad(self) -> tuple[str, ...]:
@@ -75,13 +75,13 @@ class Books:
         return self._journal.report()
 
     def count(self, planned: int, failed: int) -> None:
-        """Counts what a pass has handed over."""
+        """Records a delivered batch."""
         with self._lock:
             self.sample_count += planned
             self.failed_count += failed
 
     def say(self, incidents: Sequence[Incident]) -> None:
-        """Warns of the first sample that is missing, and of a ledger that is behind, each once."""
+        """Warns about the first sample that is missing, and about an incomplete ledger, each once."""
         if not incidents:
             return
         lost = next((incident for incident in incidents if incident.outcome in ("replaced", "skipped")), None)
@@ -101,7 +101,7 @@ class Books:
             notices.ledger_behind(trouble)
 
     def close(self) -> None:
-        """Waits a moment for lines that were not written yet, and closes the ledger: further failures are kept."""
+        """Waits briefly for unwritten lines, and closes the ledger: further failures are kept in memory."""
         self._journal.close()
         self._say_ledger()
 
@@ -113,7 +113,7 @@ class Account:
         self._books, self._opened = books, opened
 
     def enter(self, step: int, first_position: int, incidents: Sequence[Incident]) -> None:
-        """Writes down what is known of a batch that is not handed over."""
+        """Records failures of a batch that is not delivered."""
         if incidents:
             self._opened.enter([_row(incident, step, first_position) for incident in incidents])
             self._books.say(incidents)
@@ -136,7 +136,7 @@ class Account:
         return dict(zip(_NAMES, counts, strict=True))
 
     def check(self, expected_planned: int | None) -> None:
-        """Raises where the books of the epoch do not balance, or are not those of as many samples as were planned."""
+        """Raises if the books of the epoch do not balance, or do not match the number of planned samples."""
         self._opened.check(expected_planned)
 
 
@@ -163,12 +163,12 @@ def _row(incident: Incident, step: int, first_position: int) -> dict[str, Any]:
 
 
 def _text(said: str) -> str:
-    """Without the halves of characters that names of files may have, and a ledger cannot."""
+    """Without lone surrogates, which file names may contain and a ledger cannot."""
     return said.encode("utf-8", "replace").decode()
 
 
 def _number(index: Any, position: int) -> int:
-    """Ledgers have whole numbers; a key of another kind is told in the message, and here by its position."""
+    """Ledgers have integer indices; a key of another type is in the message, and here its position is used."""
     try:
         number = int(index)
     except (TypeError, ValueError):

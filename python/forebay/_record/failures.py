@@ -9,7 +9,7 @@ _OPTIONAL_INTEGERS = ("errno", "substitute", "size_bytes", "mtime_ns", "offset")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A sample that failed, or that was got only after a retry, with its address."""
+    """A sample that failed, or that was read only after a retry, with its address."""
 
     path: str
     index: int
@@ -30,17 +30,17 @@ class Failure:
     substitute: int | None = None
     size_bytes: int | None = None
     mtime_ns: int | None = None
-    # Of a sample that is a part of its file: what that is called, and where it begins.
+    # For a sample that is a part of its file: the part's name, and its offset.
     member: str | None = None
     offset: int | None = None
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> "Failure":
-        """From a line of the ledger; names of later versions are passed over."""
+        """From a line of the ledger; fields of later versions are ignored."""
         known = {field.name for field in fields(cls)}
         values = {name: value for name, value in line.items() if name in known}
         if path_bytes := line.get("path_bytes"):
-            # Only there when the path is not UTF-8: then it comes back as `os` functions give it.
+            # Only present if the path is not UTF-8: then it is decoded as `os` functions do.
             values["path"] = os.fsdecode(bytes.fromhex(path_bytes))
         return cls(**values)
 
@@ -53,13 +53,13 @@ class Failures(list[Failure]):
         import pandas  # optional, and slow to import
 
         columns = {field.name: [getattr(failure, field.name) for failure in self] for field in fields(Failure)}
-        # One that is missing would make floats of the others, which do not hold nanoseconds.
+        # A missing value would turn the column into floats, which cannot represent nanoseconds.
         integers = {name: pandas.array(columns[name], dtype="Int64") for name in _OPTIONAL_INTEGERS}
         return pandas.DataFrame(columns | integers)
 
 
 class Report(str):
-    """The text of a report. Its `repr` is short, so that a prompt does not show what was just printed again."""
+    """The text of a report. Its `repr` is short, so that a prompt does not show the text again."""
 
     __slots__ = ()
 

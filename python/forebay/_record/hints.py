@@ -1,4 +1,4 @@
-"""What to do about an exception of a Python dataset: its class in the registry, its stage, its hint.
+"""Classifies an exception of a Python dataset: its class in the registry, its stage, its hint.
 
 One source for the loader's failures and for the doctor. The registry's own hints (`errors.py`) are about files that
 forebay reads; these are about code of the user's, whose files, handles and connections forebay does not know.
@@ -20,7 +20,7 @@ from forebay.errors import _HINTS, ForebayError
 
 @dataclass(frozen=True)
 class Advice:
-    """What is known of an exception without looking at the dataset."""
+    """What is known about an exception without examining the dataset."""
 
     topic: str
     """What the hint is about: `storage`, `handle`, `path` … or `code` where it is only the user's code."""
@@ -45,10 +45,10 @@ _PATH = Advice(
 )
 _DENIED = "this process (user {user}) may not use it: check owner and mode of the file and of every folder above it"
 _CONNECTION = (
-    "the other end of a connection does not answer, or has closed it: check that the server runs and is reached (under "
-    "a file: the server or FUSE daemon of its mount); open connections in the worker and not in `__init__`"
+    "the other end of a connection does not answer, or has closed it: check that the server is running and reachable "
+    "(under a file: the server or FUSE daemon of its mount); open connections in the worker and not in `__init__`"
 )
-_MEMORY = "memory ran out: lower `num_workers` or `prefetch_factor`, or what a sample takes"
+_MEMORY = "memory ran out: lower `num_workers`, `prefetch_factor` or the memory per sample"
 
 # (topic, hint, names of errno). Their codes, and which of them are tried again, are the engine's: `classify`.
 _ROWS = (
@@ -60,7 +60,7 @@ _ROWS = (
     (
         "storage",
         "the server of the mount no longer knows the file: it was replaced, or its export restarted; a file that is "
-        "kept open stays stale, so open it in each call; remount if this stays",
+        "kept open stays stale, so open it in each call; remount if this persists",
         "ESTALE",
     ),
     (
@@ -71,7 +71,7 @@ _ROWS = (
     ),
     (
         "storage",
-        "the file system is mounted read-only: write elsewhere; if it was not meant to be, the kernel made it so after "
+        "the file system is mounted read-only: write elsewhere; if this is unexpected, the kernel remounted it after "
         "an error (dmesg)",
         "EROFS",
     ),
@@ -82,17 +82,17 @@ _ROWS = (
         "ENETRESET ENONET EPROTO ECOMM",
     ),
     ("connection", _CONNECTION, "ETIMEDOUT"),
-    ("busy", "what the dataset's code asked for was in use or not ready", "EAGAIN EINTR EBUSY ETXTBSY"),
+    ("busy", "the resource that the dataset's code asked for was busy or not ready", "EAGAIN EINTR EBUSY ETXTBSY"),
     (
         "locks",
-        "the file system gives no locks, as a network mount without a lock service: switch locking off in the library "
-        "that reads (HDF5: HDF5_USE_FILE_LOCKING=FALSE), or correct the mount",
+        "the file system does not support locks, like a network mount without a lock service: switch locking off in "
+        "the library that reads (HDF5: HDF5_USE_FILE_LOCKING=FALSE), or correct the mount",
         "ENOLCK",
     ),
     (
         "descriptors",
         "too many files are open in this process: close what the dataset opens (`with open(…) as file:`); `forebay "
-        "doctor` names what stays open; raise `ulimit -n` if as many are needed",
+        "doctor` names what stays open; raise `ulimit -n` if that many are needed",
         "EMFILE",
     ),
     (
@@ -144,17 +144,17 @@ def _advised(topic: str, hint: str, number: int) -> Advice:
 
 
 _SYSTEM = {number: _advised(topic, hint, number) for topic, hint, names in _ROWS for number in _numbers(names)}
-# Hints for codes of incidents that are not exceptions of the dataset's.
+# Hints for codes of incidents that are not exceptions of the dataset.
 _BY_CODE = {
     "undecodable": "the dataset could not decode the file: the detail says where; repair it, or leave out the sample",
     "exhausted": "the machine ran out of memory, descriptors or disk: see the message",
     "not_found": _PATH.hint,
     "timeout": "the sample's code is slow or stuck, the detail says where; raise `deadline_seconds` if it is only slow",
 }
-# Their exceptions are OSErrors without a number, or with one that is not the kernel's.
+# Libraries whose exceptions are OSErrors without an errno, or with one that is not the kernel's.
 _LIBRARIES_OF_CONNECTIONS = frozenset(("socket", "ssl", "http", "urllib", "urllib3", "requests", "aiohttp"))
 
-# The words of libraries: of Python's files, zipfile, tarfile, mmap, sqlite3, lmdb.
+# Error messages of libraries: Python's files, zipfile, tarfile, mmap, sqlite3, lmdb.
 _CLOSED = re.compile(
     r"\bclosed file\b|\bfile is closed\b|archive that was already closed|TarFile is closed|mmap closed|closed database|"
     r"closed/deleted",
@@ -163,13 +163,13 @@ _CLOSED = re.compile(
 _ENDED = re.compile(
     r"unexpected (?:EOF|end of (?:file|data))|ran out of input|pickle data was truncated", re.IGNORECASE
 )
-# Of Pillow: a picture has fewer frames than the code asks for, whatever its file.
+# Pillow: a picture has fewer frames than the code asks for, whatever its file.
 _FRAMES = re.compile(r"no more images|outside sequence", re.IGNORECASE)
 _BAD = re.compile(r"bad file descriptor", re.IGNORECASE)
 
 
 def classified(error: BaseException) -> tuple[str, str]:
-    """The class in the registry and the stage, without the hint, for which a dataset is searched."""
+    """The class in the registry and the stage, without the hint, which would need a search of the dataset."""
     if isinstance(error, ForebayError):
         return error.code, error.stage or "transform"
     if _of_handle(error) is not None:
@@ -184,7 +184,7 @@ def by_code(code: str) -> str:
 
 
 def of(error: BaseException, dataset: Any = None) -> Advice:
-    """What to do about an exception of a dataset; `dataset` is searched for the handle, where one is behind it."""
+    """The hint for an exception of a dataset; `dataset` is searched for the handle that caused it, if any."""
     if isinstance(error, ForebayError):
         return Advice("own", error.code, error.stage or "transform", error.hint)
     if (cause := _of_handle(error)) is not None:
@@ -194,7 +194,7 @@ def of(error: BaseException, dataset: Any = None) -> Advice:
 
 
 def _of_system(error: BaseException) -> Advice:
-    """Of an exception that is about no handle."""
+    """For an exception that is not about a handle."""
     if not isinstance(error, OSError):
         return _without_number(error)
     if type(error).__module__.partition(".")[0] in _LIBRARIES_OF_CONNECTIONS:
@@ -209,7 +209,7 @@ def _of_system(error: BaseException) -> Advice:
 
 
 def _without_number(error: BaseException) -> Advice:
-    """Of an exception that did not come from the kernel."""
+    """For an exception that did not come from the kernel."""
     if isinstance(error, FileNotFoundError):
         return _PATH
     if isinstance(error, PermissionError):
@@ -222,7 +222,7 @@ def _without_number(error: BaseException) -> Advice:
     if isinstance(error, ConnectionError):
         return Advice("connection", "unavailable", "fetch", _CONNECTION)
     if isinstance(error, OSError) and not isinstance(error, io.UnsupportedOperation):
-        # Pillow and others say so that a file is damaged.
+        # Pillow and others report a damaged file this way.
         return Advice("decode", "undecodable", "decode", _BY_CODE["undecodable"])
     return _CODE
 
@@ -239,12 +239,12 @@ def _of_handle(error: BaseException) -> tuple[str, BaseException] | None:
         except Exception:  # its text may raise, too
             said = ""
         if number is not None:
-            # Libraries that read by themselves (HDF5) put the number into the text; the kernel's own is certain.
+            # Libraries that read by themselves (HDF5) put the errno into the text; the kernel's own is certain.
             advice = _SYSTEM.get(number)
             if advice is not None and advice.topic == "handle":
                 return "bad", each
         elif isinstance(each, (UnicodeError, SyntaxError)) or _FRAMES.search(said):
-            pass  # about text and pictures, in the same words
+            pass  # text and picture decoders use the same words
         elif isinstance(each, EOFError) or (_ENDED.search(said) and not isinstance(each, OSError)):
             return "ended", each
         elif _CLOSED.search(said):
@@ -273,7 +273,7 @@ _OTHERWISE = {
 def _handle_hint(trouble: str, error: BaseException, dataset: Any) -> str:
     held = _held.of_interest(_held.find(dataset, error), _STATES[trouble])
     cause = _OTHERWISE[trouble] if held is None else f"{held.path} ({held.what}) {_in_words(held)}"
-    # It may be the file as well, whatever handles there are.
+    # The file may be the cause as well, whatever handles there are.
     tail = "; if the file is opened in this very call, it is truncated or empty" if trouble == "ended" else ""
     return f"{cause}; {handles.lazily(_held.method(dataset))}{tail}"
 

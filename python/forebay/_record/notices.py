@@ -27,7 +27,7 @@ def python_callable(kind: str, name: str, consequence: str) -> None:
 
 
 def users_level() -> int:
-    """How far up the stack the user's own line is, from the caller: what `stacklevel` wants to know."""
+    """How many frames up the stack the user's own line is, from the caller: the argument for `stacklevel`."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "forebay":
         frame, level = frame.f_back, level + 1
@@ -35,7 +35,7 @@ def users_level() -> int:
 
 
 class FirstFailure:
-    """Warns of failing samples, ledger or cache in a loop that continues: each once per loader."""
+    """Warns about failing samples, the ledger or the cache while a loop continues: each once per loader."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FirstFailure:
         self._expected_step = 0
 
     def look(self, batch: Batch | None) -> None:
-        """Looks at a batch, or at the end: a batch of which nothing is left does not come at all."""
+        """Checks after a batch, or at the end: a batch without any sample left is not delivered at all."""
         if (trouble := self._cache_notice()) != self._said_of_cache and trouble is not None:
             self._said_of_cache = trouble  # where it lies, and then perhaps the first trouble with its disk
             _LOG.warning("%s", trouble, stacklevel=users_level())
@@ -71,24 +71,24 @@ class FirstFailure:
             )
 
     def look_at_ledger(self) -> None:
-        """Says once that lines wait for the ledger."""
+        """Warns once that lines wait for the ledger."""
         if not self._is_ledger_said and (trouble := self._ledger_error()) is not None:
             self._is_ledger_said = True
             ledger_behind(trouble)
 
 
 def ledger_behind(trouble: str) -> None:
-    """Says that the ledger lacks lines that were meant for it."""
-    said = f"the ledger is incomplete: {trouble}; the run goes on, and loader.failures has what it lacks"
+    """Warns that lines are missing from the ledger."""
+    said = f"the ledger is incomplete: {trouble}; the run continues, and loader.failures has the missing lines"
     _LOG.warning("%s", said, stacklevel=users_level())
     warnings.warn(said, RuntimeWarning, stacklevel=users_level())
 
 
 def stalled(sentence: str) -> None:
-    """Says what the loop waits for, to people and to logs.
+    """Reports what the loop waits for, as a warning and to the log.
 
-    Everybody sees the warning, each time: Python's default is to show one at the same line in the same words only once.
-    The log is for those who have one: without a handler of the user's own nothing is printed.
+    The warning is shown each time: by default Python shows the same text at the same line only once. The log is for
+    users with a log handler: without one nothing is printed.
     """
     level = users_level()
     _LOG.warning("%s", sentence, stacklevel=level)
@@ -99,33 +99,33 @@ def stalled(sentence: str) -> None:
 
 
 def servers() -> None:
-    """Says what has come up about the servers that are spoken to, as that one gets credentials in the clear."""
+    """Warns about servers, for example one that gets credentials over an unencrypted connection."""
     for sentence in take_warnings():
         _LOG.warning("%s", sentence, stacklevel=users_level())
         warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())
 
 
 def growing(sentence: str) -> None:
-    """Says that a worker uses more and more."""
+    """Warns that a worker's memory or descriptors keep growing."""
     _LOG.warning("%s", sentence, stacklevel=users_level())
     warnings.warn(sentence, RuntimeWarning, stacklevel=users_level())
 
 
 def handles(findings: Sequence[Finding]) -> None:
-    """Names what a dataset holds that is something else in a worker, before the first batch."""
+    """Names values in a dataset that behave differently in a worker, before the first batch."""
     for finding in findings:
         said = f"{finding}: {finding.why}; {finding.change}"
         warnings.warn(said, RuntimeWarning, stacklevel=users_level())
 
 
-# What has one position, or one conversation at a time.
+# Handles with one position, or one conversation at a time.
 _ONE_AT_A_TIME = frozenset(("file", "archive", "database connection", "socket", "decoder", "generator"))
 
 
 def shared(findings: Sequence[Finding]) -> None:
     """Warns of handles in a dataset that worker threads, chosen by default, would use at the same time.
 
-    A dataset with a lock is taken to be prepared for that.
+    A dataset with a lock is assumed to be safe.
     """
     if any(finding.kind == "lock" for finding in findings):
         return
@@ -141,9 +141,9 @@ def shared(findings: Sequence[Finding]) -> None:
 def random_order(name: str) -> None:
     """Warns that the order after a resume may differ from the order the state was taken in."""
     warnings.warn(
-        f"the sampler ({name}) has no state: it begins anew, and as much as was given is passed over. If its order is "
-        "not the same again, samples repeat and others are left out: seed its generator as it was when that epoch "
-        "began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
+        f"the sampler ({name}) has no state: it starts over, and the indices that were already delivered are skipped. "
+        "If its order is not the same as before, samples repeat and others are missed: seed its generator as it was "
+        "when that epoch began, or use shuffle=True, or a sampler with state_dict and load_state_dict",
         RuntimeWarning,
         stacklevel=users_level(),
     )

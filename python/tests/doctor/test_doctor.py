@@ -521,7 +521,7 @@ def test_nothing_is_left_behind(texts: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_whoever_ends_the_doctor_ends_its_child(number: signal.Signals, texts: Path) -> None:
+def test_ending_the_doctor_ends_its_child(number: signal.Signals, texts: Path) -> None:
     doctor = subprocess.Popen(
         [sys.executable, "-m", "forebay", "doctor", f"{HERE}/faulty.py:Hanging", "--seconds", "60"],
         stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Promises 2 and 3 with real ranks: a gloo group stays in step whatever files fail, is killed, and goes on as fewer."""
+"""Promises 2 and 3 with real ranks: a gloo group stays in step whatever files fail, is killed, and resumes as fewer."""
 
 import errno
 import json

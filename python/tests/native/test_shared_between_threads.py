@@ -347,7 +347,7 @@ def test_an_error_reaches_one_thread_and_the_others_go_on(kind: str) -> None:
         loader.close()
 
 
-def test_what_is_replaced_is_counted_once_whoever_gets_it(tmp_path: Path) -> None:
+def test_a_replacement_is_counted_once_whichever_thread_gets_it(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     loader: Any = fb.DataLoader(
         Numbers(frozenset(range(0, COUNT, 3))),

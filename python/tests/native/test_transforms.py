@@ -693,7 +693,7 @@ def test_callables_run_inside_of_others(folder: Path) -> None:
     broken = fb.ImageFolder(folder, T.Compose([T.RandomChoice([T.RandomApply([fail], 1)]), T.ToTensor()]))
     with pytest.raises(ValueError, match="no") as raised:
         next(iter(fb.DataLoader(broken, 4)))
-    assert "broke fail: ValueError: no" in "".join(raised.value.__notes__)
+    assert "failed in fail: ValueError: no" in "".join(raised.value.__notes__)
 
 
 def test_nested_transforms_print_compare_and_travel() -> None:

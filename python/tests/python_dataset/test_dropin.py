@@ -140,7 +140,7 @@ def test_workers_know_who_they_are() -> None:
     assert all(own == initial for _, _, own, initial in told[fb.DataLoader])
 
 
-def test_threads_know_who_they_are_and_nobody_else_does() -> None:
+def test_worker_info_is_set_in_worker_threads_only() -> None:
     loader = fb.DataLoader(datasets.Who(), num_workers=2, workers="threads")
     told = [[int(value) for value in batch[:3]] for batch in loader]
     assert [who for who, *_ in told] == [0, 1] * 4

@@ -1,4 +1,4 @@
-"""A pass that is closed before its end: whoever asks it for more is told so, and does not take it for the end."""
+"""A pass that is closed before its end: asking it for more raises an error, and does not look like the end."""
 
 from typing import Any
 

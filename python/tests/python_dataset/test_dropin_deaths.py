@@ -64,7 +64,7 @@ PROGRAM = """
         assert (arrays == indices[:, None]).all()
         delivered += indices.tolist()
         if chance.random() < 0.01:
-            # Whoever it is, whatever it does; a sample it has in hand is lost once more.
+            # Any worker, in any state; a sample that it is making is lost once more.
             at_work = [item["pid"] for item in loader.in_flight() if item.get("pid")]
             if at_work:
                 try:
@@ -98,7 +98,7 @@ def test_every_sample_comes_once_or_is_named(seed: int, tmp_path: Path) -> None:
     assert told["is_planned"], "every other sample, in the order torch has for this seed"
     assert told["delivered"] + len(told["failed"]) == 5000
     assert sorted(told["failed"]) == sorted(set(told["failed"])), "none is named twice"
-    # One more may be: a sample that took down a worker, and was in hand when the loop killed another.
+    # One more may be: a sample that took down a worker, and was being made when the loop killed another.
     assert set(told["fatal"]) <= set(told["failed"])
     assert told["outcomes"] == [["worker_died", "skipped"]]
     lost = len(told["failed"])

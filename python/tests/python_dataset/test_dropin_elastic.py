@@ -1,4 +1,4 @@
-"""States of a Python dataset that ranks divide, gone on with by another number of ranks."""
+"""States of a Python dataset that ranks divide, resumed on another number of ranks."""
 
 from typing import Any
 
@@ -51,7 +51,8 @@ def test_a_single_rank_goes_on_where_nothing_is_shuffled(now: int) -> None:
 
 def test_what_cannot_be_divided_is_refused_with_what_to_do() -> None:
     _, state = state_after(1, loader(0, 4))
-    with pytest.raises(fb.errors.StateMismatchError, match=r"taken on 4 ranks, .* one of 3: the 4 samples") as raised:
+    said = r"taken on 4 ranks, .* runs on 3: 4 delivered samples"
+    with pytest.raises(fb.errors.StateMismatchError, match=said) as raised:
         loader(0, 3).load_state_dict(state)
     assert "world_size=4" in raised.value.hint
 
@@ -60,12 +61,12 @@ def test_orders_that_are_not_parts_of_one_are_refused() -> None:
     _, shuffled = state_after(2, loader(0, 2, shuffle=True, seed=1))
     _, single = state_after(2, loader(0, 1, shuffle=True, seed=1))
     for state, other in ((shuffled, loader(0, 1, shuffle=True, seed=1)), (single, loader(0, 2, shuffle=True, seed=1))):
-        with pytest.raises(fb.errors.StateMismatchError, match="not parts of the same one"):
+        with pytest.raises(fb.errors.StateMismatchError, match="not parts of one shared order"):
             other.load_state_dict(state)
     batches: Any = data.BatchSampler(DistributedSampler(range(24), 4, 0), 2, False)  # type: ignore[arg-type,var-annotated]
     _, state = state_after(1, fb.DataLoader(range(24), batch_sampler=batches))
     batches.sampler = DistributedSampler(range(24), 2, 0)  # type: ignore[arg-type]
-    with pytest.raises(fb.errors.StateMismatchError, match="not parts of the same one"):
+    with pytest.raises(fb.errors.StateMismatchError, match="not parts of one shared order"):
         fb.DataLoader(range(24), batch_sampler=batches).load_state_dict(state)
 
 

@@ -159,7 +159,7 @@ def test_a_long_wait_names_the_sample_and_the_line() -> None:
     released.clear()
     loader = fb.DataLoader(Slow(5), num_workers=2, workers="threads", stall_seconds=0.3)
     passed = iter(loader)
-    with pytest.warns(RuntimeWarning, match=r"(?s)no batch for .*has sample 5 in hand.*released\.wait"):
+    with pytest.warns(RuntimeWarning, match=r"(?s)no batch for .*has worked on sample 5.*released\.wait"):
         for index in range(6):
             if index == 5:
                 threading.Timer(1.0, released.set).start()

@@ -1,4 +1,4 @@
-"""States of a loader of a Python dataset: taken after any step, gone on with by any number of workers."""
+"""States of a loader of a Python dataset: taken after any step, resumed with any number of workers."""
 
 import functools
 import itertools
@@ -354,7 +354,7 @@ def test_a_random_sampler_without_a_state_is_warned_of(order: Callable[[], dict[
     next(iter(loader))
     again = fb.DataLoader(range(12), **order())
     again.load_state_dict(loader.state_dict())
-    with pytest.warns(RuntimeWarning, match="has no state: it begins anew") as warned:
+    with pytest.warns(RuntimeWarning, match="has no state: it starts over") as warned:
         list(again)
     assert warned[0].filename == __file__
 

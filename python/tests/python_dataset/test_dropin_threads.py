@@ -199,7 +199,7 @@ def test_a_long_wait_for_a_stream_names_sample_thread_and_line() -> None:
     released.clear()
     loader = fb.DataLoader(Endless(), batch_size=2, stall_seconds=0.3, **THREADS)
     passed = iter(loader)
-    said = r"(?s)no batch for .*worker 1 \(thread forebay-worker-1\) has sample 5 in hand.*released\.wait"
+    said = r"(?s)no batch for .*worker 1 \(thread forebay-worker-1\) has worked on sample 5.*released\.wait"
     with pytest.warns(RuntimeWarning, match=said):
         for count in range(6):
             if count == 5:

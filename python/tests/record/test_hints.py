@@ -49,11 +49,11 @@ TABLE = {
     "ENONET": ("unavailable", "the other end of a connection"),
     "EPROTO": ("unavailable", "the other end of a connection"),
     "ECOMM": ("unavailable", "the other end of a connection"),
-    # In use, or not to be locked.
-    "EAGAIN": ("unavailable", "in use or not ready"),
-    "EINTR": ("unavailable", "in use or not ready"),
-    "EBUSY": ("unavailable", "in use or not ready"),
-    "ETXTBSY": ("unavailable", "in use or not ready"),
+    # Busy, or without locks.
+    "EAGAIN": ("unavailable", "busy or not ready"),
+    "EINTR": ("unavailable", "busy or not ready"),
+    "EBUSY": ("unavailable", "busy or not ready"),
+    "ETXTBSY": ("unavailable", "busy or not ready"),
     "ENOLCK": ("unavailable", "HDF5_USE_FILE_LOCKING"),
     # What ran out.
     "EMFILE": ("exhausted", "too many files are open in this process"),

@@ -213,7 +213,7 @@ def test_a_disk_that_is_full_is_told_once(folder: Path, plain: T.Compose, digest
         # The dataset has its cache open.
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
     (one,) = [str(warning.message) for warning in told if "the cache" in str(warning.message)]
-    assert "No space left on device" in one and "is read from its source" in one
+    assert "No space left on device" in one and "are read from the source" in one
     assert seen["cache_passes"] + seen["cache_evictions"] > 0
 
 
@@ -258,5 +258,5 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     status, output, _ = children.call("cache", "clear", str(cache))
     assert status == 0 and f"removed {COUNT - 1} objects" in output and not entries(cache)
     status, _, problems = children.call("cache", "clear", str(folder))
-    assert status == 1 and "is not a cache of forebay" in problems
+    assert status == 1 and "is not a forebay cache" in problems
     assert len(list(folder.rglob("*.jpg"))) == COUNT

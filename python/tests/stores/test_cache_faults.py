@@ -100,7 +100,7 @@ def test_an_entry_that_can_be_neither_read_nor_removed_is_passed_by(run: Run, di
     assert seen["cache_passes"] >= 10 and seen["cache_corrupt"] >= 10 and seen["cache_misses"] == 0, seen
     assert seen["cache_hits"] >= 2 * (COUNT - 5)
     (one,) = said
-    assert "Input/output error" in one and "is read from its source" in one
+    assert "Input/output error" in one and "are read from the source" in one
 
 
 def test_a_disk_that_cannot_be_written_to_is_told_once(run: Run, disk_fs: faultfs.FaultFs) -> None:
@@ -108,7 +108,7 @@ def test_a_disk_that_cannot_be_written_to_is_told_once(run: Run, disk_fs: faultf
     seen, said = run.epochs(3)
     assert seen["cache_misses"] == 0 and seen["cache_passes"] >= 3 * COUNT, seen
     (one,) = said
-    assert "Input/output error" in one and "is read from its source" in one
+    assert "Input/output error" in one and "are read from the source" in one
     assert not entries(disk_fs.source / "cache") and not list((disk_fs.source / "cache").rglob("*.part"))
 
 
@@ -123,7 +123,7 @@ def test_over_quota_the_oldest_go_and_the_limit_shrinks(run: Run, disk_fs: fault
     assert seen["cache_misses"] + seen["cache_passes"] >= 12 and seen["cache_corrupt"] == 0, seen
     assert seen["cache_limit_bytes"] < 0, "less than it was"
     (one,) = said
-    assert "quota exceeded" in one.lower() and "is read from its source" in one
+    assert "quota exceeded" in one.lower() and "are read from the source" in one
     assert len(entries(disk_fs.source / "cache")) < COUNT
 
 

@@ -286,7 +286,7 @@ def test_a_secret_stays_with_the_server_it_is_for(
         if behaviour == "echo":
             assert any("403" in text for text in said), said
         if behaviour in REDIRECTS and "secret" not in name:
-            assert any("it leads to another server" in text for text in said), said
+            assert any("it redirects to another server" in text for text in said), said
     assert not foreign.received
 
 
@@ -377,7 +377,7 @@ def test_credentials_in_the_clear_are_warned_of_once(listed: Path) -> None:
 
     # Nothing is asked of it.
     (said,) = open_it("plain.invalid:8080", token=f"{MARK}-token")
-    assert said.startswith("http://plain.invalid:8080 is spoken to without encryption")
+    assert said.startswith("connection to http://plain.invalid:8080 is not encrypted")
     check(said, "warning")
     assert open_it("plain.invalid:8080", token=f"{MARK}-token") == []
     assert open_it("public.invalid:8080") == []

@@ -1,4 +1,4 @@
-"""Reading in processes that may be lost: the same batches, and whatever a reader meets, this process goes on."""
+"""Reading in reader processes: the same batches, and this process continues whatever a reader meets."""
 
 import gc
 import os

@@ -182,7 +182,7 @@ def test_what_cannot_be_had_is_named(store: objectstore.ObjectStore) -> None:
     with pytest.raises(errors.NotFoundError, match="s3://bucket/nothing") as missing:
         fb.ImageFolder("s3://bucket/nothing", storage_options=store.options)
     assert missing.value.stage == "scan"
-    with pytest.raises(errors.ConfigError, match="HTTP has no listing") as http:
+    with pytest.raises(errors.ConfigError, match="HTTP has no directory listings") as http:
         fb.ImageFolder(f"http://127.0.0.1:{store.port}/x")
     assert "manifest" in http.value.hint
     with pytest.raises(errors.ConfigError, match=r"storage_options\['?\"?seceret"):

@@ -285,8 +285,8 @@ def test_the_fork_server_has_one_thread_whatever_it_imports() -> None:
         assert len(os.listdir(f"/proc/{workers._resources.process.pid}/task")) == 1
 
 
-def test_a_full_stderr_holds_up_nobody_but_its_writers() -> None:
-    """Nobody reads the pipe: the group of workers goes on with what does not write to it."""
+def test_a_full_stderr_blocks_only_its_writers() -> None:
+    """The pipe is not read: workers that do not write to it continue."""
     program = f"""
         import sys
         sys.path[:0] = {FOLDERS!r}

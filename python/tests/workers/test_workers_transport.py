@@ -307,7 +307,7 @@ def test_what_was_sent_before_the_end_arrives_whatever_was_left_unread() -> None
 
 
 class Shrinking:
-    """Code that cuts off the memory its batch is in, and goes on."""
+    """Code that truncates the memory of its own batch, and continues."""
 
     def __getitem__(self, index: int) -> Any:
         return torch.full((1 << 16,), float(index))

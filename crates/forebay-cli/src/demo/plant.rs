@@ -1,4 +1,4 @@
-//! The demo's data: a folder of labelled pictures, some of them damaged in the ways that end training runs.
+//! The demo's data: a folder of labelled pictures, some of them damaged in ways that stop training runs.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use forebay::{Error, Kind, Result};
 /// Files in the folder, before any is deleted.
 pub(crate) const FILES: u64 = 600;
 
-/// A class, and its pictures in turn. `assets/generate.py` draws them.
+/// A class, and its pictures, which are used in turn. `assets/generate.py` draws them.
 struct Class {
     name: &'static str,
     pictures: &'static [(&'static str, &'static [u8])],
@@ -34,7 +34,7 @@ const CLASSES: &[Class] = &[
     class!("stripes": 0 "jpg", 1 "jpg", 2 "jpg", 3 "png", 4 "webp"),
 ];
 
-/// What was done to a file.
+/// The damage of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     Truncated,
@@ -81,20 +81,20 @@ const DAMAGE: &[(&str, Damage)] = &[
     ("stripes/0123.png", Damage::Text),
 ];
 
-/// What a web server leaves in place of a picture that it does not have.
+/// What a web server may send in place of a missing picture.
 const TEXT: &[u8] = b"<!DOCTYPE html>\n<title>404 Not Found</title>\n";
 
-/// The folder, as it was made.
+/// The folder as written.
 pub(crate) struct Planted {
     root: PathBuf,
     /// Every damaged file, by its path below the root.
     pub(crate) damaged: Vec<(&'static str, Damage)>,
-    /// Whether a file without any permission could be read all the same, so that none was left so.
+    /// Whether this user can read a file without permissions (root can), so that no unreadable file was made.
     pub(crate) reads_everything: bool,
 }
 
 impl Planted {
-    /// Writes the folder. What is to be deleted after the scan is still there.
+    /// Writes the folder. Files to be deleted after the scan are still there.
     pub(crate) fn new(root: &Path) -> Result<Self> {
         for class in CLASSES {
             let folder = root.join(class.name);
@@ -111,7 +111,7 @@ impl Planted {
         Ok(planted)
     }
 
-    /// Takes away the permission to read; root reads nevertheless, and then there is nothing to show.
+    /// Removes the permission to read. If this user can read it nevertheless (root), the file is not part of the demo.
     fn forbid(&mut self) -> Result<()> {
         for path in self.paths(Damage::Unreadable) {
             set_mode(&path, 0o000)?;
@@ -126,7 +126,7 @@ impl Planted {
         Ok(())
     }
 
-    /// Deletes what the scan has seen and the loader will miss.
+    /// Deletes files that the scan has listed.
     pub(crate) fn delete(&self) -> Result<()> {
         for path in self.paths(Damage::Deleted) {
             fs::remove_file(&path).map_err(|error| Error::io("deleted", error).at_path(&path))?;

@@ -43,7 +43,7 @@ fn a_cache_is_looked_at_checked_and_emptied() {
     let verified = forebay(&["cache", "verify", &root]);
     assert_eq!(
         (verified.status, verified.out.as_str()),
-        (Status::Fine, "3 objects, 14.6 KiB, are whole; 0 were damaged\n")
+        (Status::Fine, "3 objects, 14.6 KiB, are intact; 0 were damaged\n")
     );
     let mut bytes = std::fs::read(&files[0]).unwrap();
     bytes[100] ^= 1;
@@ -52,8 +52,8 @@ fn a_cache_is_looked_at_checked_and_emptied() {
     let verified = forebay_on(true, &["cache", "verify", &root]);
     assert_eq!(verified.status, Status::Problems);
     assert!(verified.out.contains("damaged, removed: v1/") && verified.out.contains(".jpg\""), "{}", verified.out);
-    assert!(verified.out.contains("of an object that it does not name"), "{}", verified.out);
-    assert!(verified.out.ends_with("1 objects, 4.9 KiB, are whole; 2 were damaged\n"), "{}", verified.out);
+    assert!(verified.out.contains("of an unknown object"), "{}", verified.out);
+    assert!(verified.out.ends_with("1 objects, 4.9 KiB, are intact; 2 were damaged\n"), "{}", verified.out);
     assert!(verified.err.contains("256/256"), "{:?}", verified.err);
     let again: Value = serde_json::from_str(&forebay(&["cache", "verify", &root, "--json"]).out).unwrap();
     assert_eq!((again["entries"].as_u64(), again["damaged"].as_array().map(Vec::len)), (Some(1), Some(0)));
@@ -61,7 +61,7 @@ fn a_cache_is_looked_at_checked_and_emptied() {
     std::fs::write(Path::new(&root).join("v1/mine"), "").unwrap();
     let cleared = forebay(&["cache", "clear", &root]);
     assert_eq!(cleared.status, Status::Fine);
-    assert_eq!(cleared.out, format!("removed 1 objects, 8.0 KiB, from {root}\nleft 1 that are not of forebay\n"));
+    assert_eq!(cleared.out, format!("removed 1 objects, 8.0 KiB, from {root}\nleft 1 foreign files\n"));
     assert!(Path::new(&root).join("v1/mine").exists() && !files[2].exists());
 }
 
@@ -72,7 +72,7 @@ fn what_is_no_cache_is_not_touched() {
     for action in ["info", "verify", "clear"] {
         let ended = forebay(&["cache", action, place.path().to_str().unwrap()]);
         assert_eq!((ended.status, ended.out.as_str()), (Status::Problems, ""));
-        assert!(ended.err.contains("is not a cache of forebay") && ended.err.contains("hint: "), "{}", ended.err);
+        assert!(ended.err.contains("is not a forebay cache") && ended.err.contains("hint: "), "{}", ended.err);
         assert_eq!(forebay(&["cache", action, "/nowhere/at/all"]).status, Status::Problems);
         assert_eq!(forebay(&["cache", action]).status, Status::Usage);
     }

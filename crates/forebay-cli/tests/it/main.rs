@@ -109,7 +109,7 @@ fn a_folder_that_was_asked_for_is_left_and_never_mixed_with_other_files() {
     assert!(Path::new(folder).join("dots/0000.jpg").is_file());
     let again = forebay(&["demo", "--folder", folder]);
     assert_eq!(again.status, Status::Usage);
-    assert!(again.err.contains("--folder: expected a new or an empty folder, got"), "{}", again.err);
+    assert!(again.err.contains("--folder: expected a new or empty folder, got"), "{}", again.err);
 }
 
 #[test]

@@ -1,23 +1,23 @@
-//! The entropy decoder of our own and libjpeg-turbo's on the same bytes: for tests and fuzzers.
+//! Compares our entropy decoder with libjpeg-turbo's on the same bytes: for tests and fuzzers.
 
 use super::*;
 use crate::planes::Plane;
 
-/// Larger pictures are left out: they take long, and show nothing else.
+/// Larger pictures are skipped: they take long, and show nothing new.
 const MAX_BYTES: u64 = 32 << 20;
 const MAX_FUZZED_BYTES: u64 = 2 << 20;
 
-/// Decodes `data` by our own entropy decoder and by libjpeg-turbo's: whole, in part, as planes, and with what is known
-/// from the time before. Gives whether there was anything to decode.
+/// Decodes `data` with our entropy decoder and with libjpeg-turbo's: whole, in part, as planes, and with landmarks of
+/// an earlier decode. Returns whether there was anything to decode.
 ///
 /// # Panics
-/// When they differ in a pixel, or in what they say of damage.
+/// If they differ in a pixel, or in the reported damage.
 #[cfg_attr(not(feature = "fuzzing"), expect(unreachable_pub, reason = "public with the feature"))]
 pub fn huffman_differential(data: &[u8]) -> bool {
     let mut contenders = Contenders::new();
     let is_tried = contenders.own.header(data).is_ok_and(|header| header.memory_bytes <= MAX_FUZZED_BYTES);
     if is_tried {
-        // The parts that are cut out follow from the bytes: the same on every run.
+        // The regions are derived from the bytes: the same on every run.
         contenders.check("these bytes", data, &mut Random(xxhash_rust::xxh3::xxh3_64(data) | 1));
     }
     is_tried
@@ -52,8 +52,8 @@ pub(super) fn outcome(jpeg: &mut Jpeg, bytes: &[u8], wanted: impl Fn(&Header) ->
     Ok((region, out.pixels))
 }
 
-/// What a part is as planes: their samples, without what lies beyond the part; or, for pictures without planes, nothing.
-/// Of an error, what does not depend on how many rows come out at a time.
+/// A part as planes: their samples, without padding; nothing for pictures without planes. For an error, only what does
+/// not depend on how many rows are decoded at a time.
 fn planes_outcome(jpeg: &mut Jpeg, bytes: &[u8], part: impl Fn(&Header) -> Region, to: Size) -> Option<PlanesOutcome> {
     let words = |error: Error| (format!("{:?}", error.kind()), error.detail().map(str::to_owned));
     let header = jpeg.header(bytes).ok().filter(|header| header.memory_bytes <= MAX_BYTES)?;
@@ -77,12 +77,12 @@ fn planes_outcome(jpeg: &mut Jpeg, bytes: &[u8], part: impl Fn(&Header) -> Regio
 
 type PlanesOutcome = std::result::Result<Vec<Vec<u8>>, (String, Option<String>)>;
 
-/// The decoders, which stay the same for all pictures, so that what one leaves behind would show.
+/// The decoders are reused for all pictures, so that leftover state would show.
 pub(super) struct Contenders {
     own: Jpeg,
     plain: Jpeg,
     original: Jpeg,
-    /// Ours, which knows each picture from before.
+    /// Ours, with landmarks from an earlier decode.
     knowing: Jpeg,
     /// How many had planes.
     pub(super) planar: usize,
@@ -107,8 +107,8 @@ impl Contenders {
     }
 
     pub(super) fn check(&mut self, name: &str, bytes: &[u8], random: &mut Random) -> bool {
-        // What it knows of the last picture must not do any harm. Once in a while it knows nothing, so that it is the part
-        // that it learns from, and other parts that it uses that for.
+        // Landmarks of the last picture must do no harm. Sometimes they are cleared, so that they are collected while
+        // decoding a part, and used for other parts.
         if random.below(4) == 0 {
             self.knowing.landmarks = Some(Landmarks::default());
         }
@@ -124,8 +124,8 @@ impl Contenders {
             assert!(outcome(jpeg, bytes, |_| None) == expected, "{name}: expected {:?}", expected.as_ref().err());
             assert!(outcome(jpeg, bytes, part) == region, "{name}, a part, again");
         }
-        // For planes, too: the same samples whoever decodes, and what is wrong is wrong as pixels. (Where the first
-        // difference is a matter of rows, its number is another one.)
+        // The same for planes: every decoder gives the same samples, and damage is reported as for pixels. (Row numbers
+        // may differ where the first difference depends on the number of rows.)
         let to = Size::from(1 + a % 64);
         let wanted = |header: &Header| part(header).unwrap_or(header.whole());
         if let Some(expected) = planes_outcome(&mut self.original, bytes, wanted, to) {

@@ -7,8 +7,8 @@
  * after an MCU decides which bytes count as junk before the next marker. See docs/decisions/0012.
  *
  * What makes it fast: 64 bits are filled at once, from a copy without the zeros that follow each 0xFF; one look-up gives
- * a coefficient or two; blocks that nobody will see are walked over several codes at a time, or jumped over where a picture
- * is known from before: see docs/decisions/0025.
+ * a coefficient or two; blocks outside the wanted region are skipped several codes at a time, or jumped over with landmarks
+ * of an earlier decode: see docs/decisions/0025.
  */
 
 #include "huffman.h"
@@ -179,7 +179,7 @@ static void go_to(struct huffman *h, j_decompress_ptr info, const struct landmar
     entropy->last_dc[c] = landmark->dc[c];
 }
 
-/* Jumps from an MCU that nobody will see as far towards the next one that somebody will as is known. */
+/* Jumps from an MCU outside the wanted region as near to the next wanted one as the landmarks allow. */
 INLINE int jump(struct huffman *h, j_decompress_ptr info, uint32_t mcu, uint32_t column, int is_row_skipped)
 {
   const struct landmark *known = h->known.all;

@@ -12,7 +12,7 @@ struct huffman;
 
 #define MAX_LANDMARK_COMPONENTS 3
 
-/* A place in the code of a picture, between two MCUs, from which decoding can go on; src/jpeg/landmarks.rs has the same. */
+/* A position in a picture's coded data, between two MCUs, at which decoding can start; src/jpeg/landmarks.rs has the same. */
 struct landmark {
   uint32_t mcu;    /* how many are before it */
   uint32_t offset; /* of the next byte in the file */

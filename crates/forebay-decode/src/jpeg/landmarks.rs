@@ -1,8 +1,8 @@
-//! What is remembered of a JPEG that was decoded before: places in its code from which decoding can go on.
+//! Landmarks of a JPEG that was decoded before: positions in its entropy-coded data at which decoding can start.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A place between two MCUs. The C side (`huffman.h`) has the same.
+/// A position between two MCUs. Matches the C side (`huffman.h`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Landmark {
@@ -21,10 +21,10 @@ pub(super) struct RawLandmarks {
     pub(super) room: u32,
 }
 
-/// Places in the code of one picture, as far as it has been decoded: what lies before a crop and beside it can be jumped over
-/// the next time. They are good for the very bytes they were found in, and forgotten when others come.
+/// Positions in the coded data of one picture, as far as it has been decoded: data before and beside a crop can be
+/// skipped the next time. They are valid only for the exact bytes they were found in, and cleared for others.
 ///
-/// Only JPEGs have them, in one scan and without restart markers.
+/// Only JPEGs with one scan and without restart markers have them.
 #[derive(Debug, Default)]
 pub struct Landmarks {
     /// Length and hash of the bytes.
@@ -34,7 +34,7 @@ pub struct Landmarks {
 }
 
 impl Landmarks {
-    /// Memory that they take.
+    /// Their memory in bytes.
     pub fn size_bytes(&self) -> usize {
         self.all.capacity() * size_of::<Landmark>()
     }
@@ -44,12 +44,12 @@ impl Landmarks {
         self.all.is_empty()
     }
 
-    /// Whether the picture decoded last was known by them.
+    /// Whether landmarks existed for the picture decoded last.
     pub fn is_used(&self) -> bool {
         self.is_used
     }
 
-    /// Those of `bytes`. To hash them takes a hundredth of the time to decode them, and what is known is known for sure.
+    /// The landmarks for `bytes`. Hashing takes a hundredth of the decoding time, and makes sure that they match.
     pub(super) fn of(&mut self, bytes: &[u8]) -> &[Landmark] {
         if !self.all.is_empty() && self.bytes != Some((bytes.len(), xxh3_64(bytes))) {
             self.all.clear();
@@ -58,7 +58,7 @@ impl Landmarks {
         &self.all
     }
 
-    /// More of them, behind those that are known.
+    /// Adds landmarks after the existing ones.
     pub(super) fn add(&mut self, bytes: &[u8], noted: &[Landmark]) {
         if noted.is_empty() {
             return;
@@ -66,7 +66,7 @@ impl Landmarks {
         if self.all.is_empty() {
             self.bytes = Some((bytes.len(), xxh3_64(bytes)));
         }
-        // Without room those that are known already have to do.
+        // Without memory the existing ones have to do.
         if self.all.try_reserve_exact(noted.len()).is_ok() {
             self.all.extend_from_slice(noted);
         }

@@ -19,7 +19,7 @@
 #define ALIGNMENT ((size_t)32)
 /* Enough for a header: threads that read look at nothing else. Pictures have it grow, to 64 KB for 500 columns. */
 #define FIRST_BYTES ((size_t)4 << 10)
-/* Under AddressSanitizer memory that nobody has asked for, or that is free again, is poisoned: an overrun inside of a block
+/* Under AddressSanitizer memory that was not allocated, or is free again, is poisoned: an overrun inside of a block
  * would go unnoticed otherwise, because the system's allocator only knows the block. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -29,7 +29,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(start, size) ((void)(start), (void)(size))
 #define GAP_BYTES ((size_t)0)
 #endif
-/* What a thread keeps is charged to nobody's budget: enough for some 8,000 columns. */
+/* What a thread keeps is not charged to the memory budget: enough for some 8,000 columns. */
 #define MAX_KEPT_BYTES ((size_t)1 << 20)
 
 struct block {

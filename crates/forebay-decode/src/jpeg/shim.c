@@ -2,7 +2,7 @@
  *
  * libjpeg reports errors by a callback that must not return, so the callback jumps. Every jump begins and ends in
  * this file: no Rust frame is ever skipped. A warning that means damage is treated as an error at once, so that no
- * time goes into pixels that nobody will see. The TurboJPEG API is not used because its handle stays unusable after
+ * time is spent on pixels that will be discarded. The TurboJPEG API is not used because its handle stays unusable after
  * a bad header; here a failure ends the library's instance.
  *
  * No picture depends on the one before. libjpeg keeps tables from file to file, for streams that leave them out; a

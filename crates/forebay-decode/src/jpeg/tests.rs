@@ -116,7 +116,7 @@ fn sound_pictures_have_the_same_pixels_and_are_decoded_by_our_code() {
     assert!(jumped_over > 1_000, "{jumped_over} MCUs were jumped over");
 }
 
-/// Damage as storage and transport do it, and as somebody would who means harm.
+/// Accidental damage by storage and transport, and malicious damage.
 fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let scan = bytes.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;

@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{Brain, Half, each};
+use super::{BFloat16, Half, each};
 
 const LANES: usize = 8;
 
@@ -14,18 +14,18 @@ pub(crate) fn is_available() -> bool {
     true
 }
 
-/// Writes halves.
+/// Writes `float16` values.
 pub(super) fn halves(values: &[f32], out: &mut [u8]) {
     // SAFETY: every processor of this kind has NEON.
     let done = unsafe { slice::<true>(values, out) };
     each(&values[done..], &mut out[done * 2..], |value| Half::of(value).0);
 }
 
-/// Writes brains.
-pub(super) fn brains(values: &[f32], out: &mut [u8]) {
+/// Writes `bfloat16` values.
+pub(super) fn bfloat16s(values: &[f32], out: &mut [u8]) {
     // SAFETY: every processor of this kind has NEON.
     let done = unsafe { slice::<false>(values, out) };
-    each(&values[done..], &mut out[done * 2..], |value| Brain::of(value).0);
+    each(&values[done..], &mut out[done * 2..], |value| BFloat16::of(value).0);
 }
 
 /// Whole vectors; says how many values that were.
@@ -36,14 +36,14 @@ fn slice<const HALF: bool>(values: &[f32], out: &mut [u8]) -> usize {
     for (values, out) in values.iter().zip(out) {
         // SAFETY: eight floats are there; the loads need no alignment.
         let values = unsafe { [vld1q_f32(values.as_ptr()), vld1q_f32(values[4..].as_ptr())] };
-        let short = if HALF { half(values) } else { brain(values) };
+        let short = if HALF { half(values) } else { to_bfloat16(values) };
         // SAFETY: 16 bytes are there; the store of bytes needs no alignment.
         unsafe { vst1q_u8(out.as_mut_ptr(), short) };
     }
     values.len() * LANES
 }
 
-/// Eight halves, as their bytes.
+/// Eight `float16` values, as their bytes.
 #[target_feature(enable = "neon")]
 #[inline]
 pub(crate) fn half(values: Floats) -> uint8x16_t {
@@ -63,11 +63,11 @@ pub(crate) fn half(values: Floats) -> uint8x16_t {
     vreinterpretq_u8_u16(vcombine_u16(low, high))
 }
 
-/// Eight brains, as their bytes.
+/// Eight `bfloat16` values, as their bytes.
 #[target_feature(enable = "neon")]
 #[inline]
-fn brain(values: Floats) -> uint8x16_t {
-    brain_of_number(values.map(|four| {
+fn to_bfloat16(values: Floats) -> uint8x16_t {
+    bfloat16_of_number(values.map(|four| {
         let bits = vreinterpretq_u32_f32(four);
         // Quiet, and small enough that rounding does not carry into the sign: its lower half is lost anyway.
         let quiet = vorrq_u32(vandq_u32(bits, vdupq_n_u32(!0xFFFF)), vdupq_n_u32(0x40_0000));
@@ -75,10 +75,10 @@ fn brain(values: Floats) -> uint8x16_t {
     }))
 }
 
-/// Eight brains of floats none of which is not a number, unless the lower half of it is 0; as their bytes.
+/// Eight `bfloat16` values of floats that are not NaN, or NaNs whose lower half is 0; as their bytes.
 #[target_feature(enable = "neon")]
 #[inline]
-pub(crate) fn brain_of_number(values: Floats) -> uint8x16_t {
+pub(crate) fn bfloat16_of_number(values: Floats) -> uint8x16_t {
     let [low, high] = values.map(|four| {
         let bits = vreinterpretq_u32_f32(four);
         let last = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));

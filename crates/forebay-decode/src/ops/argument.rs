@@ -1,5 +1,5 @@
-//! The arguments of transforms, as Python gives them and as they are printed: one implementation of [`Setting`] for
-//! each type that a field of the table may have.
+//! Arguments of transforms, parsed from Python and printed: one implementation of [`Setting`] for each field type of
+//! the table.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use forebay_core::{Error, Result};
 use super::{Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Size};
 use crate::Dtype;
 
-/// An argument of any transform, before it is known what it should be.
+/// An argument of any transform, before its type is checked.
 #[derive(Clone, Debug)]
 pub enum Argument {
     /// Python's `None`.
@@ -82,7 +82,7 @@ impl<'a> Arguments<'a> {
         T::read(&given).ok_or_else(|| Error::config(format!("{op}: {name}: expected {}, got {given}", T::expected())))
     }
 
-    /// The op, if no argument is left.
+    /// The op, if no argument is left over.
     pub(crate) fn finish(self, op: Op) -> Result<Op> {
         match self.given.first() {
             None => Ok(op),
@@ -91,15 +91,15 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A type that an argument may have, read.
+/// Parsing of an argument type.
 pub(crate) trait Read: Sized {
-    /// In words.
+    /// The expected value, for messages.
     fn expected() -> String;
     /// `None` if it is something else.
     fn read(given: &Argument) -> Option<Self>;
 }
 
-/// A type that an argument may have, printed.
+/// Printing of an argument type.
 pub(crate) trait Setting {
     /// As it is written in Python.
     fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;

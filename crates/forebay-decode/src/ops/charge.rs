@@ -1,4 +1,4 @@
-//! How much memory an op takes, as far as the size of the picture tells: charged before the picture is decoded.
+//! Memory of an op, as far as the picture's size tells: charged before the picture is decoded.
 
 use super::Size;
 
@@ -7,10 +7,10 @@ pub(crate) fn rgb_bytes(size: Size) -> u64 {
     size.area() * 3
 }
 
-/// The sizes that a picture may have at some place of a pipeline: several after a random choice of transforms.
+/// The possible sizes of a picture at some point of a pipeline: several after a random choice of transforms.
 ///
-/// Only so many are kept apart, in memory of its own, because this is asked for every sample: what comes after them is
-/// one size that all of it fits in.
+/// Only a fixed number is stored, without allocation, because this runs for every sample: further ones are merged into
+/// one size that contains all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     kept: [Size; Self::MOST],
@@ -42,7 +42,7 @@ impl Sizes {
         }
     }
 
-    /// These and those.
+    /// The union of both.
     pub(crate) fn and(mut self, others: Self) -> Self {
         others.iter().for_each(|size| self.add(size));
         self
@@ -53,7 +53,7 @@ impl Sizes {
         self.iter().max_by_key(|size| size.area()).unwrap_or(self.kept[0])
     }
 
-    /// What an op takes for any of them, by what it takes for each.
+    /// The memory of an op for any of the sizes, given that for each.
     pub(crate) fn each(self, memory: impl Fn(Size) -> Option<(u64, Size)>) -> Option<(u64, Self)> {
         let (mut most, first) = memory(self.kept[0])?;
         let mut made = Self::from(first);

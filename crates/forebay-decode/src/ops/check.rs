@@ -1,22 +1,22 @@
-//! What is known of a sample before any sample is there, and how an op says what is wrong with its arguments or place.
+//! What is known about a value before any sample is loaded, and how an op reports wrong arguments or a wrong position.
 
 use forebay_core::Problems;
 
 use super::{Op, Padding, Size};
 use crate::{Dtype, MAX_PIXELS};
 
-/// What a value is at some place of a pipeline, as far as the ops before it tell.
+/// The kind of a value at some point of a pipeline, as far as the ops before it determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A picture.
     Image(Shape),
     /// A tensor.
     Tensor(Shape, Dtype),
-    /// Whatever a [`Custom`](super::Custom) made.
+    /// The result of a [`Custom`](super::Custom).
     Unknown,
 }
 
-/// As much of a shape as is known.
+/// The known part of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) channels: Option<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct Shape {
 }
 
 impl Form {
-    /// What the decoders give: RGB of any size.
+    /// The output of the decoders: RGB of any size.
     pub(crate) const DECODED: Self = Self::Image(Shape { channels: Some(3), size: None });
 
     pub(crate) fn shape(self) -> Shape {
@@ -42,12 +42,12 @@ impl Form {
         }
     }
 
-    /// The same with another size, or with none that is known.
+    /// The same with another size, or an unknown one.
     pub(crate) fn sized(self, size: Option<Size>) -> Self {
         self.with(Shape { size, ..self.shape() })
     }
 
-    /// What is known of a value that is either this or the other; `None` if they are of different kinds.
+    /// The common knowledge about a value that is either of both; `None` if they are of different kinds.
     pub(crate) fn join(self, other: Self) -> Option<Self> {
         let (a, b) = (self.shape(), other.shape());
         let shape = Shape {
@@ -73,7 +73,7 @@ impl Form {
     }
 }
 
-/// Problems of one op, each beginning with its name and place.
+/// Problems of one op, each beginning with its name and position.
 pub(crate) struct Check<'a> {
     problems: &'a mut Problems,
     name: &'a str,
@@ -90,7 +90,7 @@ impl<'a> Check<'a> {
         self.problems.expect(fine, || format!("{name} (transform {place}): {}", problem()));
     }
 
-    /// Checks an op inside of this one.
+    /// Checks an op nested in this one.
     pub(crate) fn inner(&mut self, position: usize, op: &Op, form: Form) -> Form {
         op.check(&format!("{}.{}", self.place, position + 1), form, self.problems)
     }
@@ -120,7 +120,7 @@ impl<'a> Check<'a> {
         });
     }
 
-    /// A ratio or a deviation: more than nothing, or its logarithm and reciprocal do not exist.
+    /// A ratio or a deviation must be positive: otherwise its logarithm or reciprocal does not exist.
     pub(crate) fn positive(&mut self, name: &str, range: (f64, f64)) {
         self.range(name, range, 0.0, f64::INFINITY);
         self.expect(range.0 != 0.0, || format!("expected {name} greater than 0, got ({}, {})", range.0, range.1));

@@ -1,10 +1,10 @@
-//! From pictures to tensors, and everything that turns each element by itself: types, scaling, normalising.
+//! Conversion of pictures to tensors, and all elementwise ops: types, scaling, normalising.
 
 use forebay_core::Result;
 
 use super::Op;
 use crate::memory::{collect, reserve};
-use crate::narrow::{Brain, Half};
+use crate::narrow::{BFloat16, Half};
 use crate::{Dtype, Image, Tensor, TensorData};
 
 /// An element on its way.
@@ -31,7 +31,7 @@ pub(crate) enum Pointwise {
 }
 
 impl Pointwise {
-    /// What an op does to the elements of a tensor; `None` if it is not of this kind.
+    /// The elementwise change of an op; `None` if it is not elementwise.
     pub(crate) fn of(op: &Op) -> Option<Self> {
         match op {
             Op::ToTensor => Some(Self::Unit),
@@ -46,7 +46,7 @@ impl Pointwise {
         }
     }
 
-    /// What becomes of one element of a channel.
+    /// Applies the change to one element of a channel.
     pub(crate) fn element(&self, channel: usize, element: Element) -> Element {
         match (self, element) {
             (Self::Unit, Element::U8(value)) => Element::F32(f32::from(value) / 255.0),
@@ -63,7 +63,7 @@ impl Pointwise {
         }
     }
 
-    /// What becomes of a tensor.
+    /// Applies the change to a tensor.
     pub(crate) fn tensor(&self, tensor: Tensor) -> Result<Tensor> {
         let Tensor { channels, height, width, data } = tensor;
         let plane = (height as usize * width as usize).max(1);
@@ -120,17 +120,17 @@ pub(crate) fn planar(image: &Image) -> Result<Tensor> {
     Ok(Tensor { channels: image.channels, height: image.height, width: image.width, data: TensorData::U8(data) })
 }
 
-/// What a chain of changes makes of each `uint8` value in each channel.
+/// The result of a chain of changes for each `uint8` value in each channel.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     /// The values stay bytes.
     U8(Vec<[u8; 256]>),
     /// They become floats.
     F32(Vec<[f32; 256]>),
-    /// They become floats, and short ones in the batch.
+    /// They become floats, and 16-bit ones in the batch.
     F16(Vec<[Half; 256]>),
-    /// The same, of the other kind.
-    BF16(Vec<[Brain; 256]>),
+    /// The same with the other 16-bit type.
+    BF16(Vec<[BFloat16; 256]>),
 }
 
 impl Lookup {
@@ -165,7 +165,7 @@ impl Lookup {
         };
         match dtype {
             Dtype::F16 => Self::F16(narrow(&floats, Half::of)),
-            Dtype::BF16 => Self::BF16(narrow(&floats, Brain::of)),
+            Dtype::BF16 => Self::BF16(narrow(&floats, BFloat16::of)),
             _ => Self::F32(floats),
         }
     }

@@ -1,4 +1,4 @@
-//! Where crops are: the random and the central choice of a [`Window`], nothing of pixels.
+//! Positions of crops: the random or central choice of a [`Window`], without touching pixels.
 
 use forebay_core::{Result, Rng};
 
@@ -40,7 +40,7 @@ pub(crate) fn random(
     let axis = |have: u32, before: u32, after: u32, want: u32| {
         let (mut before, mut total) = (i64::from(before), i64::from(have) + i64::from(before) + i64::from(after));
         if pad_if_needed && total < i64::from(want) {
-            // As much on each side as is missing altogether, so that the picture's place is random too.
+            // Padded on each side by all that is missing, so that the picture's position is random, too.
             let missing = i64::from(want) - total;
             before += missing;
             total += 2 * missing;
@@ -74,7 +74,7 @@ pub(crate) fn random_part(scale: (f64, f64), ratio: (f64, f64), (width, height):
         }
     }
     let aspect = f64::from(width) / f64::from(height);
-    // Rounding may ask for one pixel less than nothing or more than there is, on pictures one pixel thin.
+    // On pictures one pixel thin, rounding may give one pixel less than none, or more than there are.
     let within = |wanted: f64, have: u32| (wanted.round_ties_even() as u32).clamp(1, have);
     let (part_width, part_height) = if aspect < ratio.0 {
         (width, within(f64::from(width) / ratio.0, height))
@@ -104,7 +104,7 @@ impl Op {
         }
     }
 
-    /// What surrounds the picture when the window reaches outside.
+    /// The padding of the picture if the window extends beyond it.
     pub(crate) fn surrounding(&self) -> (PaddingMode, &[f64]) {
         match self {
             Self::RandomCrop { fill, padding_mode, .. } | Self::Pad { fill, padding_mode, .. } => (*padding_mode, fill),
@@ -171,7 +171,7 @@ impl Transform for args::RandomResizedCrop<'_> {
     }
 
     fn memory(&self, size: Size) -> Option<(u64, Size)> {
-        // What is cut out is no larger than the picture, and rows between two passes are as many as it has.
+        // The cutout is no larger than the picture, and there are as many rows between two passes as it has.
         let (Size { height, width }, to) = (size, *self.size);
         let job = Job::whole(size, to, *self.interpolation);
         let between = Size { height, width: to.width }.area().max(Size { height: to.height, width }.area());
@@ -230,7 +230,7 @@ mod tests {
         let (count, size) = (20_000, (400, 300));
         let (mut areas, mut logs, mut below_half) = (0.0, 0.0, 0);
         for sample in 0..count {
-            // Up to a third of the area every attempt fits, so that no rejection bends the distribution.
+            // Up to a third of the area every attempt fits, so that rejections do not distort the distribution.
             let part = random_part((0.08, 0.33), (0.75, 4.0 / 3.0), size, &mut rng(sample));
             assert!(part.is_inside(size.0, size.1));
             let area = f64::from(part.width) * f64::from(part.height) / 120_000.0;

@@ -1,4 +1,4 @@
-//! Cutting a window out of a value of any form, and the values that fill what lies outside.
+//! Cutting a window out of a value of any form, and the fill values outside it.
 
 use forebay_core::{Error, Result};
 
@@ -8,7 +8,7 @@ use super::window::{Window, extract};
 use super::{Buffers, PaddingMode, Size};
 use crate::{Tensor, TensorData, Value};
 
-/// One value for each channel, made from one or from as many.
+/// One value for each channel, from one value or from one per channel.
 pub(crate) fn per_channel<T>(values: &[f64], channels: u32, make: impl Fn(f64) -> T) -> Result<Vec<T>> {
     if values.len() != 1 && values.len() != channels as usize {
         let message = format!("fill: expected 1 or {channels} values, got {}", values.len());

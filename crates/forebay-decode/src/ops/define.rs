@@ -1,5 +1,5 @@
-//! What the table of transforms (`table.rs`) is turned into: the enum [`Op`](super::Op), its parser, its printed form,
-//! the rows that Python and the documents read, and the way from an op to its code.
+//! The macro that expands the table of transforms (`table.rs`): the enum [`Op`](super::Op), its parser, its printed
+//! form, the rows for Python and the documents, and the dispatch from an op to its code.
 //!
 //! For each row `Name { field: Type }` there is a variant `Op::Name { field: Type }` and a struct
 //! `args::Name { op, field: &Type }`, the op's arguments borrowed from it. A transform's file implements
@@ -28,7 +28,7 @@ macro_rules! transforms {
         pub(crate) mod args {
             use super::*;
             $(
-                // Ops that the fused paths know by pattern look at themselves through `op`.
+                // Ops that the fused paths match by pattern access themselves through `op`.
                 #[allow(dead_code)]
                 pub(crate) struct $name<'a> {
                     pub(crate) op: &'a Op,

@@ -1,4 +1,4 @@
-//! What a picture may not be made into: errors of one sample that follow from its size.
+//! Limits on result sizes: errors of one sample that follow from its size.
 
 use forebay_core::{Error, Kind, Result};
 

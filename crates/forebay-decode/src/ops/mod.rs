@@ -76,7 +76,7 @@ pub enum ResizeTo {
     LongEdge,
 }
 
-/// How pixels between pixels are made; downscaling is always antialiased, as Pillow does it.
+/// The resampling filter; downscaling is always antialiased, as in Pillow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interpolation {
     /// The nearest pixel.
@@ -114,7 +114,7 @@ impl Interpolation {
     }
 }
 
-/// What surrounds a picture that is padded.
+/// How a picture is padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaddingMode {
     /// `fill`.
@@ -168,7 +168,7 @@ impl Padding {
     }
 }
 
-/// What [`Op::RandomErasing`] writes.
+/// The fill of [`Op::RandomErasing`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Erase {
     /// One value for all channels, or one for each.
@@ -177,15 +177,15 @@ pub enum Erase {
     Random,
 }
 
-/// A transform that forebay knows nothing about.
+/// A user's transform, opaque to forebay.
 ///
 /// # Contract
 /// - `apply` may be called by several threads at once, and depends on nothing but its arguments.
 /// - An error is the sample's own unless its kind says otherwise.
 pub trait Custom: Send + Sync {
-    /// How it is called in messages and in the printed pipeline.
+    /// Its name in messages and in the printed pipeline.
     fn name(&self) -> &str;
-    /// The value it makes of this one; `seed` is the randomness of this sample, epoch and place in the pipeline.
+    /// Transforms a value; `seed` is the randomness of this sample, epoch and position in the pipeline.
     fn apply(&self, value: Value, seed: u64) -> Result<Value>;
 }
 

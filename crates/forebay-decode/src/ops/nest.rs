@@ -1,7 +1,7 @@
 //! Transforms made of transforms: `Compose`, `RandomApply`, `RandomChoice` and `RandomOrder`.
 //!
-//! Each op inside has a stream of its own, a function of the outer op's stream and of its place in the list: which of
-//! them run, and in which order, changes nothing of what any other draws.
+//! Each nested op has its own random stream, derived from the outer op's stream and its position in the list: which of
+//! them run, and in which order, does not change what any other draws.
 
 use forebay_core::{Error, Result, Rng};
 
@@ -12,10 +12,10 @@ use super::{Buffers, Form, Op, Sizes};
 use crate::Value;
 
 impl Op {
-    /// How deep transforms may be nested: one that stands in no other has depth 1.
+    /// The nesting limit: a top-level transform has depth 1.
     pub const MAX_DEPTH: usize = 32;
 
-    /// How many transforms a pipeline may have, with all that are in others.
+    /// How many transforms a pipeline may have, including nested ones.
     pub const MAX_COUNT: usize = 4096;
 
     /// The transforms in this one.
@@ -30,7 +30,7 @@ impl Op {
     }
 }
 
-/// Refuses what is nested too deep or has too many parts. Everything else may then call itself for what is inside.
+/// Refuses ops that are nested too deep or too many. Other code may then recurse.
 pub(crate) fn check_limits(ops: &[Op]) -> Result<()> {
     let (mut level, mut depth, mut count) = (ops.iter().collect::<Vec<_>>(), 1, ops.len());
     while !level.is_empty() {
@@ -49,7 +49,7 @@ pub(crate) fn check_limits(ops: &[Op]) -> Result<()> {
     Ok(())
 }
 
-/// The same list with what each `Compose` of it holds in its place: they are planned and fused as if written so.
+/// The same list with each `Compose` replaced by its ops, so that they are planned and fused.
 pub(crate) fn flatten(ops: Vec<Op>) -> Vec<Op> {
     let parts = ops.into_iter().flat_map(|op| match op {
         Op::Compose { transforms } => flatten(transforms),
@@ -67,7 +67,7 @@ fn check_list(ops: &[Op], form: Form, check: &mut Check<'_>) -> Form {
     ops.iter().enumerate().fold(form, |form, (position, op)| check.inner(position, op, form))
 }
 
-/// What is known of a value that is one of both.
+/// What is known about a value that is one of both.
 fn either(one: Form, other: Form, check: &mut Check<'_>) -> Form {
     one.join(other).unwrap_or_else(|| {
         check.expect(false, || {
@@ -86,7 +86,7 @@ fn charge_list(ops: &[Op], mut sizes: Sizes) -> Option<(u64, Sizes)> {
     Some((most, sizes))
 }
 
-/// Applies the op at this place of the list that `rng` is the stream of.
+/// Applies the op at this position of a list; `rng` is the list's stream.
 fn apply_one(ops: &[Op], position: usize, value: Value, rng: &Rng, buffers: &mut Buffers) -> Result<Value> {
     ops[position].apply(value, &mut rng.fork(position as u64), buffers)
 }
@@ -114,7 +114,7 @@ impl Transform for args::RandomApply<'_> {
         check_filled(self.transforms, check);
         check.probability(*self.p);
         let after = check_list(self.transforms, form, check);
-        // What is always or never applied leaves no choice.
+        // If it is always or never applied, there is no choice.
         if *self.p <= 0.0 {
             form
         } else if *self.p >= 1.0 {
@@ -144,7 +144,7 @@ impl args::RandomChoice<'_> {
             }
             rest -= weight;
         }
-        // Rounding left a little more than all weights together.
+        // Rounding left a little more than the sum of all weights.
         self.p.iter().rposition(|weight| *weight > 0.0).unwrap_or(0)
     }
 }
@@ -184,7 +184,7 @@ impl Transform for args::RandomChoice<'_> {
 impl Transform for args::RandomOrder<'_> {
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form {
         check_filled(self.transforms, check);
-        // If each one keeps a channel count or a size, so does every order of them; otherwise it is not known.
+        // If each op keeps a channel count or a size, so does every order of them; otherwise it is unknown.
         let mut made = form;
         for (position, op) in self.transforms.iter().enumerate() {
             let after = check.inner(position, op, form);
@@ -194,8 +194,8 @@ impl Transform for args::RandomOrder<'_> {
     }
 
     fn charge(&self, sizes: Sizes) -> Option<(u64, Sizes)> {
-        // In the order of the list, with any of them left out: not every order, which would be too many to go through,
-        // but what enlarges a picture counts for all that come after it.
+        // In the order of the list, with any of them left out. Not every order is tried, which would be too many, but
+        // an op that enlarges a picture counts for all that follow it.
         let (mut most, mut sizes) = (0, sizes);
         for op in self.transforms {
             let (bytes, made) = op.charge(sizes)?;

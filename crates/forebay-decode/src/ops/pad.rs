@@ -12,7 +12,7 @@ use super::{Buffers, Form, Padding, Size};
 use crate::Value;
 
 impl Padding {
-    /// The size of what was padded.
+    /// The size before padding.
     fn enlarge(&self, size: Size) -> Size {
         Size {
             height: size.height.saturating_add(self.top).saturating_add(self.bottom),

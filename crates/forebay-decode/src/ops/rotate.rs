@@ -13,7 +13,7 @@ use super::{Buffers, Form, Interpolation, Size};
 use crate::memory::reserve;
 use crate::{Image, MAX_PIXELS, Value};
 
-/// Where an output point comes from: `x' = a x + b y + c`, `y' = d x + e y + f`.
+/// The map from an output point to its source: `x' = a x + b y + c`, `y' = d x + e y + f`.
 #[derive(Clone, Copy, Debug)]
 struct Affine {
     a: f64,
@@ -35,10 +35,10 @@ fn round_15(value: f64) -> f64 {
     format!("{value:.15}").parse().unwrap_or(value)
 }
 
-/// What its pixels are called where there is no memory for them.
+/// Name of the pixel buffer in memory errors.
 const PIXELS: &str = "its turned pixels";
 
-/// How a picture is turned.
+/// The parameters of a rotation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
     pub(crate) degrees: f64,
@@ -55,7 +55,7 @@ impl Turn<'_> {
         let degrees = self.degrees.rem_euclid(360.0);
         let square = image.width == image.height;
         if self.center.is_none() {
-            // Pillow's short cuts, which no rounding of the general way would meet exactly.
+            // Pillow's special cases, whose results the general path would not reproduce exactly.
             if degrees == 0.0 {
                 out.pixels.clear();
                 reserve(&mut out.pixels, image.pixels.len(), PIXELS)?;
@@ -189,14 +189,14 @@ fn interpolate(image: &Image, affine: Affine, out: &mut Image, sample: impl Fn(&
     }
 }
 
-/// The whole number below, and how far above it.
+/// The integer below, and the fraction above it.
 fn split(value: f64) -> (i64, f64) {
     // `f64::floor` is a call into the C library on plain x86-64.
     let whole = value as i64 - i64::from(value < 0.0);
     (whole, value - whole as f64)
 }
 
-/// Neighbouring coordinates from `first` on, those outside moved to the nearest inside, times `step`.
+/// Neighbouring coordinates from `first` on, clamped to the picture, times `step`.
 fn neighbours<const COUNT: usize>(first: i64, size: u32, step: usize) -> [usize; COUNT] {
     std::array::from_fn(|next| (first + next as i64).clamp(0, i64::from(size) - 1) as usize * step)
 }

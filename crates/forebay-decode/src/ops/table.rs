@@ -1,8 +1,8 @@
-//! The table of transforms: names, arguments and types, what they take, and how near the results are to the reference.
+//! The table of transforms: names, arguments and types, accepted input, and how near the results are to the reference.
 //!
-//! Everything that knows all transforms is made of this table: the enum [`Op`], its parser and printed form, the Python
-//! package's translation of torchvision's instances, and the table in `docs/transforms.md`. A new transform is a row
-//! here, an implementation of [`Transform`] for its [`args`] in a file beside this one, and a class in
+//! Everything that lists all transforms is generated from this table: the enum [`Op`], its parser and printed form, the
+//! Python package's translation of torchvision's instances, and the table in `docs/transforms.md`. A new transform is a
+//! row here, an implementation of [`Transform`] for its [`args`] in a file beside this one, and a class in
 //! `python/forebay/transforms.py`, which has the defaults.
 
 use std::fmt;
@@ -16,7 +16,7 @@ use super::transform::{Of, Own, Transform};
 use super::{Custom, Erase, Interpolation, Padding, PaddingMode, ResizeTo, Size};
 use crate::Dtype;
 
-/// What a transform takes.
+/// The input of a transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Pictures: pixels are interpolated and recoloured as bytes, as Pillow does it.
@@ -27,9 +27,9 @@ pub enum Takes {
     FloatTensors,
     /// Pictures and tensors.
     Both,
-    /// Pictures, which become tensors; what is a tensor already stays as it is.
+    /// Pictures, which become tensors; tensors are left as they are.
     Conversion,
-    /// What the transforms in it take.
+    /// The input of the nested transforms.
     Nested,
 }
 
@@ -52,13 +52,13 @@ impl Takes {
 pub struct Row {
     /// torchvision's name.
     pub name: &'static str,
-    /// torchvision's names of the arguments, without those that change nothing here.
+    /// torchvision's names of the arguments, without those that have no effect here.
     pub arguments: &'static [&'static str],
-    /// What it is for.
+    /// Its input.
     pub takes: Takes,
-    /// What results are compared with, in Markdown.
+    /// The reference of the results, in Markdown.
     pub reference: &'static str,
-    /// How far they are from it.
+    /// The difference from the reference.
     pub difference: &'static str,
 }
 
@@ -71,7 +71,7 @@ transforms! {
         interpolation: Interpolation,
         /// No edge becomes longer than this; only with [`ResizeTo::Edge`] and [`ResizeTo::LongEdge`].
         max_size: Option<u32>,
-        /// Taken and ignored: pictures are always antialiased, as in torchvision with Pillow images.
+        /// Accepted and ignored: pictures are always antialiased, as in torchvision with Pillow images.
         antialias: bool,
     }
     takes Images, reference "`Image.resize` of Pillow 13",
@@ -87,12 +87,12 @@ transforms! {
         ratio: (f64, f64),
         /// The filter.
         interpolation: Interpolation,
-        /// Taken and ignored, as in [`Op::Resize`].
+        /// Accepted and ignored, as in [`Op::Resize`].
         antialias: bool,
     }
     takes Images, reference "crop, then `Image.resize`", difference "exact";
 
-    /// Cuts out the middle; what lies outside a smaller picture is 0.
+    /// Cuts out the middle; the area outside a smaller picture is 0.
     CenterCrop {
         /// The result's size.
         size: Size,
@@ -109,7 +109,7 @@ transforms! {
         pad_if_needed: bool,
         /// One value, or one for each channel.
         fill: Vec<f64>,
-        /// What surrounds the picture.
+        /// The padding mode.
         padding_mode: PaddingMode,
     }
     takes Both, reference "torchvision", difference "exact";
@@ -120,7 +120,7 @@ transforms! {
         padding: Padding,
         /// One value, or one for each channel.
         fill: Vec<f64>,
-        /// What it is made of.
+        /// The padding mode.
         padding_mode: PaddingMode,
     }
     takes Both, reference "`ImageOps.expand`, `numpy.pad`", difference "exact";
@@ -199,7 +199,7 @@ transforms! {
         scale: (f64, f64),
         /// Smallest and largest height ÷ width.
         ratio: (f64, f64),
-        /// With what.
+        /// The fill.
         value: Erase,
     }
     takes Both, reference "torchvision", difference "exact";
@@ -230,14 +230,14 @@ transforms! {
     }
     takes FloatTensors, reference "`normalize`", difference "1e-6 relative";
 
-    /// Does one after the other. In a list of transforms it stands for its own list.
+    /// Applies its transforms in order. In a list of transforms it is replaced by its own list.
     Compose {
         /// In this order.
         transforms: Vec<Op>,
     }
     takes Nested, reference "torchvision", difference "none of its own";
 
-    /// Does all of them one after the other, sometimes.
+    /// Applies all of its transforms in order, sometimes.
     RandomApply {
         /// In this order.
         transforms: Vec<Op>,
@@ -246,16 +246,16 @@ transforms! {
     }
     takes Nested, reference "torchvision", difference "none of its own";
 
-    /// Does one of them.
+    /// Applies one of its transforms.
     RandomChoice {
-        /// Of which one is chosen.
+        /// The candidates.
         transforms: Vec<Op>,
-        /// How often each one is chosen, in proportion to the sum.
+        /// The weight of each candidate.
         p: Vec<f64>,
     }
     takes Nested, reference "torchvision", difference "none of its own";
 
-    /// Does all of them, in random order.
+    /// Applies all of its transforms in random order.
     RandomOrder {
         /// In any order.
         transforms: Vec<Op>,

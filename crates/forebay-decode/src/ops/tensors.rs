@@ -11,12 +11,12 @@ use super::transform::{Of, Transform};
 use super::{Buffers, Form, Op, Size};
 use crate::{Dtype, Image, Tensor, TensorData, Value};
 
-/// The planes in bytes, and in floats before and after.
+/// Sizes of the planes in bytes, and in floats before and after.
 fn planes_bytes(size: Size) -> u64 {
     rgb_bytes(size) * (1 + 2 * size_of::<f32>() as u64)
 }
 
-/// What a conversion makes of a picture. What is a tensor already stays as it is, as in torchvision.
+/// The result of a conversion for a picture. Tensors are left as they are, as in torchvision.
 fn converted(form: Form, dtype: Dtype) -> Form {
     match form {
         Form::Image(shape) => Form::Tensor(shape, dtype),

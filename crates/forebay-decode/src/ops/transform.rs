@@ -1,7 +1,6 @@
-//! What the code of a transform is: [`Transform`], implemented in its own file for its arguments, and what all have in
-//! common around it.
+//! The [`Transform`] trait, implemented for each transform's arguments in its own file, and the code common to all.
 //!
-//! Here is one op on one value, by the book: what the planned and fused ways of the pipeline are measured against.
+//! This is the plain execution of one op on one value, the reference for the pipeline's planned and fused paths.
 
 use std::sync::Arc;
 
@@ -14,18 +13,18 @@ use super::resize::Resampler;
 use super::{Custom, Form, Op, Size, Sizes, Takes};
 use crate::{Image, Tensor, TensorData, Value};
 
-/// What is kept between pictures so that nothing is allocated for each.
+/// Buffers kept between pictures, so that nothing is allocated for each.
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) resampler: Resampler,
     pub(crate) planar: Planar,
-    /// Where ops write that cannot work in place.
+    /// Output of ops that cannot work in place.
     pub(crate) spare: Image,
     pub(crate) blur: Blur,
 }
 
 impl Buffers {
-    /// Gives back tables beyond what a thread may keep.
+    /// Frees tables beyond what a thread may keep.
     pub(crate) fn give_back(&mut self) {
         self.resampler.give_back();
         self.planar.give_back();
@@ -37,7 +36,7 @@ impl Buffers {
     }
 }
 
-/// What an op's arguments are the arguments of.
+/// The op that arguments belong to.
 pub(crate) trait Of {
     fn op(&self) -> &Op;
 }
@@ -45,12 +44,12 @@ pub(crate) trait Of {
 /// The code of a transform, implemented for its arguments.
 ///
 /// # Contract
-/// - `check` refuses what could go wrong for every sample, and says what becomes of a value as far as it is known.
-/// - `memory` is never less than what `image` takes for a picture of that size.
+/// - `check` refuses everything that would fail for every sample, and returns what is known about the result.
+/// - `memory` is never less than what `image` allocates for a picture of that size.
 /// - The result depends on the arguments, the value and `rng` alone, which is this op's own stream.
 pub(crate) trait Transform: Of {
-    /// Notes what is wrong with this op when it gets `form`, and says what it makes of it. What takes images only is
-    /// not asked about tensors.
+    /// Reports what is wrong with this op for the input `form`, and returns what is known about its result. Not called
+    /// with tensors if the op takes images only.
     fn check(&self, form: Form, check: &mut Check<'_>) -> Form;
 
     /// Whether it makes the same picture of a picture every time, without a random choice.
@@ -58,9 +57,9 @@ pub(crate) trait Transform: Of {
         false
     }
 
-    /// Bytes that this op takes beside a picture of this size, its result included, and the largest size that the
-    /// result may have. `None` where nothing can be said: of a transform of the user's own, and of sizes that will be
-    /// refused. Nothing, for an op that works in place.
+    /// Memory of this op in addition to a picture of this size, its result included, and the largest possible size of
+    /// the result. `None` if it is unknown: for a user's transform, and for sizes that will be refused. Zero for an op
+    /// that works in place.
     fn memory(&self, size: Size) -> Option<(u64, Size)> {
         Some((0, size))
     }
@@ -70,7 +69,7 @@ pub(crate) trait Transform: Of {
         sizes.each(|size| self.memory(size))
     }
 
-    /// What it makes of any value.
+    /// Transforms any value.
     fn apply(&self, value: Value, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
         match self.op().known(value)? {
             Value::Image(image) => self.image(image, rng, buffers),
@@ -79,20 +78,20 @@ pub(crate) trait Transform: Of {
         }
     }
 
-    /// What it makes of a picture.
+    /// Transforms a picture.
     fn image(&self, _image: Image, _rng: &mut Rng, _buffers: &mut Buffers) -> Result<Value> {
         Err(self.op().unfit("an image"))
     }
 
-    /// What it makes of a tensor.
+    /// Transforms a tensor.
     fn tensor(&self, _tensor: Tensor, _rng: &mut Rng, _buffers: &mut Buffers) -> Result<Tensor> {
         Err(self.op().unfit("a tensor"))
     }
 }
 
 impl Op {
-    /// Notes what is wrong with this op when it gets `form`, and says what it makes of it. `place` tells where it
-    /// stands: 2.1 is the first one in the second.
+    /// Reports what is wrong with this op for the input `form`, and returns what is known about its result. `place` is
+    /// its position: 2.1 is the first op nested in the second.
     pub(crate) fn check(&self, place: &str, form: Form, problems: &mut Problems) -> Form {
         let mut check = Check::new(problems, self.name(), place);
         if self.takes() == Some(Takes::Images) {
@@ -106,12 +105,12 @@ impl Op {
         self.visit(|transform| transform.is_fixed())
     }
 
-    /// Bytes that this op takes beside a picture of any of these sizes, and the sizes it may have then.
+    /// Memory of this op in addition to a picture of any of these sizes, and the possible sizes afterwards.
     pub(crate) fn charge(&self, sizes: Sizes) -> Option<(u64, Sizes)> {
         self.visit(|transform| transform.charge(sizes))
     }
 
-    /// Does it. `rng` is this op's own stream.
+    /// Runs the op. `rng` is its own stream.
     pub(crate) fn apply(&self, value: Value, rng: &mut Rng, buffers: &mut Buffers) -> Result<Value> {
         self.visit(|transform| transform.apply(value, rng, buffers))
     }
@@ -120,7 +119,7 @@ impl Op {
         self.row().map(|row| row.takes)
     }
 
-    /// The value, if it is one that native ops know.
+    /// The value, if native ops support it.
     pub(crate) fn known(&self, value: Value) -> Result<Value> {
         match &value {
             Value::Image(_) | Value::Tensor(_) if is_whole(&value) => Ok(value),
@@ -131,7 +130,7 @@ impl Op {
         }
     }
 
-    /// The error of a value that could not be foreseen: a transform of the user's own stands before.
+    /// The error for a value that could not be foreseen, because a user's transform precedes the op.
     pub(crate) fn unfit(&self, got: &str) -> Error {
         let expected = match self.takes() {
             Some(Takes::Images) => "an image",
@@ -144,7 +143,8 @@ impl Op {
     }
 }
 
-/// Has at least one element, and as many as its shape says; otherwise a transform of the user's own made it.
+/// Checks that the value has at least one element, and as many as its shape says; a user's transform may return
+/// anything.
 fn is_whole(value: &Value) -> bool {
     let count = |channels: u32, height: u32, width: u32| channels as usize * height as usize * width as usize;
     let (expected, got, channels) = match value {
@@ -163,7 +163,7 @@ fn is_whole(value: &Value) -> bool {
     channels && expected == got && got > 0
 }
 
-/// A callable of the user's own, with the op it stands in.
+/// A user's callable, with the op it belongs to.
 pub(crate) struct Own<'a> {
     pub(crate) op: &'a Op,
     pub(crate) custom: &'a Arc<dyn Custom>,

@@ -1,4 +1,4 @@
-//! Cutting a rectangle out of a picture, also one that reaches outside: what `Pad` and all crops come down to.
+//! Cutting out a rectangle that may extend beyond the picture: the basis of `Pad` and all crops.
 
 use forebay_core::Result;
 
@@ -15,7 +15,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The part inside a picture of this size: columns and rows; empty ranges where there is none.
+    /// The part inside a picture of this size: columns and rows; empty ranges if there is none.
     pub(crate) fn inside(&self, width: u32, height: u32) -> (std::ops::Range<u32>, std::ops::Range<u32>) {
         let clip = |start: i64, length: u32, size: u32| {
             let from = start.clamp(0, i64::from(size)) as u32;
@@ -25,7 +25,7 @@ impl Window {
         (clip(self.left, self.width, width), clip(self.top, self.height, height))
     }
 
-    /// Nothing of it is outside a picture of this size.
+    /// Whether all of it is inside a picture of this size.
     pub(crate) fn is_inside(&self, width: u32, height: u32) -> bool {
         let (columns, rows) = self.inside(width, height);
         columns.len() == self.width as usize && rows.len() == self.height as usize
@@ -37,7 +37,7 @@ impl Window {
     }
 }
 
-/// The coordinate inside `0..size` that stands for `at`; `None` where `fill` does.
+/// The source coordinate inside `0..size` for `at`; `None` if it is filled.
 pub(crate) fn source(at: i64, size: usize, mode: PaddingMode) -> Option<usize> {
     let size = size as i64;
     if (0..size).contains(&at) {

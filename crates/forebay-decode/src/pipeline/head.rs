@@ -1,5 +1,5 @@
-//! The beginning of a pipeline: which part of the picture the first crop needs, decided from the header alone, so
-//! that the decoder can leave out the rest.
+//! The beginning of a pipeline: computes from the header alone which part of the picture the first crop needs, so that
+//! the decoder can skip the rest.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use crate::ops::window::Window;
 use crate::ops::{Buffers, PaddingMode, Size, crop};
 use crate::{Detail, Header, Image, Op, Region, Value};
 
-/// How a pipeline begins.
+/// The kind of a pipeline's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// With nothing that could be planned.
+    /// Nothing that can be planned.
     Whole,
-    /// With a crop.
+    /// A crop.
     Crop,
-    /// With a crop that is resized.
+    /// A crop followed by a resize.
     ResizedCrop,
-    /// With a resize that is cropped.
+    /// A resize followed by a crop.
     ResizeCrop,
-    /// With a resize.
+    /// A resize.
     Resize,
 }
 
@@ -42,7 +42,7 @@ impl Head {
     }
 }
 
-/// A picture that the first ops are done on.
+/// A picture after the first ops.
 pub(super) struct Begun {
     pub(super) image: Image,
     /// How many ops are done.
@@ -50,19 +50,19 @@ pub(super) struct Begun {
     pub(super) decode: Duration,
 }
 
-/// What is to be decoded, and what is then done with it.
+/// What to decode, and what to do with it.
 #[derive(Debug)]
 struct Plan {
     wanted: Option<Region>,
     resample: Option<Job>,
-    /// Cut out of what is there then, in coordinates of the picture, or of the wanted part of the resized one.
+    /// The crop afterwards, in coordinates of the picture, or of the wanted part of the resized one.
     cut: Option<Window>,
     done: usize,
 }
 
 const WHOLE: Plan = Plan { wanted: None, resample: None, cut: None, done: 0 };
 
-/// Decodes what is needed and does the ops that it was needed for.
+/// Decodes the needed part and runs the planned ops.
 pub(super) fn begin(
     head: Head,
     detail: Detail,
@@ -84,8 +84,7 @@ pub(super) fn begin(
         resample_planes(&mut image, &plan, scratch).map_err(transforming)?;
         (header.whole(), decode)
     } else {
-        // The larger one of both buffers, which the last picture had, is for the picture again: growing the smaller one
-        // would fill it with zeros each time.
+        // The larger of the two buffers is used for the picture again: growing the smaller one would zero it each time.
         let spare = &mut scratch.buffers.spare.pixels;
         if spare.len() > image.pixels.len() {
             std::mem::swap(spare, &mut image.pixels);
@@ -157,10 +156,10 @@ fn cut_out(image: Image, region: Region, plan: &Plan, ops: &[Op], buffers: &mut 
     }
 }
 
-/// Decodes as planes what is about to be resized, if it may be and can be.
+/// Decodes as planes, if the picture is about to be resized and planes are allowed and available.
 fn decode_planes(detail: Detail, plan: &Plan, header: &Header, bytes: &[u8], scratch: &mut Scratch) -> Result<bool> {
     let (Detail::Fast, Some(job), Some(wanted)) = (detail, &plan.resample, plan.wanted) else { return Ok(false) };
-    // Single pixels are taken there, which planes do not have.
+    // Nearest-neighbour takes single pixels, which planes do not have.
     if is_nearest(job.interpolation) || job.from == job.to {
         return Ok(false);
     }
@@ -175,8 +174,8 @@ fn resample_planes(image: &mut Image, plan: &Plan, scratch: &mut Scratch) -> Res
     scratch.buffers.planar.run(&scratch.planes, wanted, corner, job, image)
 }
 
-/// Where the wanted region lies in the job's picture, which begins at the crop of a resized crop, and at the picture's
-/// own corner otherwise.
+/// The position of the wanted region in the job's picture, which begins at the crop for a resized crop, and at the
+/// picture's own corner otherwise.
 fn origin(job: &Job, wanted: Region) -> (u32, u32) {
     let whole_part = (job.from.width, job.from.height) == (wanted.width, wanted.height);
     if whole_part { (0, 0) } else { (wanted.x, wanted.y) }
@@ -242,12 +241,12 @@ fn plan_from(head: Head, ops: &[Op], at: usize, size: (u32, u32), rng: &Rng, buf
     }
 }
 
-/// What the crop shows is inside the window, or the same everywhere outside: mirrored edges need the whole picture.
+/// Whether the crop depends only on pixels inside the window: mirrored edges need the whole picture.
 fn reachable(op: &Op, window: Window, (width, height): (u32, u32)) -> bool {
     op.surrounding().0 == PaddingMode::Constant || window.is_inside(width, height)
 }
 
-/// A decoder that broke its contract would have its pixels read from the wrong place.
+/// Checks the decoder's contract: otherwise pixels would be read from the wrong place.
 fn check_decoded(image: &Image, region: Region, wanted: Option<Region>) -> Result<()> {
     let contains = |wanted: Region| {
         wanted.x >= region.x

@@ -1,8 +1,8 @@
 //! The end of a pipeline in one pass: flips, conversion to a tensor, scaling, normalising and the batch's own type, from
 //! interleaved bytes straight to planes or pixels.
 //!
-//! Every change of an element by itself is a function of its byte and channel, so a whole chain of them is a table
-//! of 256 results per channel, made once. Flips commute with it. Erasing is done in place afterwards.
+//! Every elementwise op is a function of the byte and its channel, so a chain of them is a table of 256 results per
+//! channel, computed once. Flips commute with it. Erasing is done in place afterwards.
 
 use forebay_core::{Result, Rng};
 
@@ -31,12 +31,12 @@ use neon as simd;
 pub(super) struct Tail {
     start: usize,
     end: usize,
-    /// What a tensor gets.
+    /// Results for a tensor.
     lookup: Lookup,
-    /// What a slot gets: the same in the batch's type.
+    /// Results for a slot: the same in the batch's type.
     stored: Lookup,
     order: Order,
-    /// The lookup as arithmetic, where it gives the same floats.
+    /// The table as arithmetic, if that gives the same floats.
     formula: Option<Formula>,
     flips: Vec<Flip>,
     erasings: Vec<(usize, Op)>,
@@ -60,7 +60,7 @@ impl Flip {
 }
 
 impl Tail {
-    /// The longest run of ops around the first conversion that one pass can do; `forms` is what each op gets.
+    /// The longest run of ops around the first conversion that one pass can do; `forms` are the inputs of each op.
     pub(super) fn new(ops: &[Op], forms: &[Form]) -> Option<Self> {
         let conversion = ops.iter().position(|op| matches!(op, Op::ToTensor | Op::ToImage))?;
         let Form::Image(shape) = forms[conversion] else { return None };
@@ -75,7 +75,7 @@ impl Tail {
             if let Some(flip) = Flip::of(position, op).filter(|_| erasings.is_empty()) {
                 flips.push(flip);
             } else if matches!(op, Op::ToTensor | Op::ToImage) {
-                // Only the first one converts; a tensor stays as it is.
+                // Only the first conversion counts; a tensor stays as it is.
                 chain.extend(Pointwise::of(op).filter(|_| position == conversion));
             } else if let Some(change) = Pointwise::of(op).filter(|_| erasings.is_empty()) {
                 chain.push(change);
@@ -117,8 +117,8 @@ impl Tail {
 
     /// Writes the result into its slot: all of it, in the machine's byte order.
     pub(super) fn write(&self, image: &Image, rng: &Rng, slot: &mut [u8]) {
-        // A batch of such samples is larger than the caches, and nobody looks at it before it is complete. To write past
-        // them saves reading what will be written over: 3 to 5 % of the processor time (measured with 600 KB a sample).
+        // A batch of such samples is larger than the caches, and is not read before it is complete. Non-temporal stores
+        // save reading memory that will be overwritten: 3 to 5 % of the processor time (measured with 600 KB a sample).
         const LARGE_BYTES: usize = 128 << 10;
         self.write_as(&self.stored, self.order, image, rng, slot.len() >= LARGE_BYTES, slot);
     }
@@ -168,21 +168,21 @@ impl Tail {
                 Order::Planar => channel * plane + y * width + x,
                 Order::Interleaved => (y * width + x) * channels + channel,
             };
-            // What the ops make is the batch's only after it is a tensor's.
+            // The result becomes the batch's type only after that of a tensor.
             let element = if is_bytes { Element::U8(truncate(value)) } else { Element::F32(value) };
             place::element(element, dtype, &mut slot[at * dtype.size_bytes()..][..dtype.size_bytes()]);
         });
     }
 }
 
-/// How the source is walked.
+/// How the source is traversed.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
     mirrored: bool,
     upside_down: bool,
 }
 
-/// Interleaved bytes to planes or pixels, with vectors where there are any for it; says of which type.
+/// Interleaved bytes to planes or pixels, with vector instructions if available. Returns which.
 fn spread<T: Stored>(
     image: &Image,
     tables: &[[T; 256]],

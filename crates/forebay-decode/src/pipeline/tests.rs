@@ -1,4 +1,4 @@
-//! The short cuts against the long way, and what a pipeline says when it is wrong.
+//! The optimised paths against the plain one, and error messages of a pipeline.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use forebay_core::{Epoch, Kind, Rng, SampleId};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 
 use super::*;
-use crate::narrow::{Brain, Half};
+use crate::narrow::{BFloat16, Half};
 use crate::{Custom, Dtype, Erase, Interpolation, Padding, PaddingMode, ResizeTo, Row, Size, TensorData};
 
 /// A bitmap file of noise; lossless, so that a part of it is exactly a part.
@@ -56,7 +56,7 @@ fn imagenet() -> Pipeline {
     Pipeline::new(vec![crop, Op::RandomHorizontalFlip { p: 0.5 }, Op::ToTensor, normalize()]).unwrap()
 }
 
-/// The same ops with no short cut.
+/// The same ops without optimisations.
 fn long_way(ops: &[Op]) -> Pipeline {
     let mut pipeline = Pipeline::new(ops.to_vec()).unwrap();
     (pipeline.head, pipeline.tail) = (Head::Whole, None);
@@ -87,7 +87,7 @@ fn slot_of(tensor: &Tensor, output: Output) -> Vec<u8> {
             Dtype::U8 => bytes.push(float as u8),
             Dtype::F32 => bytes.extend(float.to_ne_bytes()),
             Dtype::F16 => bytes.extend(Half::of(float).0.to_ne_bytes()),
-            Dtype::BF16 => bytes.extend(Brain::of(float).0.to_ne_bytes()),
+            Dtype::BF16 => bytes.extend(BFloat16::of(float).0.to_ne_bytes()),
         }
     }
     bytes
@@ -107,7 +107,7 @@ fn check_short_cuts(ops: &[Op], bytes: &[u8], sample: u64) {
     let (mut scratch, rng) = (Scratch::default(), rng(sample));
     let (expected, _) = long.run(bytes, &rng, &mut scratch).unwrap();
     for _ in 0..2 {
-        // Twice with the same scratch: what the first run left must not show.
+        // Twice with the same scratch: leftovers of the first run must not show.
         let (got, _) = short.run(bytes, &rng, &mut scratch).unwrap();
         assert!(same(&got, &expected), "{short} differs from the long way");
         let (kept, _) = short.run_fixed(bytes, &self::rng(sample + 1), &mut scratch).unwrap();

@@ -1,4 +1,4 @@
-//! The bytes of one strip or tile: expanding them, and undoing differences.
+//! The bytes of one strip or tile: decompression, and undoing the predictor.
 
 use std::io::{ErrorKind, Read};
 
@@ -56,7 +56,7 @@ impl Compression {
         Err(unsupported(Format::Tiff, format!("compression {code}, {name}")))
     }
 
-    /// The most bytes that a coded one can become; `None` where it is not bytes that count, but lines.
+    /// The highest expansion ratio in bytes; `None` if lines are counted instead of bytes.
     pub(super) const fn most(self) -> Option<u64> {
         Some(match self {
             Self::None => 1,
@@ -76,17 +76,17 @@ impl Compression {
         })
     }
 
-    /// What expanding a chunk of this size takes besides the result.
+    /// Memory for expanding a chunk of this size, besides the result.
     pub(super) const fn memory_bytes(self, chunk_bytes: u64, chunk_width: u64) -> u64 {
         match self {
             Self::None | Self::PackBits => 0,
             Self::Lzw | Self::Deflate => 192 << 10,
             Self::Lzma => MAX_DICTIONARY_BYTES + (1 << 20),
-            // All of the chunk and as much again, where the window is large.
+            // The whole chunk and as much again, if the window is large.
             Self::Zstd => 4 * chunk_bytes + (4 << 20),
-            // Where two lines change colour.
+            // Positions of colour changes in two lines.
             Self::Fax(_) => 16 * chunk_width + 64,
-            // The pixels, coefficients of progressive ones, rows in the making.
+            // The pixels, coefficients of progressive ones, and a few rows.
             Self::Jpeg => 4 * chunk_bytes + 512 * chunk_width + (1 << 20),
         }
     }
@@ -110,7 +110,7 @@ impl Compression {
     }
 }
 
-/// Makes room for so many bytes; that there is none is an error.
+/// Resizes the buffer; lack of memory is an error.
 pub(super) fn resize(buffer: &mut Vec<u8>, length: usize) -> Result<()> {
     memory::resize(buffer, length, 0, "its TIFF")
 }
@@ -203,8 +203,8 @@ fn zstd(mut coded: &[u8], out: &mut [u8]) -> Result<()> {
     let mut decoder = FrameDecoder::new();
     decoder.init(&mut coded).map_err(|error| wrong(&error))?;
     let mut filled = 0;
-    // Blocks but the last are full, unless their writer was in a hurry. More of them than this is not for this chunk,
-    // and would be kept in memory until the window is full.
+    // All blocks but the last are full, except with some fast writers. More blocks than this cannot belong to this
+    // chunk, and would be kept in memory until the window is full.
     let mut blocks_left = 2 * out.len().div_ceil(ZSTD_BLOCK_BYTES) + 16;
     while filled < out.len() {
         let got = decoder.read(&mut out[filled..]).map_err(|error| wrong(&error))?;

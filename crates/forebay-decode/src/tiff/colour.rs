@@ -1,4 +1,4 @@
-//! What the samples of a TIFF mean, and how they become RGB: as Pillow has it, which leaves part of it to libtiff.
+//! Interpretation of TIFF samples and their conversion to RGB, as in Pillow, which leaves part of it to libtiff.
 
 use forebay_core::Result;
 
@@ -9,7 +9,7 @@ use crate::Format;
 use crate::decoder::{damaged, unsupported};
 use crate::pixels::{Palette, cmyk_to_rgb, rgb_mut, unpack};
 
-/// What the samples of a pixel mean.
+/// The interpretation of a pixel's samples.
 pub(super) enum Colour {
     /// One index, or one shade.
     Indexed(Box<Palette>),
@@ -20,7 +20,7 @@ pub(super) enum Colour {
     YCbCr(Box<YCbCr>),
 }
 
-/// How a sample is stored.
+/// The storage type of a sample.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Sample {
     /// 1, 2, 4 or 8 bits, kept.
@@ -49,7 +49,7 @@ impl Sample {
     }
 }
 
-/// The names of photometric interpretations, for what is refused.
+/// The names of photometric interpretations, for error messages.
 const fn name(photometric: u64) -> &'static str {
     match photometric {
         0 | 1 => "grey",
@@ -65,7 +65,7 @@ const fn name(photometric: u64) -> &'static str {
     }
 }
 
-/// The colours that Pillow reads, less Lab, which it converts by a library for colour profiles.
+/// The colours that Pillow reads, except Lab, which it converts with a colour management library.
 pub(super) fn colour(directory: &Directory<'_>, samples: usize, compression: Compression) -> Result<(Colour, Sample)> {
     const UNSIGNED: u64 = 1;
     const SIGNED: u64 = 2;
@@ -98,7 +98,7 @@ pub(super) fn colour(directory: &Directory<'_>, samples: usize, compression: Com
             let grey = Palette::grey(sample.bits().min(8));
             match (photometric, sample) {
                 (0, Sample::Bits(_)) => Ok((Colour::Indexed(Box::new(grey.inverted())), sample)),
-                // Of wider ones Pillow does not take white for zero, though it is.
+                // For wider samples Pillow ignores that white is zero.
                 (0, Sample::Clipped16 { signed: false }) if little_endian => {
                     Ok((Colour::Indexed(Box::new(grey)), sample))
                 }

@@ -1,7 +1,7 @@
-//! The directory of a TIFF page: its tags, and whether what they point to is there.
+//! The directory of a TIFF page: its tags, and checks that everything they point to exists.
 //!
-//! Nothing is copied out of the file, and no work is larger than the file: a directory can claim any number of values,
-//! and a chain of directories can lead back to where it began.
+//! Nothing is copied out of the file, and work is bounded by the file's size: a directory can claim any number of
+//! values, and a chain of directories can contain a cycle.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use forebay_core::Result;
 use crate::Format;
 use crate::decoder::{damaged, truncated};
 
-/// More pages than any real file has; the rest of a longer chain is not looked at.
+/// More pages than any real file has; the rest of a longer chain is ignored.
 const MAX_PAGES: usize = 4096;
 
-/// How numbers are stored: their byte order, and whether it is a BigTIFF, which has room for longer ones.
+/// How numbers are stored: their byte order, and whether it is a BigTIFF, which has 64-bit offsets.
 #[derive(Clone, Copy)]
 struct Layout {
     big_endian: bool,
@@ -43,7 +43,7 @@ impl Layout {
     }
 }
 
-/// The numbers of a tag, read where they lie.
+/// The numbers of a tag, read in place.
 #[derive(Clone, Copy)]
 pub(super) struct Values<'a> {
     content: &'a [u8],
@@ -79,13 +79,13 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Where the strips or tiles of a page lie, and how long they are.
+/// The offsets and lengths of a page's strips or tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks<'a> {
     offsets: Values<'a>,
     byte_counts: Values<'a>,
-    /// What a chunk has at most, whatever its byte count: some programs write any number for the only strip of a picture
-    /// that is not compressed, and libtiff and Pillow do not look at it.
+    /// Upper limit for a chunk, whatever its byte count: some programs write a wrong count for the only strip of an
+    /// uncompressed picture, and libtiff and Pillow ignore it.
     max_bytes: u64,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Directory<'a> {
         self.entries.chunks_exact(self.layout.entry())
     }
 
-    /// The values of an entry, where they lie.
+    /// The values of an entry, in place.
     fn values(&self, entry: &'a [u8]) -> Result<Values<'a>> {
         let layout = self.layout;
         let size = match layout.number(&entry[2..4]) {
@@ -161,7 +161,7 @@ impl<'a> Directory<'a> {
             3 | 8 => 2,
             4 | 9 | 11 | 13 => 4,
             5 | 10 | 12 | 16..=18 => 8,
-            // Types of the future are none of our tags.
+            // Unknown types belong to no tag used here.
             _ => return Ok(Values { content: &[], size: 1, layout }),
         };
         let (count, place) = entry[4..].split_at(layout.word());
@@ -197,14 +197,14 @@ impl<'a> Directory<'a> {
         self.first_of(tag)?.ok_or_else(|| damaged(Format::Tiff, format!("has no {name}")))
     }
 
-    /// The number that the first `samples` values have in common; 0 when they differ.
+    /// The number that the first `samples` values have in common; 0 if they differ.
     pub(super) fn uniform(&self, tag: u16, samples: usize, default: u64) -> Result<u64> {
         let Some(all) = self.all(tag)? else { return Ok(default) };
         let first = all.get(0).unwrap_or(default);
         Ok(if all.iter().take(samples).all(|value| value == first) { first } else { 0 })
     }
 
-    /// Where the strips or tiles lie.
+    /// Positions of the strips or tiles.
     pub(super) fn chunks(&self) -> Result<Chunks<'a>> {
         let (offsets, byte_counts) = if self.has(324) { (324, 325) } else { (273, 279) };
         let missing = || damaged(Format::Tiff, "does not say where its pixels are");
@@ -214,7 +214,7 @@ impl<'a> Directory<'a> {
         Ok(Chunks { offsets, byte_counts, max_bytes })
     }
 
-    /// Bytes of the only strip of a page, if they follow from its sides: where it is not compressed.
+    /// Bytes of the only strip of a page, if they follow from its size: when it is not compressed.
     fn max_strip_bytes(&self) -> Result<u64> {
         const YCBCR: u64 = 6;
         if self.one(259, 1)? != 1 || self.one(262, 0)? == YCBCR || self.has(322) {
@@ -224,10 +224,10 @@ impl<'a> Directory<'a> {
         Ok(row_bits.div_ceil(8).saturating_mul(self.one(257, 0)?))
     }
 
-    /// Whether everything that any page refers to lies inside the file: how a cut shows that spared the first page.
+    /// Checks that everything any page refers to is inside the file, which reveals a truncation after the first page.
     ///
-    /// Each page is looked at once, and all of them together for no longer than the file: in a sound one no two of their
-    /// directories and arrays share bytes. What more there is of a chain that loops or overlaps is let be.
+    /// Each page is examined once, and the total work is bounded by the file's size: in a valid file no two directories
+    /// or arrays share bytes. The rest of a chain that loops or overlaps is ignored.
     pub(super) fn check_extent(&self) -> Result<()> {
         let mut left = self.bytes.len();
         let mut seen = HashSet::new();
@@ -241,7 +241,7 @@ impl<'a> Directory<'a> {
         Ok(())
     }
 
-    /// Takes what it looks at from the bytes that are `left` to be looked at.
+    /// Deducts what it examines from the bytes that are `left` to examine.
     fn check_page(&self, left: &mut usize) -> Result<()> {
         *left = left.saturating_sub(self.entries.len() + self.layout.count());
         for entry in self.entries() {

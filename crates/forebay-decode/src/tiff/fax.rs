@@ -1,6 +1,6 @@
-//! Fax inside TIFF: runs of white and black by the codes of the `fax` crate. The lines are put together here, because
-//! TIFF has them in four ways (T.4 without and with line ends, also relative to the line above; T.6), and because what
-//! does not fit its line is damage, not something to go on from.
+//! Fax inside TIFF: runs of white and black by the codes of the `fax` crate. The lines are assembled here, because TIFF
+//! has four variants (T.4 without and with line ends, also relative to the line above; T.6), and because data that does
+//! not fit its line is damage and must not be skipped.
 
 use fax::BitReader;
 use fax::maps::{Mode, black, mode, white};
@@ -13,15 +13,16 @@ use crate::memory::reserve;
 /// How lines are coded and kept apart.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Fax {
-    /// Each by itself, from a whole byte on.
+    /// Each line separately, starting at a whole byte.
     Rle,
-    /// Each behind an end of line; with `relative`, a bit after it tells of each line whether it is by itself.
+    /// Each line after an end-of-line code; with `relative`, a bit after the code tells whether the line is coded
+    /// separately.
     Group3 { relative: bool },
-    /// Each relative to the line above.
+    /// Each line relative to the line above.
     Group4,
 }
 
-/// Bits of coded data, zeros behind its end.
+/// The bits of coded data, followed by zeros.
 struct Bits<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -59,7 +60,7 @@ impl BitReader for Bits<'_> {
     }
 }
 
-/// What a line is made of while it is read: where it changes colour, beginning with the first black.
+/// A line while it is decoded: its changes of colour, beginning with the first black.
 struct Line<'a> {
     changes: &'a mut Vec<u32>,
     width: u32,
@@ -70,7 +71,7 @@ struct Line<'a> {
 impl Line<'_> {
     /// Paints up to `end`.
     fn to(&mut self, end: u32) -> Option<()> {
-        // Runs of no length are legal; a line of nothing else is not.
+        // Runs of length zero are legal; a line of nothing else is not.
         if end < self.at || end > self.width || self.changes.len() == self.changes.capacity() {
             return None;
         }
@@ -80,7 +81,7 @@ impl Line<'_> {
         Some(())
     }
 
-    /// Paints a run of the length that is coded next.
+    /// Paints a run with the next coded length.
     fn run(&mut self, bits: &mut Bits<'_>) -> Option<()> {
         let mut end = self.at;
         loop {
@@ -99,10 +100,10 @@ impl Line<'_> {
         Some(())
     }
 
-    /// A line as it differs from the one above, whose changes are `above`.
+    /// A line coded as a difference from the one above, whose changes are `above`.
     fn relative(&mut self, bits: &mut Bits<'_>, above: &[u32]) -> Option<()> {
-        // The first change above that is right of here and to the colour that is not painted now: those to black have
-        // even positions. At the beginning of a line "here" is left of its first pixel.
+        // The first change above that is right of here and towards the opposite colour: those to black have even
+        // positions. At the beginning of a line "here" is left of its first pixel.
         let mut position = 0;
         let mut has_begun = false;
         while self.at < self.width {
@@ -117,7 +118,7 @@ impl Line<'_> {
             }
             let change = |position: usize| above.get(position).copied().unwrap_or(self.width);
             match mode::decode(bits)? {
-                // The colour goes on below the run above.
+                // The colour continues below the run above.
                 Mode::Pass => self.at = change(position + 1),
                 Mode::Vertical(shift) => self.to(change(position).checked_add_signed(i32::from(shift))?)?,
                 Mode::Horizontal => {
@@ -137,7 +138,7 @@ impl Fax {
     pub(super) fn expand(self, coded: &[u8], width: u32, out: &mut [u8]) -> Result<()> {
         let row_bytes = (width as usize).div_ceil(8);
         let mut bits = Bits { bytes: coded, at: 0 };
-        // A change takes a bit at least, and a line of pixels that all differ has as many as pixels.
+        // A change takes at least a bit, and a line has at most as many changes as pixels.
         let most = (2 * width as usize + 2).min(coded.len() * 8);
         let (mut above, mut changes) = (room(most)?, room(most)?);
         let rows = out.len() / row_bytes;
@@ -166,7 +167,7 @@ impl Fax {
     }
 }
 
-/// Passes fill bits and the end of a line: eleven zeros or more, and a one. The first line may be without.
+/// Skips fill bits and the end of a line: eleven zeros or more, and a one. The first line may be without.
 fn line_end(bits: &mut Bits<'_>, is_first: bool) -> Option<bool> {
     if bits.peek(11)? != 0 {
         return if is_first { Some(false) } else { None };

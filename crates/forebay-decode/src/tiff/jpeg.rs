@@ -1,4 +1,4 @@
-//! JPEG inside TIFF: each strip or tile is a picture of its own, without the tables that all have in common.
+//! JPEG inside TIFF: each strip or tile is a JPEG without the tables, which all of them share.
 
 use forebay_core::Result;
 
@@ -11,7 +11,7 @@ use crate::{Decoder, Format, Image};
 const START: [u8; 2] = [0xFF, 0xD8];
 const END: [u8; 2] = [0xFF, 0xD9];
 
-/// Which of them are decoded.
+/// Checks that this kind is supported.
 pub(super) fn check(page: &Page<'_>) -> Result<()> {
     match (&page.colour, page.samples) {
         _ if page.planar => Err(unsupported(Format::Tiff, "JPEG in separate planes")),
@@ -34,7 +34,7 @@ impl Tiff {
             let chunk = chunk?;
             join(page, chunk.coded, &mut self.coded)?;
             let header = jpeg.header(&self.coded)?;
-            // Of the last strip, some writers store all rows.
+            // Some writers store all rows in the last strip.
             let (expected, rows) = (page.chunk_width, chunk.stored_rows as u32);
             let most = if page.tiled { rows } else { page.chunk_height };
             if header.width != expected || !(rows..=most).contains(&header.height) {
@@ -58,8 +58,8 @@ impl Tiff {
     }
 }
 
-/// Makes a JPEG of a chunk and the tables, with a segment that tells its colours: TIFF's tag says what they are, and
-/// what a chunk says itself does not count.
+/// Makes a JPEG of a chunk and the tables, with a segment that declares its colours: TIFF's tag is authoritative, not
+/// the chunk's own segment.
 fn join(page: &Page<'_>, coded: &[u8], whole: &mut Vec<u8>) -> Result<()> {
     let transform = u8::from(matches!(page.colour, Colour::YCbCr(_)));
     let adobe = [&[0xFF, 0xEE, 0, 14][..], b"Adobe", &[0, 100, 0, 0, 0, 0, transform]].concat();
@@ -75,8 +75,8 @@ fn join(page: &Page<'_>, coded: &[u8], whole: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Appends the segments of a stream, and its data, but neither its beginning, nor an end without data, nor what
-/// applications have put in.
+/// Appends the segments and data of a stream, without its start marker, an end marker without data, and application
+/// segments.
 fn segments(stream: &[u8], whole: &mut Vec<u8>) -> Result<()> {
     let cut = || damaged(Format::Tiff, "a JPEG inside ends in its header");
     let mut rest = stream.strip_prefix(&START).unwrap_or(stream);

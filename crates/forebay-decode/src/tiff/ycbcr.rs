@@ -1,4 +1,4 @@
-//! Luma and chroma inside TIFF: how they are stored, and how libtiff makes RGB of them (or Pillow, of uncompressed ones).
+//! YCbCr inside TIFF: its storage, and its conversion to RGB as in libtiff (or Pillow, for uncompressed files).
 
 use forebay_core::Result;
 
@@ -6,7 +6,7 @@ use super::directory::{Directory, Values};
 use crate::Format;
 use crate::decoder::{damaged, unsupported};
 
-/// How many pixels share a sample of chroma, and what each value adds to a colour.
+/// How many pixels share a chroma sample, and the contribution of each value to a colour.
 pub(super) struct YCbCr {
     /// Pixels across and down: 1, 2 or 4.
     pub(super) sharing: (usize, usize),
@@ -14,17 +14,17 @@ pub(super) struct YCbCr {
     red: [i32; 256],
     green: [[i32; 256]; 2],
     blue: [i32; 256],
-    /// Bits by which what is added to green is shifted.
+    /// Right shift of the contributions to green.
     shift: u32,
 }
 
-/// Bits behind the point of libtiff's numbers.
+/// Fractional bits of libtiff's fixed-point numbers.
 const SHIFT: u32 = 16;
-/// And of Pillow's.
+/// Fractional bits of Pillow's.
 const PILLOW_SHIFT: u32 = 6;
 
 impl YCbCr {
-    /// `plain` is what Pillow reads by itself.
+    /// `plain` means uncompressed, which Pillow converts itself.
     pub(super) fn new(directory: &Directory<'_>, plain: bool) -> Result<Self> {
         let shared = directory.all(530)?;
         let side = |at: usize| shared.and_then(|all| all.get(at)).unwrap_or(2);
@@ -34,7 +34,7 @@ impl YCbCr {
                 return Err(damaged(Format::Tiff, format!("chroma for {across}×{down} pixels each")));
             }
         };
-        // libtiff has no code for the one, and of the other gets the last pixels wrong.
+        // libtiff does not support the first, and gets the last pixels of the second wrong.
         if matches!(sharing, (1 | 4, 4)) {
             return Err(unsupported(Format::Tiff, format!("YCbCr with chroma for {}×4 pixels each", sharing.0)));
         }
@@ -49,7 +49,7 @@ impl YCbCr {
         Ok(Self::of_libtiff(sharing, luma, range))
     }
 
-    /// Pillow's tables: JFIF's numbers, cut off after 6 bits.
+    /// Pillow's tables: JFIF's coefficients, truncated to 6 bits.
     fn of_pillow() -> Self {
         let table = |factor: f64| {
             std::array::from_fn(|value| {
@@ -68,7 +68,7 @@ impl YCbCr {
         }
     }
 
-    /// libtiff's tables, in its arithmetic: single precision, then 16 bits behind the point.
+    /// libtiff's tables, in its arithmetic: single precision, then 16 fractional bits.
     fn of_libtiff(sharing: (usize, usize), [red, green, blue]: [f32; 3], range: [f32; 6]) -> Self {
         let fixed = |value: f32| (f64::from(value.clamp(0.0, 2.0) * (1 << SHIFT) as f32) + 0.5) as i32;
         let (of_red, of_blue) = (2.0 - 2.0 * red, 2.0 - 2.0 * blue);
@@ -76,7 +76,7 @@ impl YCbCr {
         let (d3, d4) = (fixed(of_blue), -fixed(blue * of_blue / green));
         let code = |value: i32, black: f32, white: f32, full: f32| {
             let span = if white - black == 0.0 { 1.0 } else { white - black };
-            // A file may name any level as black.
+            // A file may declare any level as black.
             let level = (i64::from(value) - i64::from(black as i32)) as f32 * full / span;
             level.clamp(-128.0 * 32.0, 128.0 * 32.0) as i32
         };
@@ -107,7 +107,7 @@ impl YCbCr {
         width.div_ceil(self.sharing.0) * height.div_ceil(self.sharing.1) * (self.sharing.0 * self.sharing.1 + 2)
     }
 
-    /// The samples of row `row` of a chunk that is `width` wide, as if no pixel shared any.
+    /// The samples of row `row` of a chunk that is `width` wide, with chroma repeated for each pixel.
     pub(super) fn row(&self, chunk: &[u8], width: usize, row: usize, target: &mut [u8]) {
         let (across, down) = self.sharing;
         let group = across * down + 2;
@@ -119,7 +119,7 @@ impl YCbCr {
     }
 }
 
-/// The first fractions of a tag, or those that hold where there is none.
+/// The first fractions of a tag, or the defaults if it is missing.
 fn ratios<const N: usize>(values: Option<Values<'_>>, default: [f32; N]) -> [f32; N] {
     match values {
         Some(values) if values.len() >= N => std::array::from_fn(|at| values.ratio(at)),

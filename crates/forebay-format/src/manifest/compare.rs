@@ -1,4 +1,4 @@
-//! What has changed since a manifest was made.
+//! Compares a manifest with the current state of the folder.
 
 use std::collections::HashMap;
 
@@ -8,30 +8,30 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{Facts, Manifest};
 use crate::index::{FolderIndex, push_relative};
 
-/// How many samples may be gone in a row before what follows is looked for everywhere.
+/// How many consecutive samples may be missing before the following ones are looked up by hash.
 const LOOK_AHEAD: usize = 64;
 
-/// The samples that are new, gone or other ones, by their numbers.
+/// Samples that were added, deleted or changed, by their numbers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Samples of the new index that the earlier one lacks.
     pub added: Vec<SampleId>,
     /// Samples of the earlier index that the new one lacks.
     pub deleted: Vec<SampleId>,
-    /// Samples of the new index that were something else before.
+    /// Samples of the new index whose version changed.
     pub changed: Vec<SampleId>,
 }
 
 impl Difference {
-    /// Compares with an earlier manifest, which was read with its facts. What was known of the content of samples that
-    /// are the same is taken over into `facts`.
+    /// Compares with an earlier manifest, which was read with its facts. Content facts of unchanged samples are copied
+    /// into `facts`.
     pub fn since(earlier: &Manifest, index: &FolderIndex, facts: &mut [Facts]) -> Self {
         let before: Vec<u128> = hashes(&earlier.index);
         let mut difference = Self::default();
         let mut is_met = vec![false; before.len()];
         let mut found: Vec<(u64, usize)> = Vec::new();
         let mut missed = Vec::new();
-        // Both are mostly in the same order: hardly any has to be looked for.
+        // Both are mostly in the same order, so hardly any sample needs a lookup.
         let mut next = 0;
         for (sample, hash) in (0..).zip(hashes(index)) {
             let ahead = before.iter().skip(next).take(LOOK_AHEAD).position(|known| *known == hash);
@@ -78,8 +78,7 @@ impl Difference {
     }
 }
 
-/// A hash of each path: the path itself takes too much memory to be kept a million times, and two of the same hash will
-/// not be met.
+/// A hash of each path: the paths themselves would take too much memory, and a collision is practically impossible.
 fn hashes(index: &FolderIndex) -> Vec<u128> {
     let (mut path, mut hashes) = (Vec::new(), Vec::with_capacity(index.len() as usize));
     for (directory, _, names) in index.runs() {

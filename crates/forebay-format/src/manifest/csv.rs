@@ -3,7 +3,7 @@
 use forebay_core::{Error, Result, Version};
 
 use super::labels::Cell;
-use super::rows::{Row, Rows, Wrong, checked_size};
+use super::rows::{CellError, Row, Rows, checked_size};
 use super::{Head, shown};
 
 pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
@@ -21,7 +21,7 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
     let path = find("path").ok_or_else(|| lacks("path", &header))?;
     let columns = rows.label_columns().iter().map(|name| find(name).ok_or_else(|| lacks(name, &header)));
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    // Columns of the user's choice may be called class and label, too, and hold anything.
+    // With user-defined label columns, class and label may be among them and contain anything.
     let (class, label) = if rows.has_classes() { (find("class"), find("label")) } else { (None, None) };
     if rows.has_classes() && class.is_none() && label.is_none() {
         return Err(lacks("class or label", &header));
@@ -32,21 +32,21 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
         if fields.len() != header.len() {
             let message =
                 format!("has {} fields in line {line} (expected {}, as in its header)", fields.len(), header.len());
-            return Err(Error::config(message).with_hint("a path with a comma in it has to stand in quotes"));
+            return Err(Error::config(message).with_hint("a path that contains a comma has to be quoted"));
         }
         let text = |column: Option<usize>| column.map(|column| fields[column].as_str());
-        // A cell that is left empty is not known.
+        // An empty cell means that the value is unknown.
         let known = |column: Option<usize>| text(column).filter(|cell| !cell.is_empty());
-        let whole = |name: &str, column: Option<usize>| -> Result<Option<i64>, Wrong> {
+        let whole = |name: &str, column: Option<usize>| -> Result<Option<i64>, CellError> {
             let parse = |cell: &str| {
                 let parsed = cell.trim().parse();
-                parsed.map_err(|_| Wrong::new(name, format!("expected a whole number, got {}", shown(cell))))
+                parsed.map_err(|_| CellError::new(name, format!("expected a whole number, got {}", shown(cell))))
             };
             known(column).map(parse).transpose()
         };
-        let row = || -> Result<Row<'_>, Wrong> {
+        let row = || -> Result<Row<'_>, CellError> {
             let label = whole("label", label).map_err(|mut wrong| {
-                wrong.hint = Some("labels are numbers; a column of names is called class");
+                wrong.hint = Some("labels are numbers; call a column of names `class`");
                 wrong
             })?;
             let size_bytes = whole("size_bytes", size_bytes)?.map(checked_size).transpose()?;
@@ -66,16 +66,16 @@ fn lacks(column: &str, header: &[String]) -> Error {
         .with_hint("the first line names the columns, with commas between them")
 }
 
-/// Records, one after the other. The fields of the last one are kept in memory that is used again.
+/// Parses records one after the other, and reuses the memory for their fields.
 struct Reader<'a> {
     rest: &'a str,
-    /// Of the next record.
+    /// The line of the next record.
     line: u64,
     fields: Vec<String>,
 }
 
 impl Reader<'_> {
-    /// Reads the next record that is not a blank line; the line it begins in.
+    /// Reads the next record that is not a blank line. Returns the line it begins in.
     fn next(&mut self) -> Result<Option<u64>> {
         loop {
             if self.rest.is_empty() {
@@ -103,7 +103,7 @@ impl Reader<'_> {
             let end = match self.rest.strip_prefix('"') {
                 Some(mut quoted) => loop {
                     let Some(end) = quoted.find('"') else {
-                        return Err(Error::config(format!("has a quote in line {begun} that does not end")));
+                        return Err(Error::config(format!("has an unterminated quote in line {begun}")));
                     };
                     field.push_str(&quoted[..end]);
                     quoted = &quoted[end + 1..];

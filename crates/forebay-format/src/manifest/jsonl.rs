@@ -1,4 +1,4 @@
-//! JSON lines: one object a line, with path and class or label, and whatever else is in it.
+//! JSON lines: one object per line, with path and class or label. Other keys are ignored.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::labels::Cell;
-use super::rows::{Row, Rows, Wrong};
+use super::rows::{CellError, Row, Rows};
 use super::{Head, shown};
 
 #[derive(Deserialize)]
@@ -65,7 +65,7 @@ pub(super) fn read(bytes: &[u8], rows: &mut Rows) -> Result<Head> {
     Ok(Head { columns, ..Head::default() })
 }
 
-/// A line without its class and label, which may be columns of the user's choice, and hold anything.
+/// A line without class and label, which may be user-defined columns here and contain anything.
 fn unlabelled(line: &[u8]) -> serde_json::Result<Line<'_>> {
     #[derive(Deserialize)]
     struct Unlabelled<'a> {
@@ -82,7 +82,7 @@ fn unlabelled(line: &[u8]) -> serde_json::Result<Line<'_>> {
     Ok(Line { path, class: None, label: None, size_bytes, mtime_ns, etag })
 }
 
-fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, Wrong> {
+fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, CellError> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(Cell::Missing),
         Some(Value::Bool(value)) => Ok(Cell::Bool(*value)),
@@ -90,9 +90,9 @@ fn cell<'a>(object: &'a Value, name: &str) -> Result<Cell<'a>, Wrong> {
         Some(Value::Number(number)) => {
             Ok(number.as_i64().map_or_else(|| Cell::F64(number.as_f64().unwrap_or(f64::NAN)), Cell::I64))
         }
-        Some(other) => Err(Wrong::new(
+        Some(other) => Err(CellError::new(
             name,
-            format!("expected a number, a text or a truth value, got {}", shown(&other.to_string())),
+            format!("expected a number, text or a boolean, got {}", shown(&other.to_string())),
         )),
     }
 }
@@ -104,14 +104,14 @@ fn names(line: &[u8]) -> Vec<String> {
     }
 }
 
-/// Which column it is that could not be read. Looked for when something is wrong, so that it costs nothing otherwise.
+/// Finds the column that could not be parsed. Only called for errors, so it costs nothing otherwise.
 fn explain(line: &[u8], place: &str, error: &serde_json::Error) -> Error {
     let object = match serde_json::from_slice(line) {
         Ok(Value::Object(object)) => object,
         Ok(_) => return Error::config(format!("has no object in {place} (expected {{\"path\": …, \"class\": …}})")),
         Err(error) => {
             return Error::config(format!("is not JSON in {place}: {error}"))
-                .with_hint("expected one object a line; was it cut short? make it again");
+                .with_hint("expected one JSON object per line; if the file is truncated, create it again");
         }
     };
     for column in ["path", "class", "label", "size_bytes", "mtime_ns", "etag"] {
@@ -123,13 +123,13 @@ fn explain(line: &[u8], place: &str, error: &serde_json::Error) -> Error {
             _ => value.is_i64(),
         };
         let wrong = match object.get(column) {
-            None if column == "path" => Wrong::new(column, format!("expected {expected}, got none")),
+            None if column == "path" => CellError::new(column, format!("expected {expected}, got none")),
             Some(value) if !fits(value) && (column == "path" || !value.is_null()) => {
-                Wrong::new(column, format!("expected {expected}, got {}", shown(&value.to_string())))
+                CellError::new(column, format!("expected {expected}, got {}", shown(&value.to_string())))
             }
             _ => continue,
         };
         return wrong.at(place);
     }
-    Error::config(format!("is not understood in {place}: {error}"))
+    Error::config(format!("cannot be parsed in {place}: {error}"))
 }

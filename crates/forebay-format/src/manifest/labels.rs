@@ -1,17 +1,17 @@
-//! Columns of a manifest that become the samples' labels: numbers, texts or truth values, one of each for every sample.
+//! Manifest columns that become the samples' labels: numbers, text or booleans, one value per sample.
 
 use forebay_core::{ScalarColumn, Scalars};
 
-use super::rows::Wrong;
+use super::rows::CellError;
 use super::shown;
 
-/// What the samples of a manifest are labelled with.
+/// The labels of a manifest's samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Labels {
-    /// Their class: the columns `class` and `label`, one of which there has to be.
+    /// Their class: the column `class` or `label`, at least one of which must exist.
     #[default]
     Class,
-    /// These columns, which may be none; classes are then not looked at.
+    /// These columns, possibly none; classes are then ignored.
     Columns(Vec<String>),
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Cell<'a> {
     I64(i64),
     F64(f64),
     Text(&'a str),
-    /// Of a file that does not tell numbers from text: all cells of the column together decide.
+    /// From a file that does not distinguish numbers from text: all cells of the column together decide.
     Untyped(&'a str),
 }
 
@@ -50,8 +50,8 @@ impl LabelColumn {
         Self { name: name.to_owned(), values: None, is_untyped: false }
     }
 
-    /// Adds a cell, of the type that the others have. Whole numbers become others where others follow.
-    pub(super) fn push(&mut self, cell: Cell<'_>) -> Result<(), Wrong> {
+    /// Adds a cell. It must have the type of the earlier ones; integers become floats if floats follow.
+    pub(super) fn push(&mut self, cell: Cell<'_>) -> Result<(), CellError> {
         let first = || match cell {
             Cell::Missing | Cell::F64(_) => Scalars::F64(Vec::new()),
             Cell::Bool(_) => Scalars::Bool(Vec::new()),
@@ -68,14 +68,14 @@ impl LabelColumn {
             (Scalars::I64(values), Cell::I64(value)) => values.push(value),
             (Scalars::F64(values), Cell::F64(value)) => values.push(value),
             (Scalars::F64(values), Cell::I64(value)) => values.push(value as f64),
-            // What pandas makes of a number that is missing.
+            // As pandas does for a missing number.
             (Scalars::F64(values), Cell::Missing) => values.push(f64::NAN),
             (Scalars::Text(values), Cell::Text(value) | Cell::Untyped(value)) => values.push(value.to_owned()),
             (values, cell) => {
                 let expected = match values {
-                    Scalars::Bool(_) => "a truth value",
+                    Scalars::Bool(_) => "a boolean",
                     Scalars::I64(_) | Scalars::F64(_) => "a number",
-                    Scalars::Text(_) => "a text",
+                    Scalars::Text(_) => "text",
                 };
                 let got = match cell {
                     Cell::Missing => "none".to_owned(),
@@ -84,7 +84,10 @@ impl LabelColumn {
                     Cell::I64(value) => value.to_string(),
                     Cell::F64(value) => value.to_string(),
                 };
-                return Err(Wrong::new(&self.name, format!("expected {expected} as in the rows before, got {got}")));
+                return Err(CellError::new(
+                    &self.name,
+                    format!("expected {expected} as in the rows before, got {got}"),
+                ));
             }
         }
         Ok(())
@@ -99,7 +102,7 @@ impl LabelColumn {
     }
 }
 
-/// Cells that were written without a type: numbers, if all of them are.
+/// Cells without a type: numbers if all of them are.
 fn typed(texts: Vec<String>) -> Scalars {
     let whole: Option<Vec<i64>> = texts.iter().map(|text| text.trim().parse().ok()).collect();
     if let Some(whole) = whole {
@@ -120,7 +123,7 @@ fn typed(texts: Vec<String>) -> Scalars {
 mod tests {
     use super::*;
 
-    fn column(cells: &[Cell<'_>]) -> Result<Scalars, Wrong> {
+    fn column(cells: &[Cell<'_>]) -> Result<Scalars, CellError> {
         let mut column = LabelColumn::new("x");
         cells.iter().try_for_each(|cell| column.push(*cell))?;
         Ok(column.finish().values)

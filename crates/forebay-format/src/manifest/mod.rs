@@ -1,8 +1,8 @@
-//! A manifest: the samples of a folder in one file, so that nobody has to list the folder.
+//! A manifest: the samples of a folder in one file, so that the folder need not be listed.
 //!
-//! Parquet is what `forebay scan` writes; CSV and JSON lines are what people write. All three become the same index, and
-//! all are hostile until parsed: a path may not leave the root, a count is believed when that many rows have come, and
-//! whatever is wrong is named by file, row and column. Bytes in, bytes out: whoever calls reads and writes the file.
+//! `forebay scan` writes Parquet; people write CSV and JSON lines. All three become the same index. Input is untrusted:
+//! a path may not leave the root, claimed counts are checked against the rows present, and errors name file, row and
+//! column. The caller reads and writes the file.
 
 mod compare;
 mod csv;
@@ -18,19 +18,19 @@ use bytes::Bytes;
 use forebay_core::{Error, Kind, Result, ScalarColumn, Stage, Version};
 
 use crate::index::{FolderIndex, Note};
-use rows::{Finished, Rows, Wrong};
+use rows::{CellError, Finished, Rows};
 
 pub use compare::Difference;
 pub use labels::Labels;
 pub use write::write_manifest;
 
-/// The number of the format: of one that is higher, this version may misunderstand something.
+/// The format version. Files with a higher one are refused, because this version might misread them.
 const FORMAT: u32 = 1;
 
-/// What is kept of a manifest's rows.
+/// Which parts of a manifest's rows are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// Names, classes, and the versions that what is read is compared with.
+    /// Names, classes, and the versions that reads are compared with.
     Names,
     /// Also the checksums ([`FolderIndex::verify`]): 8 bytes a sample.
     Checksums,
@@ -38,25 +38,25 @@ pub enum Keeps {
     Facts,
 }
 
-/// What is known of a sample beside its path and class.
+/// What is known about a sample besides its path and class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// Size, time, etag.
     pub version: Version,
-    /// What a look into the file told; `None` if nobody looked, or it could not be read.
+    /// What reading the file gave; `None` if it was not read, or could not be.
     pub content: Option<Box<Content>>,
 }
 
-/// What a look into a file told.
+/// What reading a file gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// [`content_hash`] of the bytes.
     pub xxh3: u64,
-    /// What kind of picture it is; `None` if it is none.
+    /// The picture's properties; `None` if it is not a picture.
     pub picture: Option<Picture>,
 }
 
-/// What the first bytes of a picture told.
+/// Properties from a picture's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
     /// Columns.
@@ -67,22 +67,22 @@ pub struct Picture {
     pub format: Box<str>,
 }
 
-/// What a manifest's `xxh3` is: XXH3 of 64 bits of the whole file.
+/// The `xxh3` of a manifest: 64-bit XXH3 of the whole file.
 pub fn content_hash(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-/// [`content_hash`] of bytes that come piece by piece.
+/// [`content_hash`] of bytes that arrive piece by piece.
 #[derive(Clone, Default)]
 pub struct ContentHash(xxhash_rust::xxh3::Xxh3);
 
 impl ContentHash {
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The hash of all that came.
+    /// The hash of all bytes so far.
     pub fn finish(&self) -> u64 {
         self.0.digest()
     }
@@ -99,11 +99,11 @@ impl std::fmt::Debug for ContentHash {
 pub struct Manifest {
     /// Its samples, in the order of its rows.
     pub index: FolderIndex,
-    /// What is known of each of them; empty unless it was asked for.
+    /// The facts of each sample; empty unless [`Keeps::Facts`].
     pub facts: Vec<Facts>,
-    /// What they are labelled with, where that was asked for in place of their classes.
+    /// The label columns, if they were requested in place of classes.
     pub labels: Vec<ScalarColumn>,
-    /// The root that was written down.
+    /// The root recorded in the manifest.
     pub recorded_root: Option<PathBuf>,
     /// The version of forebay that wrote it.
     pub written_by: Option<String>,
@@ -111,7 +111,7 @@ pub struct Manifest {
     pub columns: Vec<String>,
 }
 
-/// What stands in a manifest beside its rows.
+/// The metadata of a manifest besides its rows.
 #[derive(Debug, Default)]
 struct Head {
     root: Option<String>,
@@ -122,8 +122,9 @@ struct Head {
     columns: Vec<String>,
 }
 
-/// Reads a manifest. `path` is where its bytes came from: its ending tells CSV from JSON lines, and its folder is the
-/// root unless `root` or the manifest itself says otherwise. `keeps` says what of each sample, `labels` what it is labelled with.
+/// Reads a manifest. `path` is where its bytes came from: its ending distinguishes CSV from JSON lines, and its folder
+/// is the root unless `root` or the manifest itself says otherwise. `keeps` selects what is kept of each sample,
+/// `labels` its labels.
 pub fn read_manifest(
     bytes: Bytes,
     path: &Path,
@@ -140,10 +141,10 @@ pub fn read_manifest(
         "jsonl" | "ndjson" => jsonl::read(&bytes, &mut rows),
         "parquet" | "parq" | "pq" => Err(parquet::damaged(match bytes.is_empty() {
             true => "it is empty",
-            false => "it does not begin like one",
+            false => "its first bytes are not those of a Parquet file",
         })),
         _ => Err(Error::config(format!(
-            "is no manifest that forebay knows (expected .parquet, .csv or .jsonl, got .{ending})"
+            "is not a manifest that forebay can read (expected .parquet, .csv or .jsonl, got .{ending})"
         ))
         .with_hint("make one with `forebay scan ROOT -o NAME.parquet`, or write a CSV with the columns path,class")),
     };
@@ -160,33 +161,32 @@ pub fn read_manifest(
     index.move_to(&root, is_copy);
     let is_of_classes = index.has_classes();
     if head.fingerprint.is_some_and(|fingerprint| is_of_classes && fingerprint != index.identity().fingerprint) {
-        let message = "has other rows than `forebay scan` wrote; states of the folder will not fit";
+        let message = "was changed after `forebay scan` wrote it; resume states of the folder will not match";
         index.push_note(Note { path: path.to_owned(), message: message.to_owned() });
     }
     Ok(Manifest { index, facts, labels, recorded_root: recorded, written_by: head.version, columns: head.columns })
 }
 
-/// Whether a root is the one that was written down, which is absolute.
+/// Whether a root is the recorded one, which is absolute.
 fn is_same(root: &Path, recorded: &Path) -> bool {
     root == recorded || std::path::absolute(root).is_ok_and(|root| root == recorded)
 }
 
-impl Wrong {
-    /// The error, for a row that goes by this name.
+impl CellError {
+    /// The error for a row, whose name is `place`.
     fn at(self, place: &str) -> Error {
         let Self { column, message, hint } = self;
-        let hint = hint.unwrap_or("correct it, or make the manifest again with `forebay scan`");
-        Error::new(Kind::Config, format!("has something wrong in {place}, column {column:?}: {message}"))
-            .with_hint(hint)
+        let hint = hint.unwrap_or("correct it, or create the manifest again with `forebay scan`");
+        Error::new(Kind::Config, format!("is invalid in {place}, column {column:?}: {message}")).with_hint(hint)
     }
 }
 
-/// A row of a table that counts them, as pandas does.
+/// The name of a row in a table that numbers rows, as pandas does.
 fn row_name(row: u64) -> String {
     format!("row {row} (the first is 0)")
 }
 
-/// Text of a manifest in a message: as much as helps.
+/// Text of a manifest for a message, shortened.
 fn shown(text: &str) -> String {
     const MAX: usize = 80;
     match text.char_indices().nth(MAX) {

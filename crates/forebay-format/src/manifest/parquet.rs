@@ -1,5 +1,5 @@
-//! Parquet, as `forebay scan`, pandas, DuckDB and Spark write it: flat columns, found by name, whatever their order,
-//! encoding and row groups. Columns of other names are left alone.
+//! Parquet, as `forebay scan`, pandas, DuckDB and Spark write it: flat columns, found by name, in any order, encoding
+//! and row groups. Other columns are ignored.
 
 mod footer;
 mod pages;
@@ -18,29 +18,29 @@ use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataRead
 use parquet::schema::types::ColumnDescriptor;
 
 use super::labels::Cell;
-use super::rows::{Row, Rows, Wrong, checked_size};
+use super::rows::{CellError, Row, Rows, checked_size};
 use super::{Content, FORMAT, Head, Keeps, Picture, row_name, shown};
 use pages::{Chunk, Pages};
 
-/// Rows that are in memory as cells at a time.
+/// Rows that are decoded at a time.
 const CHUNK: usize = 8192;
-/// Fewer rows at a time where their cells could take more than this.
+/// Fewer rows are decoded at a time if their cells could take more than this.
 const MAX_CELL_BYTES: usize = 64 << 20;
 
-/// Of rows with paths of their own no encoding makes as many; of one row repeated it makes 2^31 out of a few bytes, for which
-/// there is no memory.
+/// Rows per byte of the file. Distinct paths cannot be encoded more densely; one repeated row could become 2^31 rows
+/// from a few bytes, more than memory holds.
 const MAX_ROWS_A_BYTE: u64 = 16;
-/// Names and classes that are kept, likewise: a name of a file has at most 255 bytes.
+/// The same for names and classes: a file name has at most 255 bytes.
 const MAX_TEXT_A_BYTE: u64 = 256;
 
-/// A file that is no Parquet file, or not a whole one.
+/// The error for a file that is not a Parquet file, or is truncated.
 pub(super) fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Corrupt, format!("is not a whole Parquet file ({what})"))
-        .with_hint("was it cut short while it was copied? copy it again, or make it again with `forebay scan`")
+        .with_hint("it may be truncated: copy it again, or create it again with `forebay scan`")
 }
 
 pub(super) fn read(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
-    // The library promises nothing about hostile bytes.
+    // The library gives no guarantees for hostile input.
     let guarded = catch_unwind(AssertUnwindSafe(|| read_all(bytes, rows)));
     guarded.unwrap_or_else(|panic| Err(damaged(said(panic.as_ref()))))
 }
@@ -69,7 +69,7 @@ fn read_all(bytes: Bytes, rows: &mut Rows) -> Result<Head> {
     Ok(head)
 }
 
-/// Refuses more rows than such a file can have, and column chunks that are outside the file or read more than once.
+/// Refuses more rows than such a file can have, and column chunks that are outside the file or overlap.
 fn check_sizes(metadata: &ParquetMetaData, wanted: &[Wanted], length: u64) -> Result<()> {
     let max_rows = length.saturating_mul(MAX_ROWS_A_BYTE);
     let (mut rows, mut chunks) = (0_u64, 0_u64);
@@ -95,15 +95,15 @@ fn check_sizes(metadata: &ParquetMetaData, wanted: &[Wanted], length: u64) -> Re
 }
 
 fn repeats(what: String) -> Error {
-    Error::config(format!("repeats its rows without end ({what})"))
-        .with_hint("a sample is wanted once: a sampler shows some of them more often")
+    Error::config(format!("repeats its rows too often ({what})"))
+        .with_hint("list each sample once; to draw some of them more often, use a sampler")
 }
 
 fn unreadable(error: ParquetError) -> Error {
     damaged(&error).with_source(error)
 }
 
-/// Only Snappy is built in (decisions/0021). Others are whole files all the same.
+/// Only Snappy is built in (decisions/0021). Files with other compressions are valid, too, so the error says so.
 fn check_compression(metadata: &ParquetMetaData) -> Result<()> {
     let columns = metadata.row_groups().iter().flat_map(|group| group.columns());
     let mut others = columns.map(|column| column.compression());
@@ -112,14 +112,12 @@ fn check_compression(metadata: &ParquetMetaData) -> Result<()> {
     let name = format!("{other}").to_lowercase();
     let name = name.split('(').next().unwrap_or_default();
     Err(Error::config(format!(
-        "is compressed in a way that forebay does not read (expected snappy or none, got {name})"
+        "uses a compression that forebay does not support (expected snappy or none, got {name})"
     ))
-    .with_hint(
-        "write it with compression=\"snappy\": what pandas and Spark do unasked, polars and others do when told",
-    ))
+    .with_hint("write it with compression=\"snappy\", which is the default of pandas and Spark"))
 }
 
-/// What forebay wrote beside the rows.
+/// The metadata that forebay wrote.
 fn head(metadata: &FileMetaData) -> Result<Head> {
     let mut head = Head::default();
     for entry in metadata.key_value_metadata().into_iter().flatten() {
@@ -131,7 +129,7 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
             "forebay.empty_classes" => {
                 head.empty_classes = serde_json::from_str(value).map_err(|_| {
                     Error::config(format!(
-                        "has something wrong in its metadata, forebay.empty_classes: expected a list of names and labels, got {}",
+                        "is invalid in its metadata, forebay.empty_classes: expected a list of names and labels, got {}",
                         shown(value)
                     ))
                 })?;
@@ -142,7 +140,7 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
                     shown(value)
                 );
                 return Err(
-                    Error::config(message).with_hint("upgrade forebay, or make the manifest again with this version")
+                    Error::config(message).with_hint("upgrade forebay, or create the manifest again with this version")
                 );
             }
             _ => {}
@@ -151,7 +149,7 @@ fn head(metadata: &FileMetaData) -> Result<Head> {
     Ok(head)
 }
 
-/// A column to read: its number, its name, and what it is for.
+/// A column to read: its number, its name, and its role.
 type Wanted = (usize, String, Role);
 
 /// The columns to read.
@@ -179,10 +177,9 @@ fn wanted(metadata: &FileMetaData, rows: &Rows) -> Result<Vec<Wanted>> {
         if !fits || !is_flat {
             let expected = if is_text { "text" } else { "whole numbers" };
             let got = format!("{physical}").to_lowercase();
-            let message = format!("has a column {name:?} of another type (expected {expected}, got {got})");
-            return Err(
-                Error::config(message).with_hint("rename that column, or make the manifest again with `forebay scan`")
-            );
+            let message = format!("has a column {name:?} of the wrong type (expected {expected}, got {got})");
+            return Err(Error::config(message)
+                .with_hint("rename that column, or create the manifest again with `forebay scan`"));
         }
         if !is_content || keeps == Keeps::Facts || (keeps == Keeps::Checksums && role == Role::Xxh3) {
             wanted.push((number, name.to_owned(), role));
@@ -250,7 +247,7 @@ fn read_group(
     }
 }
 
-/// A column of a row group, and the cells of it that are in memory.
+/// A column of a row group, and its decoded cells.
 struct Column {
     name: String,
     role: Role,
@@ -271,7 +268,7 @@ struct Cells {
 }
 
 impl Column {
-    /// Reads the cells of the next rows, at most so many; of how many rows.
+    /// Decodes the cells of the next rows, at most so many. Returns the number of rows.
     fn fill(&mut self, chunk: usize) -> Result<usize, ParquetError> {
         let Self { reader, is_optional, cells, .. } = self;
         *cells = Cells { text: std::mem::take(&mut cells.text), ..Cells::default() };
@@ -311,21 +308,22 @@ impl Column {
         self.is_optional && self.cells.levels.get(row) == Some(&0)
     }
 
-    fn text(&mut self) -> Result<Option<&str>, Wrong> {
+    fn text(&mut self) -> Result<Option<&str>, CellError> {
         if self.is_null() {
             return Ok(None);
         }
         self.cells.next_cell += 1;
         let cell = self.cells.text.get(self.cells.next_cell - 1);
-        let bytes = cell.map(ByteArray::data).ok_or_else(|| Wrong::new(&self.name, "expected a cell, got none"))?;
+        let bytes =
+            cell.map(ByteArray::data).ok_or_else(|| CellError::new(&self.name, "expected a value, got none"))?;
         std::str::from_utf8(bytes).map(Some).map_err(|_| {
             let got = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-            Wrong::new(&self.name, format!("expected text in UTF-8, got {}", shown(&got)))
+            CellError::new(&self.name, format!("expected text in UTF-8, got {}", shown(&got)))
         })
     }
 
-    /// The next cell of a column of the user's choice.
-    fn cell(&mut self, kind: CellKind) -> Result<Cell<'_>, Wrong> {
+    /// The next cell of a user-defined label column.
+    fn cell(&mut self, kind: CellKind) -> Result<Cell<'_>, CellError> {
         match kind {
             CellKind::Text => Ok(self.text()?.map_or(Cell::Missing, Cell::Text)),
             CellKind::Bool => Ok(self.whole()?.map_or(Cell::Missing, |value| Cell::Bool(value != 0))),
@@ -336,12 +334,13 @@ impl Column {
                 }
                 self.cells.next_cell += 1;
                 let cell = self.cells.real.get(self.cells.next_cell - 1);
-                cell.map(|real| Cell::F64(*real)).ok_or_else(|| Wrong::new(&self.name, "expected a cell, got none"))
+                cell.map(|real| Cell::F64(*real))
+                    .ok_or_else(|| CellError::new(&self.name, "expected a value, got none"))
             }
         }
     }
 
-    fn whole(&mut self) -> Result<Option<i64>, Wrong> {
+    fn whole(&mut self) -> Result<Option<i64>, CellError> {
         if self.is_null() {
             return Ok(None);
         }
@@ -351,21 +350,21 @@ impl Column {
             return Ok(Some(*whole));
         }
         match self.cells.real.get(at) {
-            // What pandas makes of whole numbers where some are missing.
+            // pandas writes NaN for missing integers.
             Some(real) if real.is_nan() => Ok(None),
             Some(real) if real.fract() == 0.0 && real.abs() < 9e15 => Ok(Some(*real as i64)),
-            Some(real) if real.fract() == 0.0 => Err(Wrong::new(
+            Some(real) if real.fract() == 0.0 => Err(CellError::new(
                 &self.name,
                 format!("expected a whole number, got a float too large to be exact ({real})"),
             )
             .with_hint("leave the column out, or write it as whole numbers: in pandas, dtype \"Int64\"")),
-            Some(real) => Err(Wrong::new(&self.name, format!("expected a whole number, got {real}"))),
-            None => Err(Wrong::new(&self.name, "expected a cell, got none")),
+            Some(real) => Err(CellError::new(&self.name, format!("expected a whole number, got {real}"))),
+            None => Err(CellError::new(&self.name, "expected a value, got none")),
         }
     }
 }
 
-/// Reads up to a chunk of rows, from as many pages as that takes.
+/// Decodes up to a chunk of rows, from as many pages as necessary.
 fn read_some<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     chunk: usize,
@@ -384,7 +383,7 @@ fn read_some<T: DataType>(
     Ok(rows)
 }
 
-/// What a column is for.
+/// The role of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Path,
@@ -397,11 +396,11 @@ enum Role {
     Height,
     Format,
     Xxh3,
-    /// One that the user chose, by its place among those.
+    /// A user-defined label column, by its position among those.
     Chosen(usize, CellKind),
 }
 
-/// What a column of the user's choice holds.
+/// The cell type of a user-defined label column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CellKind {
     Text,
@@ -422,12 +421,12 @@ fn chosen_column(column: &ColumnDescriptor, at: usize) -> Result<Role> {
     kind.filter(|_| is_flat).map(|kind| Role::Chosen(at, kind)).ok_or_else(|| {
         let (name, got) = (column.name(), format!("{}", column.physical_type()).to_lowercase());
         let message =
-            format!("has a column {name:?} that is no label (expected numbers, text or truth values, got {got})");
+            format!("has a column {name:?} that cannot be a label (expected numbers, text or booleans, got {got})");
         Error::config(message)
     })
 }
 
-/// Name, what it is for, and whether it is text, of every column that means something.
+/// Name, role, and whether it is text, of every known column.
 const ROLES: [(&str, Role, bool); 10] = [
     ("path", Role::Path, true),
     ("class", Role::Class, true),
@@ -441,14 +440,16 @@ const ROLES: [(&str, Role, bool); 10] = [
     ("xxh3", Role::Xxh3, true),
 ];
 
-/// The next row of all columns.
-fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
+/// Reads the next row of all columns.
+fn take(columns: &mut [Column]) -> Result<Row<'_>, CellError> {
     let mut row = Row::default();
     let (mut width, mut height, mut format, mut xxh3) = (None, None, None, None);
     let mut chosen = Vec::new();
     for column in columns {
         match column.role {
-            Role::Path => row.path = column.text()?.ok_or_else(|| Wrong::new("path", "expected a path, got none"))?,
+            Role::Path => {
+                row.path = column.text()?.ok_or_else(|| CellError::new("path", "expected a path, got none"))?
+            }
             Role::Class => row.class = column.text()?,
             Role::Label => row.label = column.whole()?,
             Role::SizeBytes => row.version.size_bytes = column.whole()?.map(checked_size).transpose()?,
@@ -461,7 +462,7 @@ fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
             Role::Chosen(at, kind) => chosen.push((at, column.cell(kind)?)),
         }
     }
-    chosen.sort_by_key(|(at, _)| *at); // in the order they were asked for
+    chosen.sort_by_key(|(at, _)| *at); // in the requested order
     row.cells = chosen.into_iter().map(|(_, cell)| cell).collect();
     if let Some(xxh3) = xxh3 {
         let picture = match (width, height, format) {
@@ -473,15 +474,16 @@ fn take(columns: &mut [Column]) -> Result<Row<'_>, Wrong> {
     Ok(row)
 }
 
-fn edge(name: &str, value: Option<i64>) -> Result<Option<u32>, Wrong> {
-    let convert =
-        |value| u32::try_from(value).map_err(|_| Wrong::new(name, format!("expected a number of pixels, got {value}")));
+fn edge(name: &str, value: Option<i64>) -> Result<Option<u32>, CellError> {
+    let convert = |value| {
+        u32::try_from(value).map_err(|_| CellError::new(name, format!("expected a number of pixels, got {value}")))
+    };
     value.map(convert).transpose()
 }
 
-fn hash(text: &str) -> Result<u64, Wrong> {
+fn hash(text: &str) -> Result<u64, CellError> {
     let parsed = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
-    parsed.ok_or_else(|| Wrong::new("xxh3", format!("expected 16 hexadecimal digits, got {}", shown(text))))
+    parsed.ok_or_else(|| CellError::new("xxh3", format!("expected 16 hexadecimal digits, got {}", shown(text))))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Rows become an index: each is checked, directories and classes are kept once.
+//! Builds an index from rows: checks each row, and stores directories and classes once.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::{Content, Facts, Keeps, Labels, shown};
 use crate::index::FolderIndex;
 use std::path::Path;
 
-/// Longer than any path that Linux opens, and than any name of an object.
+/// Longer than any path that Linux opens, and than any object name.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// One sample as the manifest has it.
+/// One sample of a manifest.
 #[derive(Debug, Default)]
 pub(super) struct Row<'a> {
     pub(super) path: &'a str,
@@ -24,15 +24,15 @@ pub(super) struct Row<'a> {
     pub(super) cells: Vec<Cell<'a>>,
 }
 
-/// A cell that is not what it has to be.
+/// An error about one cell.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct CellError {
     pub(super) column: String,
     pub(super) message: String,
     pub(super) hint: Option<&'static str>,
 }
 
-impl Wrong {
+impl CellError {
     pub(super) fn new(column: &str, message: impl Into<String>) -> Self {
         Self { column: column.to_owned(), message: message.into(), hint: None }
     }
@@ -43,9 +43,9 @@ impl Wrong {
     }
 }
 
-/// What rows say of classes: the first one decides.
+/// Whether rows have classes, labels or both: the first row decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ClassColumns {
     Class,
     Label,
     Both,
@@ -65,15 +65,16 @@ pub(super) struct Rows {
     labels: Labels,
     label_columns: Vec<LabelColumn>,
     facts: Option<Vec<Facts>>,
-    told: Option<Told>,
+    class_columns: Option<ClassColumns>,
     directories: HashMap<Box<str>, u32>,
     last_directory: (String, u32),
-    /// Classes in the order they were met: name, label if it was told. Their number stands in the index until the end.
+    /// Classes in the order of their first rows: name, and label if given. The index holds their position until the
+    /// end.
     classes: Vec<(String, Option<u32>)>,
     by_name: HashMap<String, u32>,
     by_label: HashMap<u32, u32>,
     last_class: u32,
-    /// Of the text that is kept: names, directories, classes, etags, formats.
+    /// Bytes of all text that is kept: names, directories, classes, etags, formats.
     text_bytes: u64,
 }
 
@@ -85,7 +86,7 @@ impl Rows {
             labels: labels.clone(),
             label_columns: labels.columns().iter().map(|name| LabelColumn::new(name)).collect(),
             facts: (keeps == Keeps::Facts).then(Vec::new),
-            told: None,
+            class_columns: None,
             directories: HashMap::new(),
             last_directory: (String::new(), u32::MAX),
             classes: Vec::new(),
@@ -105,12 +106,12 @@ impl Rows {
         self.index.is_empty()
     }
 
-    /// What is wanted of each row.
+    /// What is kept of each row.
     pub(super) fn keeps(&self) -> Keeps {
         self.keeps
     }
 
-    /// Whether samples have classes, and not columns of the user's choice.
+    /// Whether samples have classes, rather than user-defined label columns.
     pub(super) fn has_classes(&self) -> bool {
         self.labels == Labels::Class
     }
@@ -120,7 +121,7 @@ impl Rows {
         self.labels.columns()
     }
 
-    pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), Wrong> {
+    pub(super) fn push(&mut self, row: Row<'_>) -> Result<(), CellError> {
         let path = checked(row.path)?;
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let class = if self.has_classes() { self.class_of(row.class, row.label)? } else { 0 };
@@ -161,16 +162,16 @@ impl Rows {
         number
     }
 
-    fn class_of(&mut self, class: Option<&str>, label: Option<i64>) -> Result<u32, Wrong> {
-        let told = match (class, label) {
-            (Some(_), Some(_)) => Told::Both,
-            (Some(_), None) => Told::Class,
-            (None, Some(_)) => Told::Label,
-            (None, None) => return Err(Wrong::new("class", "expected a class or a label, got neither")),
+    fn class_of(&mut self, class: Option<&str>, label: Option<i64>) -> Result<u32, CellError> {
+        let class_columns = match (class, label) {
+            (Some(_), Some(_)) => ClassColumns::Both,
+            (Some(_), None) => ClassColumns::Class,
+            (None, Some(_)) => ClassColumns::Label,
+            (None, None) => return Err(CellError::new("class", "expected a class or a label, got neither")),
         };
-        if *self.told.get_or_insert(told) != told {
+        if *self.class_columns.get_or_insert(class_columns) != class_columns {
             let (column, what) = if class.is_some() { ("label", "a label") } else { ("class", "a class") };
-            return Err(Wrong::new(column, format!("expected {what} in every row or in none")));
+            return Err(CellError::new(column, format!("expected {what} in every row or in none")));
         }
         let label = label.map(checked_label).transpose()?;
         let found = match (class, label) {
@@ -187,15 +188,15 @@ impl Rows {
             let (class, expected) = (shown(&known.0), known.1.unwrap_or_default());
             let message =
                 format!("expected {expected} as in earlier rows of class {class}, got {}", label.unwrap_or_default());
-            return Err(Wrong::new("label", message));
+            return Err(CellError::new("label", message));
         }
         self.last_class = number;
         Ok(number)
     }
 
-    fn add_class(&mut self, class: Option<&str>, label: Option<u32>) -> Result<u32, Wrong> {
-        let number =
-            u32::try_from(self.classes.len()).map_err(|_| Wrong::new("class", "expected fewer than 2^32 classes"))?;
+    fn add_class(&mut self, class: Option<&str>, label: Option<u32>) -> Result<u32, CellError> {
+        let number = u32::try_from(self.classes.len())
+            .map_err(|_| CellError::new("class", "expected fewer than 2^32 classes"))?;
         match (class, label) {
             (Some(class), _) => {
                 self.by_name.insert(class.to_owned(), number);
@@ -206,27 +207,28 @@ impl Rows {
                 self.by_label.insert(label, number);
                 self.classes.push((label.to_string(), Some(label)));
             }
-            (None, None) => return Err(Wrong::new("class", "expected a class or a label, got neither")),
+            (None, None) => return Err(CellError::new("class", "expected a class or a label, got neither")),
         }
         self.last_class = number;
         Ok(number)
     }
 
-    /// The index, without a root yet, and what else is known. Classes are sorted; without labels, they are numbered in that order.
-    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<Finished, Wrong> {
+    /// The index, without a root yet, and the rest. Classes are sorted; without labels, they are numbered in that
+    /// order.
+    pub(super) fn finish(mut self, empty_classes: Vec<(String, u32)>) -> Result<Finished, CellError> {
         let empty_classes = if self.has_classes() { empty_classes } else { Vec::new() };
         for (name, label) in empty_classes {
             if self.by_name.contains_key(&name) {
-                return Err(Wrong::new(
+                return Err(CellError::new(
                     "class",
-                    format!("expected no rows of class {}, which is said to be empty", shown(&name)),
+                    format!("expected no rows of class {}, which the metadata lists as empty", shown(&name)),
                 ));
             }
             self.classes.push((name, Some(label)));
         }
         let mut order: Vec<_> = (0..self.classes.len()).collect();
-        match self.told {
-            Some(Told::Label) => order.sort_by_key(|&number| self.classes[number].1),
+        match self.class_columns {
+            Some(ClassColumns::Label) => order.sort_by_key(|&number| self.classes[number].1),
             _ => order.sort_by(|&one, &other| self.classes[one].0.cmp(&self.classes[other].0)),
         }
         let mut labels = vec![0; self.classes.len()];
@@ -245,13 +247,13 @@ impl Rows {
     }
 }
 
-/// A path below the root. Nothing of it may lead out.
-fn checked(path: &str) -> Result<&str, Wrong> {
+/// Checks a path: it must stay below the root.
+fn checked(path: &str) -> Result<&str, CellError> {
     let wrong = |what: &str| {
-        Wrong::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
-            .with_hint("paths are relative to the root: give the part that they have in common as `root`")
+        CellError::new("path", format!("expected a path below the root, got {what}: {}", shown(path)))
+            .with_hint("paths are relative to the root: pass their common directory as `root`")
     };
-    // As `find .` writes them.
+    // `find .` writes paths like this.
     let below = path.strip_prefix("./").unwrap_or(path);
     if below.is_empty() {
         return Err(wrong("nothing"));
@@ -262,7 +264,7 @@ fn checked(path: &str) -> Result<&str, Wrong> {
     if below.len() > MAX_PATH_BYTES {
         return Err(wrong(&format!("one of {} bytes (at most {MAX_PATH_BYTES})", below.len())));
     }
-    // Every row comes by here: once over its bytes, and the rest for those that have something odd.
+    // This runs for every row: one pass over its bytes, and further checks only for unusual ones.
     let (mut start, bytes) = (0, below.as_bytes());
     for end in 0..=bytes.len() {
         match bytes.get(end) {
@@ -270,7 +272,7 @@ fn checked(path: &str) -> Result<&str, Wrong> {
             None | Some(b'/') => match &bytes[start..end] {
                 b".." => return Err(wrong("one that leads out of it (..)")),
                 b"" if below.contains("://") => return Err(wrong("a URL")),
-                b"." | b"" => return Err(wrong("one with an empty part")),
+                b"." | b"" => return Err(wrong("one with an empty component")),
                 _ => start = end + 1,
             },
             Some(_) => {}
@@ -279,12 +281,12 @@ fn checked(path: &str) -> Result<&str, Wrong> {
     Ok(below)
 }
 
-/// A size that was written as a whole number.
-pub(super) fn checked_size(size: i64) -> Result<u64, Wrong> {
-    u64::try_from(size).map_err(|_| Wrong::new("size_bytes", format!("expected at least 0, got {size}")))
+/// A size that was written as a signed integer.
+pub(super) fn checked_size(size: i64) -> Result<u64, CellError> {
+    u64::try_from(size).map_err(|_| CellError::new("size_bytes", format!("expected at least 0, got {size}")))
 }
 
-fn checked_label(label: i64) -> Result<u32, Wrong> {
+fn checked_label(label: i64) -> Result<u32, CellError> {
     u32::try_from(label)
-        .map_err(|_| Wrong::new("label", format!("expected a whole number from 0 to {}, got {label}", u32::MAX)))
+        .map_err(|_| CellError::new("label", format!("expected a whole number from 0 to {}, got {label}", u32::MAX)))
 }

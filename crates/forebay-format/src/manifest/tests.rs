@@ -173,14 +173,14 @@ fn what_is_wrong_is_named_by_place_and_column() {
         ),
         ("m.csv", "path,label\na/../../x.jpg,0", "leads out of it"),
         ("m.csv", "path,label\ns3://b/x.jpg,0", "got a URL"),
-        ("m.csv", "path,label\na//x.jpg,0", "an empty part"),
+        ("m.csv", "path,label\na//x.jpg,0", "an empty component"),
         ("m.csv", "path,label\n,0", "got nothing"),
         ("m.csv", "path,label\na\0.jpg,0", "a NUL"),
         ("m.csv", "path,label\nx.jpg,cat", "in line 2, column \"label\": expected a whole number, got \"cat\""),
         ("m.csv", "path,label\nx.jpg,-1", "expected a whole number from 0 to 4294967295, got -1"),
         ("m.csv", "path,label\nx.jpg,", "column \"class\": expected a class or a label, got neither"),
         ("m.csv", "path,label\nx.jpg", "has 1 fields in line 2 (expected 2, as in its header)"),
-        ("m.csv", "path,label\n\"x.jpg,0", "a quote in line 2 that does not end"),
+        ("m.csv", "path,label\n\"x.jpg,0", "an unterminated quote in line 2"),
         (
             "m.csv",
             "path,label,class\nx.jpg,1,a\ny.jpg,2,a",
@@ -202,7 +202,7 @@ fn what_is_wrong_is_named_by_place_and_column() {
         ("m.jsonl", "{\"path\": \"a\"", "is not JSON in line 1"),
         ("m.jsonl", "[]", "has no object in line 1"),
         ("m.txt", "path,label\na,0", "expected .parquet, .csv or .jsonl, got .txt"),
-        ("m.parquet", "hello", "is not a whole Parquet file (it does not begin like one)"),
+        ("m.parquet", "hello", "is not a whole Parquet file (its first bytes are not those of a Parquet file)"),
         ("m.parquet", "PAR1", "is not a whole Parquet file"),
         ("m.parquet", "", "is not a whole Parquet file (it is empty)"),
     ] {
@@ -234,7 +234,7 @@ fn a_damaged_parquet_file_is_refused_or_read_and_never_panics() {
                     refused += 1;
                     assert_eq!(error.path(), Some(Path::new("m.parquet")), "{error}");
                 }
-                // What is read all the same stays below its root.
+                // If it can be read, all paths stay below the root.
                 Ok(manifest) => assert!(samples(&manifest.index).iter().all(|(path, _)| !path.contains("/../"))),
             }
         }
@@ -251,7 +251,7 @@ fn rows_that_are_not_those_that_were_written_are_noted() {
     let mut edited = bytes.to_vec();
     edited[at..at + from.len()].copy_from_slice(other.identity().fingerprint.as_bytes());
     let manifest = parsed("m.parquet", edited).unwrap();
-    assert!(manifest.index.notes()[0].message.starts_with("has other rows than `forebay scan` wrote"));
+    assert!(manifest.index.notes()[0].message.starts_with("was changed after `forebay scan` wrote it"));
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn what_changed_is_told_and_what_did_not_keeps_its_content() {
             }
         })
         .collect();
-    // Number 1 had no size, number 2 gets another etag.
+    // Number 1 had no size; number 2 gets another etag.
     fresh[3].version.etag = Some("other".into());
     let difference = Difference::since(&earlier, &now, &mut fresh);
     let names = |index: &FolderIndex, samples: &[SampleId]| -> Vec<String> {
@@ -363,5 +363,5 @@ fn columns_of_the_users_choice_become_labels_in_every_format() {
     }
     let mixed = "{\"path\": \"1\", \"x\": \"a\"}\n{\"path\": \"2\", \"x\": 1}\n";
     let error = read_as("m.jsonl", mixed, &Labels::Columns(vec!["x".to_owned()])).unwrap_err();
-    assert!(error.message().contains("line 2, column \"x\": expected a text as in the rows before, got 1"), "{error}");
+    assert!(error.message().contains("line 2, column \"x\": expected text as in the rows before, got 1"), "{error}");
 }

@@ -21,12 +21,12 @@ use serde_json::json;
 use super::{FORMAT, Facts};
 use crate::index::{FolderIndex, push_relative};
 
-/// Rows of a group: what is in memory as columns at a time.
+/// Rows per row group, which is how many are in memory at a time.
 const GROUP: usize = 1 << 18;
 
 /// Writes the manifest of an index. `facts` are those of each sample; `root` is what the paths are relative to.
 ///
-/// The columns etag, and width, height, format and xxh3, are there if any sample has them.
+/// The column etag, and the columns width, height, format and xxh3, exist if any sample has them.
 pub fn write_manifest(to: impl Write + Send, index: &FolderIndex, facts: &[Facts], root: &str) -> Result<()> {
     if facts.len() as u64 != index.len() {
         return Err(Error::internal(format!("a manifest of {} samples has {} facts", index.len(), facts.len())));
@@ -62,13 +62,13 @@ fn rows(index: &FolderIndex) -> Result<Rows<'_>> {
     Ok(Rows { paths, labels, classes: classes.collect() })
 }
 
-/// A sample's path below the root, which has to be text: there is no column for bytes that are none.
+/// A sample's path below the root. It must be UTF-8, because the column is text.
 fn text(root: &Path, directory: &Path, name: &OsStr) -> Result<Vec<u8>> {
     let mut path = Vec::with_capacity(directory.as_os_str().len() + name.len() + 1);
     push_relative(&mut path, directory, name);
     match std::str::from_utf8(&path) {
         Ok(_) => Ok(path),
-        Err(_) => Err(Error::config("has a name that is not UTF-8, which a manifest cannot hold")
+        Err(_) => Err(Error::config("has a name that is not UTF-8, which a manifest cannot contain")
             .at_path(&root.join(OsStr::from_bytes(&path)))
             .at_stage(Stage::Scan)
             .with_hint("rename the file (`convmv` renames whole trees), or load the folder without a manifest")),
@@ -93,15 +93,15 @@ fn head(index: &FolderIndex, root: &str) -> Result<Vec<KeyValue>> {
     Ok(head.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect())
 }
 
-/// What pandas is to make of columns of which cells may be missing: whole numbers. It would make floats of them, and a
-/// time in nanoseconds is none that a float holds.
+/// Tells pandas to read nullable columns as integers. Otherwise it would make floats of them, which cannot represent a
+/// time in nanoseconds.
 fn for_pandas(with_contents: bool) -> KeyValue {
     let names: &[&str] =
         if with_contents { &["size_bytes", "mtime_ns", "width", "height"] } else { &["size_bytes", "mtime_ns"] };
     let column = |name: &&str| json!({"name": name, "field_name": name, "pandas_type": "int64", "numpy_type": "Int64", "metadata": null});
     let columns: Vec<_> = names.iter().map(column).collect();
     let creator = json!({"library": "forebay", "version": env!("CARGO_PKG_VERSION")});
-    // The version is the first that has the type.
+    // The first version that has this type.
     let all = json!({
         "index_columns": [], "column_indexes": [], "columns": columns, "creator": creator, "pandas_version": "1.0.0"
     });
@@ -131,7 +131,7 @@ fn write(to: impl Write + Send, rows: &Rows<'_>, facts: &[Facts], mut head: Vec<
     schema.push('}');
     let mut properties =
         WriterProperties::builder().set_compression(Compression::SNAPPY).set_key_value_metadata(Some(head));
-    // Hardly any value of these comes twice: a dictionary would only be tried in vain.
+    // Values of these hardly ever repeat, so a dictionary would be tried in vain.
     for column in ["path", "size_bytes", "mtime_ns", "etag", "xxh3"] {
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(column), false);
     }
@@ -142,7 +142,7 @@ fn write(to: impl Write + Send, rows: &Rows<'_>, facts: &[Facts], mut head: Vec<
         let (facts, labels) = (&facts[start..end], &rows.labels[start..end]);
         let mut group = writer.next_row_group()?;
         texts(&mut group, &rows.paths[start..end])?;
-        // One piece of memory for each class, however many rows it has.
+        // One allocation per class, however many rows it has.
         let names: HashMap<i64, ByteArray> =
             rows.classes.iter().map(|(&label, &name)| (label, ByteArray::from(name))).collect();
         let classes: Vec<_> = labels.iter().map(|label| names.get(label).cloned().unwrap_or_default()).collect();
@@ -202,7 +202,7 @@ fn wholes<W: Write + Send>(
     next(group, |column| column.typed::<Int64Type>().write_batch(&cells, Some(&levels), None))
 }
 
-/// Which rows have a cell, and the cells.
+/// Which rows have a value, and the values.
 fn split<T>(cells: impl Iterator<Item = Option<T>>) -> (Vec<i16>, Vec<T>) {
     let (mut levels, mut there) = (Vec::new(), Vec::new());
     for cell in cells {

@@ -1,5 +1,5 @@
-//! A directory read with getdents64(2). Standard library only, because the reader is compiled without cargo; this
-//! process lists local directories with it, too.
+//! Lists a directory with getdents64(2). Uses the standard library only, because the reader is compiled without cargo;
+//! this process lists local directories with it, too.
 //!
 //! `std::fs::read_dir` makes two allocations for each entry and asks the kernel for 32 KiB at a time.
 
@@ -25,7 +25,7 @@ pub(crate) const SYS_GETDENTS64: c_long = 220;
 #[cfg(any(target_arch = "powerpc64", target_arch = "powerpc"))]
 pub(crate) const SYS_GETDENTS64: c_long = 202;
 
-/// Opening a pipe must not wait for a writer; the kernel refuses what is no directory.
+/// Opening a pipe must not wait for a writer; O_DIRECTORY makes the kernel refuse anything but a directory.
 #[cfg(not(any(target_arch = "aarch64", target_arch = "arm", target_arch = "powerpc64", target_arch = "powerpc")))]
 pub(crate) const O_DIRECTORY: i32 = 0o200_000;
 #[cfg(any(target_arch = "aarch64", target_arch = "arm", target_arch = "powerpc64", target_arch = "powerpc"))]
@@ -35,31 +35,31 @@ pub(crate) const O_NONBLOCK: i32 = 0o4000;
 const DT_UNKNOWN: u8 = 0;
 const DT_DIR: u8 = 4;
 const DT_LINK: u8 = 10;
-/// Of `struct linux_dirent64`: inode and offset (8 each), length of the record (2), type (1), then the name.
+/// Layout of `struct linux_dirent64`: inode and offset (8 each), length of the record (2), type (1), then the name.
 const LENGTH_AT: usize = 16;
 const TYPE_AT: usize = 18;
 const NAME_AT: usize = 19;
 
 thread_local! {
-    /// For the next directory of this thread: fresh pages for each would cost as much as sorting it.
+    /// Reused for the next directory of this thread: new pages for each would cost as much as sorting it.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A directory that is being read.
+/// A directory that is being listed.
 pub(crate) struct Directory {
     path: PathBuf,
     file: File,
-    /// Records as the kernel gives them.
+    /// Records as the kernel returns them.
     buffer: Vec<u8>,
     next: usize,
     filled: usize,
 }
 
 impl Directory {
-    /// For the answer to one call. On local disks 16 KiB are as good; FUSE passes the size on, so that a directory of
-    /// 100 KB is two requests instead of five with the 32 KiB of the C library (measured: half the time at 10 ms each).
+    /// Buffer for one call. On local disks 16 KiB are as good. FUSE passes the size on, so a directory of 100 KB takes
+    /// two requests instead of five with the C library's 32 KiB (measured: half the time at 10 ms each).
     const BUFFER_BYTES: usize = 256 << 10;
-    /// A signal interrupts a call now and then; a file system that answers nothing else is broken.
+    /// A signal interrupts a call now and then; a file system that returns nothing but EINTR is broken.
     const MAX_INTERRUPTIONS: u32 = 100;
 
     /// Opens it, links followed.
@@ -68,20 +68,20 @@ impl Directory {
         Ok(Self::of(file, path))
     }
 
-    /// Of a directory that is open; `path` is asked about links in it.
+    /// From an open directory; `path` is used to examine links in it.
     pub(crate) fn of(file: File, path: &Path) -> Self {
         let mut buffer = BUFFER.take();
         buffer.resize(Self::BUFFER_BYTES, 0);
         Self { path: path.to_owned(), file, buffer, next: 0, filled: 0 }
     }
 
-    /// The directory itself, open.
-    #[allow(dead_code, reason = "a reader needs none")]
+    /// A duplicate of the open directory.
+    #[allow(dead_code, reason = "not used by the reader")]
     pub(crate) fn handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// What the directory itself is.
+    /// The directory's own metadata.
     pub(crate) fn metadata(&self) -> io::Result<Metadata> {
         self.file.metadata()
     }
@@ -93,7 +93,7 @@ impl Directory {
                 return Ok(None);
             }
             let (length, kind, name) = record(&self.buffer[self.next..self.filled])
-                .ok_or_else(|| io::Error::other("the kernel gave half a directory entry"))?;
+                .ok_or_else(|| io::Error::other("the kernel returned a truncated directory entry"))?;
             let begin = self.next + NAME_AT;
             self.next += length;
             if &self.buffer[begin..begin + name] == b"." || &self.buffer[begin..begin + name] == b".." {
@@ -107,7 +107,7 @@ impl Directory {
     fn is_directory(&self, name: &OsStr, kind: u8) -> io::Result<bool> {
         let is_link = match kind {
             DT_LINK => true,
-            // Some file systems do not tell without being asked for each.
+            // Some file systems do not report the type with the name.
             DT_UNKNOWN => {
                 let metadata = fs::symlink_metadata(self.path.join(name))?;
                 if !metadata.is_symlink() {
@@ -117,11 +117,11 @@ impl Directory {
             }
             _ => false,
         };
-        // A link that leads nowhere may still be a sample's name: reading it will say what is wrong.
+        // A dangling link may still be a sample's name: reading it will report the error.
         Ok(kind == DT_DIR || is_link && fs::metadata(self.path.join(name)).is_ok_and(|target| target.is_dir()))
     }
 
-    /// The next records, if there are any.
+    /// Reads the next records; false at the end.
     fn fill(&mut self) -> io::Result<bool> {
         let (descriptor, mut interruptions) = (c_long::from(self.file.as_raw_fd()), 0);
         loop {
@@ -143,12 +143,12 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A thread that ends may have no place for it any more.
+        // Fails while the thread exits, when its thread-local storage is gone.
         let _kept = BUFFER.try_with(|place| place.set(std::mem::take(&mut self.buffer)));
     }
 }
 
-/// The first record: its length, its type and the length of its name. `None` if it is not whole.
+/// The first record: its length, its type and the length of its name. `None` if it is truncated.
 pub(crate) fn record(bytes: &[u8]) -> Option<(usize, u8, usize)> {
     let length = usize::from(u16::from_ne_bytes([*bytes.get(LENGTH_AT)?, *bytes.get(LENGTH_AT + 1)?]));
     let name = bytes.get(NAME_AT..length)?;

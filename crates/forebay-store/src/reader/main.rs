@@ -1,8 +1,8 @@
 //! `forebay-reader`: reads files for a loader, so that a read stuck in the kernel sticks this process and no other.
 //!
-//! It is given a socket as descriptor 0, the window (a memfd) as descriptor 1 and the loader's process as its only
-//! argument; see `protocol.rs`. It prints nothing, keeps nothing open between two objects, and leaves when its
-//! socket closes or when the loader's process dies, whichever it notices first.
+//! Descriptor 0 is a socket, descriptor 1 the window (a memfd), and the only argument the loader's process id; see
+//! `protocol.rs`. It prints nothing, keeps nothing open between two objects, and exits when its socket closes or when
+//! the loader's process dies.
 //!
 //! The standard library only: `build.rs` compiles this file without cargo.
 
@@ -54,26 +54,26 @@ const REGULAR: u32 = 0o100_000;
 
 fn main() -> ExitCode {
     let parent = std::env::args().nth(1).and_then(|argument| argument.parse().ok());
-    // SAFETY: these calls take no memory but a C string literal; descriptors from 3 up belong to nobody here.
+    // SAFETY: these calls take no memory but a C string literal; descriptors from 3 up are not used here.
     unsafe {
         prctl(PR_SET_NAME, c"forebay-reader".as_ptr());
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         syscall(SYS_CLOSE_RANGE, 3 as c_long, c_long::from(u32::MAX), 0 as c_long);
     }
-    // The parent may have died before it was asked for: then nobody will signal its death.
+    // The parent may have died before PR_SET_PDEATHSIG was set: then no signal will come.
     if parent != Some(std::os::unix::process::parent_id()) {
         return ExitCode::FAILURE;
     }
-    // A working directory keeps its mount busy; every path comes absolute.
+    // A working directory would keep its mount busy. All paths are absolute.
     let _stays = std::env::set_current_dir("/");
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let address = unsafe { mmap(std::ptr::null_mut(), WINDOW_BYTES, PROT_READ_WRITE, MAP_SHARED, 1, 0) };
     if address.addr() == usize::MAX {
         return ExitCode::FAILURE;
     }
-    // SAFETY: `address` is mapped, readable and writable for WINDOW_BYTES until the process ends; the loader's
-    // process has made the window that long before, and reads of it only what no unanswered request names. Nothing is
-    // written here beside such a part.
+    // SAFETY: `address` is mapped, readable and writable for WINDOW_BYTES until the process ends. The loader's process
+    // has set the window to this size before, and reads no part of it that an unanswered request names. This process
+    // writes to such parts only.
     let window = unsafe { std::slice::from_raw_parts_mut(address.cast::<u8>(), WINDOW_BYTES) };
     // SAFETY: descriptor 0 is the socket, and nothing else here uses it.
     let socket = unsafe { File::from_raw_fd(0) };
@@ -110,7 +110,7 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
             None => Err(Answer { status: Status::NotUnderstood, ..Answer::default() }),
         };
         let answer = answer.unwrap_or_else(|failed| failed);
-        // What is complete is closed before the answer: a close can hang, too, and the deadline should cover it.
+        // A finished file is closed before the answer is sent: close can hang, too, and the deadline should cover it.
         if answer.is_last || answer.status != Status::Fine {
             opened = Opened::Nothing;
         }
@@ -118,14 +118,14 @@ fn serve(mut socket: File, window: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// What is given piece by piece.
+/// The open object that is sent piece by piece.
 enum Opened {
     Nothing,
     File { file: File, about: Answer, rest: Range<u64> },
     Directory { entries: Directory, about: Answer, waiting: Option<(std::ffi::OsString, bool)> },
 }
 
-/// The answer to a failed system call.
+/// The answer for a failed system call.
 fn not(status: Status) -> impl Fn(io::Error) -> Answer {
     move |error| Answer { status, errno: error.raw_os_error().unwrap_or(EINVAL), ..Answer::default() }
 }
@@ -149,7 +149,7 @@ fn read(opened: &mut Opened, path: &Path, window: &mut [u8], range: &Range<u64>)
     if about.mode & TYPE_OF_FILE != REGULAR {
         return Err(Answer { status: Status::NotRegular, ..about });
     }
-    // What lies behind the end is not there; whoever asked for it sees that by the size.
+    // Bytes beyond the end do not exist; the caller sees that from the size.
     let end = range.end.min(about.size_bytes);
     *opened = Opened::File { file, about, rest: range.start.min(end)..end };
     opened.more(window)
@@ -203,7 +203,7 @@ impl Opened {
     }
 }
 
-/// Fills `piece`, or as much of it as there is of the file.
+/// Fills `piece`, or as much of it as the file has.
 fn fill(file: &File, piece: &mut [u8], begin: u64) -> Result<usize, Answer> {
     let mut have = 0;
     while have < piece.len() {

@@ -1,4 +1,4 @@
-//! The reader, a program of its own (`main.rs`), and what this process and it say to each other.
+//! The reader program (`main.rs`), and its protocol with this process.
 
 pub(crate) mod directory;
 pub(crate) mod protocol;

@@ -1,35 +1,35 @@
-//! What the loader's process and a reader say to each other: one packet for a request, one of fixed size for its
-//! answer; bytes and names lie in the window, a piece of memory that both have. Standard library only.
+//! The protocol between the loader's process and a reader: one packet per request, and one of fixed size per answer.
+//! Bytes and names are passed in the window, which is shared memory. Standard library only.
 //!
-//! Both ends are of one build, so numbers are in the machine's own order and there are no versions.
+//! Both sides come from one build, so numbers are in native byte order and there are no versions.
 
 #![allow(dead_code, reason = "each end uses its half")]
 
 use std::ops::Range;
 
-/// The memory that both have. Larger objects come through it piece by piece, so that what a reader takes is fixed.
-/// 1 MiB holds several samples of most datasets: `docs/decisions/0010-reader-processes.md`.
+/// The size of the shared memory. Larger objects pass through it piece by piece, so a reader's memory is fixed. 1 MiB
+/// holds several samples of most datasets: `docs/decisions/0010-reader-processes.md`.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
-/// A request: one byte of what, a span, a range of bytes, then a path. Longer paths than the kernel's 4096 bytes are refused by it, not
-/// here.
+/// A request: one byte for its kind, a span, a range of bytes, then a path. Paths longer than the kernel's 4096 bytes
+/// are refused by the kernel, not here.
 pub(crate) const MAX_REQUEST_BYTES: usize = 8192;
-/// What stands before the path.
+/// The bytes before the path.
 const HEAD_BYTES: usize = 25;
 /// An answer: ten words.
 pub(crate) const ANSWER_BYTES: usize = 80;
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Open this file and give the first piece of the range, or of what there is of it.
+    /// Open this file and return the first piece of the range, or of the part of it that exists.
     Read = 1,
-    /// What this path is.
+    /// Return the metadata of this path.
     Stat = 2,
-    /// The first piece of this directory.
+    /// Return the first piece of this directory.
     List = 3,
-    /// The next piece of what was opened last.
+    /// Return the next piece of the open file or directory.
     More = 4,
-    /// Forget what was opened last. The only one without an answer.
+    /// Close the open file or directory. The only request without an answer.
     Close = 5,
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct Span {
 }
 
 impl Request {
-    /// As it travels: `span` is what the reader may write to until it has answered. Only `Read` has a range.
+    /// Encodes a request. The reader may write to `span` until it has answered. Only `Read` has a range.
     pub(crate) fn to_bytes(self, span: Span, range: Range<u64>, path: &[u8]) -> Vec<u8> {
         let [offset, length] = [span.offset, span.length].map(u32::to_ne_bytes);
         let [start, end] = [range.start, range.end].map(u64::to_ne_bytes);
         [&[self as u8], offset.as_slice(), &length, &start, &end, path].concat()
     }
 
-    /// From how it travelled.
+    /// Decodes a request.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<(Self, Span, Range<u64>, &[u8])> {
         let (&[kind, ref numbers @ ..], path) = bytes.split_first_chunk::<HEAD_BYTES>()?;
         let (offset, numbers) = numbers.split_first_chunk()?;
@@ -64,23 +64,23 @@ impl Request {
     }
 }
 
-/// How it went.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Well.
+    /// Success.
     #[default]
     Fine,
     /// The path could not be opened: `errno`.
     NotOpened,
-    /// It could not be examined: `errno`.
+    /// The path could not be examined: `errno`.
     NotExamined,
-    /// It could not be read at `offset`: `errno`.
+    /// The file could not be read at `offset`: `errno`.
     NotRead,
     /// The directory could not be listed: `errno`.
     NotListed,
-    /// It is no regular file: `mode` says what.
+    /// It is not a regular file: `mode` says what it is.
     NotRegular,
-    /// The request made no sense.
+    /// The request was invalid.
     NotUnderstood,
 }
 
@@ -94,37 +94,37 @@ const STATUSES: [Status; 7] = [
     Status::NotUnderstood,
 ];
 
-/// What a reader says to a request.
+/// A reader's answer to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// How it went.
+    /// The outcome.
     pub(crate) status: Status,
-    /// Nothing follows: `More` would be answered with nothing.
+    /// Nothing follows: `More` would return nothing.
     pub(crate) is_last: bool,
-    /// The number of the failed system call, where one failed.
+    /// The errno of the failed system call, if one failed.
     pub(crate) errno: i32,
     /// Type and permissions, as stat(2) gives them.
     pub(crate) mode: u32,
-    /// Length of the whole object, when it was opened.
+    /// Length of the whole object when it was opened.
     pub(crate) size_bytes: u64,
-    /// When it was last changed, in nanoseconds since 1970, when it was opened.
+    /// Its modification time in nanoseconds since 1970 when it was opened.
     pub(crate) mtime_ns: i64,
     /// Its length after the last byte was read.
     pub(crate) size_after: u64,
-    /// When it was last changed, after the last byte was read.
+    /// Its modification time after the last byte was read.
     pub(crate) mtime_after: i64,
-    /// With `inode`, which directory it is.
+    /// Identifies a directory, together with `inode`.
     pub(crate) device: u64,
     /// See `device`.
     pub(crate) inode: u64,
-    /// Bytes in the span that was named.
+    /// Bytes written to the request's span.
     pub(crate) count: u64,
-    /// Where in the object they begin, or where it went wrong.
+    /// Their offset in the object, or the offset of the failure.
     pub(crate) offset: u64,
 }
 
 impl Answer {
-    /// As it travels.
+    /// Encodes an answer.
     pub(crate) fn to_bytes(self) -> [u8; ANSWER_BYTES] {
         let words = [
             self.status as u64 | u64::from(self.is_last) << 8,
@@ -145,7 +145,7 @@ impl Answer {
         bytes
     }
 
-    /// From how it travelled.
+    /// Decodes an answer.
     pub(crate) fn from_bytes(bytes: &[u8; ANSWER_BYTES]) -> Option<Self> {
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -169,7 +169,7 @@ impl Answer {
     }
 }
 
-/// Puts a directory's entry at the start of `window`; says how many bytes it took, or that it does not fit.
+/// Writes a directory entry to the start of `window`. Returns its length, or `None` if it does not fit.
 pub(crate) fn put_entry(window: &mut [u8], name: &[u8], is_directory: bool) -> Option<usize> {
     let length = u16::try_from(name.len()).ok()?;
     let end = 3 + name.len();
@@ -180,7 +180,7 @@ pub(crate) fn put_entry(window: &mut [u8], name: &[u8], is_directory: bool) -> O
     Some(end)
 }
 
-/// Takes an entry from the start of `window`: its name, whether it is a directory, and what follows it.
+/// Reads an entry from the start of `window`: its name, whether it is a directory, and the rest of the window.
 pub(crate) fn take_entry(window: &[u8]) -> Option<(&[u8], bool, &[u8])> {
     let (head, rest) = window.split_at_checked(3)?;
     let (name, rest) = rest.split_at_checked(u16::from_ne_bytes([head[1], head[2]]).into())?;

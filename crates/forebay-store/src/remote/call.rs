@@ -1,4 +1,4 @@
-//! One call to a store: what is asked of the server for it, and what is made of the answers.
+//! One call to a store: its requests to the server, and the handling of the responses.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -23,14 +23,14 @@ use super::connector::{Cause, NOTE, Note, SharedNote, note};
 use super::pagination::Pagination;
 use super::verify::{Algorithm, Checksum};
 use crate::read_request::ReadRequest;
-use crate::store::{Allot, Ends, Object, Stat};
+use crate::store::{Allot, CancelSignals, Object, Stat};
 
-/// A listing that a failed page interrupted.
+/// A listing that was interrupted by a failed page.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) listing: Listing,
     token: Option<String>,
-    /// There is an object that stands for the directory itself.
+    /// There is an object that marks the directory itself.
     is_marked: bool,
     pagination: Pagination,
 }
@@ -40,7 +40,7 @@ impl Partial {
         Self { listing, token: None, is_marked: false, pagination: Pagination::default() }
     }
 
-    /// Whether nothing says that there is such a directory.
+    /// Whether nothing shows that this directory exists.
     pub(super) fn is_empty(&self) -> bool {
         self.listing.is_empty() && self.listing.refused().is_empty() && !self.is_marked
     }
@@ -52,15 +52,15 @@ pub(super) struct Call {
     pub(super) client: Arc<Client>,
     pub(super) key: String,
     pub(super) until: Instant,
-    /// How long nothing may come.
+    /// How long the connection may be silent.
     pub(super) silence: Duration,
-    pub(super) ends: Ends,
+    pub(super) signals: CancelSignals,
     pub(super) meters: Arc<Meters>,
-    /// What the last request was answered with.
+    /// The status of the last response.
     pub(super) status: Cell<Option<StatusCode>>,
 }
 
-/// An answer of which the body is still to come.
+/// A response whose body is still to come.
 struct Opened {
     meta: ObjectMeta,
     start: u64,
@@ -68,14 +68,14 @@ struct Opened {
     note: Note,
 }
 
-/// What came of a body, and why no more.
+/// The outcome of reading a body.
 struct Filled {
     buffer: Vec<u8>,
     broke: Option<Cause>,
 }
 
 impl Call {
-    /// Asks once. Nothing within the read timeout, or until the end of the call, is silence.
+    /// Sends one request. No response within the read timeout, or until the end of the call, is a timeout.
     fn ask<T: Send + 'static>(
         &self,
         doing: &str,
@@ -84,7 +84,7 @@ impl Call {
         self.ask_within(self.silence, doing, request)
     }
 
-    /// The same with a time of its own: what has much to send is answered late.
+    /// The same with its own timeout: large uploads are answered late.
     pub(super) fn ask_within<T: Send + 'static>(
         &self,
         wait: Duration,
@@ -93,10 +93,10 @@ impl Call {
     ) -> Result<(T, Note)> {
         let note = SharedNote::default();
         let wait = wait.min(self.until.saturating_duration_since(Instant::now()));
-        // Made in the runtime: a timer needs one.
+        // Created inside the runtime, which timers need.
         let task = NOTE.scope(note.clone(), async move { timeout(wait, request).await });
-        // The task keeps the time; the caller waits a little longer, in case the runtime itself is stuck.
-        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.ends, task);
+        // The task enforces the timeout; the caller waits a little longer, in case the runtime itself is stuck.
+        let done = self.pool.run(Instant::now() + wait + Duration::from_secs(1), &self.signals, task);
         let note = note.lock().clone();
         self.meters.requests.fetch_add(note.requests, Relaxed);
         self.status.set(note.status);
@@ -114,8 +114,9 @@ impl Call {
     }
 
     pub(super) fn key(&self) -> Result<Key> {
-        Key::parse(&self.key)
-            .map_err(|error| Error::new(Kind::NotFound, format!("has a name that its client does not accept: {error}")))
+        Key::parse(&self.key).map_err(|error| {
+            Error::new(Kind::NotFound, format!("has a name that the object store client does not accept: {error}"))
+        })
     }
 
     fn open(&self, options: GetOptions) -> Result<Opened> {
@@ -125,17 +126,17 @@ impl Call {
     }
 
     pub(super) fn head(&self) -> Result<ObjectMeta> {
-        self.look().map(|(got, _)| got.meta)
+        self.head_with_note().map(|(got, _)| got.meta)
     }
 
-    /// What is known of an object, and of the answer that said it.
-    pub(super) fn look(&self) -> Result<(GetResult, Note)> {
+    /// The metadata of an object, with the note of the response.
+    pub(super) fn head_with_note(&self) -> Result<(GetResult, Note)> {
         let (store, key) = (Arc::clone(&self.client.store), self.key()?);
         let options = GetOptions { head: true, ..GetOptions::default() };
         self.ask("examined", async move { store.get_opts(&key, options).await })
     }
 
-    /// Takes the rest of what is read from a body.
+    /// Reads the rest of a body.
     fn fill(
         &self,
         mut body: BoxStream<'static, object_store::Result<Bytes>>,
@@ -152,23 +153,23 @@ impl Call {
                         buffer.extend_from_slice(&piece);
                         continue;
                     }
-                    Ok(Some(Ok(_))) => Some(Cause::Other("more came than was announced".to_owned())),
+                    Ok(Some(Ok(_))) => Some(Cause::Other("the server sent more than it announced".to_owned())),
                     Ok(Some(Err(error))) => Some(Cause::of(&error)),
                     Ok(None) => Some(Cause::Reset),
                     Err(_) => Some(Cause::Timeout),
                 };
                 break;
             }
-            // To its end, so that its connection can be used again.
+            // Read to its end, so that the connection can be reused.
             if broke.is_none()
                 && let Ok(Some(Ok(surplus))) = timeout(Duration::from_millis(100), body.next()).await
                 && !surplus.is_empty()
             {
-                broke = Some(Cause::Other("more came than was announced".to_owned()));
+                broke = Some(Cause::Other("the server sent more than it announced".to_owned()));
             }
             Filled { buffer, broke }
         };
-        let filled = self.pool.run(Instant::now() + left, &self.ends, task)?;
+        let filled = self.pool.run(Instant::now() + left, &self.signals, task)?;
         filled.ok_or_else(|| self.client.server().silent(left))
     }
 
@@ -187,7 +188,7 @@ impl Call {
         let stat = stat_of(&meta);
         let range = request.bytes_of(stat)?;
         if start != range.start {
-            let message = format!("came from byte {start} on, not from {}", range.start);
+            let message = format!("was sent from the wrong offset (expected byte {}, got byte {start})", range.start);
             return Err(Error::new(Kind::Unavailable, message));
         }
         if meta.size == 0 {
@@ -195,20 +196,20 @@ impl Call {
         }
         let asked = Instant::now();
         let allotted = allot(range.end - range.start);
-        // Waiting for memory is not the storage's fault.
+        // Time spent waiting for memory does not count against the storage's deadline.
         self.until += asked.elapsed();
         let mut buffer = allotted?;
         buffer.clear();
         let buffer = self.take(body, buffer, range, &meta)?;
-        // A server's sum is of all bytes.
+        // The server's checksum covers the whole object.
         if request.range.is_none() {
             self.verify(&note, &buffer)?;
         }
         Ok(Object { bytes: buffer.into(), stat })
     }
 
-    /// Why a range did not come. Of one that begins behind the object's end some servers say that there is none, and some
-    /// send another one or the whole object.
+    /// Why a range could not be read. If it begins beyond the object's end, some servers refuse it, and some send
+    /// another range or the whole object.
     fn unsatisfied(&self, request: &ReadRequest<'_>, error: Error) -> Error {
         let is_refused = |status: StatusCode| status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE;
         if request.range.is_none() || !self.status.get().is_some_and(is_refused) {
@@ -218,7 +219,7 @@ impl Call {
         head.err().unwrap_or(error)
     }
 
-    /// Takes a part of an object from a body, and from others where that one breaks.
+    /// Reads a part of an object from a body, and resumes with further requests if the body breaks off.
     fn take(
         &self,
         mut body: BoxStream<'static, object_store::Result<Bytes>>,
@@ -226,12 +227,12 @@ impl Call {
         range: Range<u64>,
         meta: &ObjectMeta,
     ) -> Result<Vec<u8>> {
-        /// A body that breaks more often than this, though it comes further each time, is left to the loader's pauses.
+        /// If bodies break off more often, even with progress each time, the loader's retry pauses are better.
         const MAX_RESUMED: u32 = 16;
         let size = (range.end - range.start) as usize;
-        buffer.try_reserve_exact(size).map_err(|_| {
-            Error::new(Kind::Exhausted, format!("is larger than the memory there is (got {size} bytes)"))
-        })?;
+        buffer
+            .try_reserve_exact(size)
+            .map_err(|_| Error::new(Kind::Exhausted, format!("does not fit in memory ({size} bytes)")))?;
         let mut resumed = 0;
         loop {
             let had = buffer.len();
@@ -254,25 +255,25 @@ impl Call {
                 if_match: is_strong.then(|| etag.clone()),
                 ..GetOptions::default()
             })?;
-            // A server need not know If-Match.
+            // Servers may ignore If-Match.
             if next.meta.e_tag.as_deref() != Some(&etag) || next.meta.size != meta.size || next.start != have {
-                return Err(Error::new(Kind::Changed, "changed while it was read (its etag is another one)"));
+                return Err(Error::new(Kind::Changed, "changed while it was read (its etag changed)"));
             }
             body = next.body;
         }
     }
 
-    /// An empty answer is more often a broken server than an empty object.
+    /// An empty response is more often a broken server than an empty object.
     fn is_really_empty(&self) -> Result<()> {
         let size = self.head()?.size;
         if size == 0 {
             return Ok(());
         }
-        Err(self.client.server().cut(&Cause::Other("the answer was empty".to_owned()), 0, size))
+        Err(self.client.server().cut(&Cause::Other("the response was empty".to_owned()), 0, size))
     }
 
-    /// Compares with what the server says the bytes add up to. A sum that is only guessed from an etag is told once: when
-    /// a second read gives the same bytes, it was none.
+    /// Compares with the server's checksum. One that is only guessed from an etag is reported once: if a second read
+    /// gives the same bytes, it was not a checksum.
     pub(super) fn verify(&self, note: &Note, bytes: &[u8]) -> Result<()> {
         let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
         let Some(got) = checksum.differs(bytes) else {
@@ -285,18 +286,22 @@ impl Call {
             if doubted.remove(&self.key).as_ref() == Some(&got) {
                 return Ok(());
             }
-            /// Those that were never read again are not kept for ever.
+            /// Bounds the memory for objects that are never read again.
             const MAX_DOUBTED: usize = 10_000;
             if doubted.len() >= MAX_DOUBTED {
                 doubted.clear();
             }
             doubted.insert(self.key.clone(), got.clone());
         }
-        Err(other_bytes(&format!("came as {} bytes that are not those stored", bytes.len()), checksum, &got))
+        Err(other_bytes(
+            &format!("failed its checksum: the {} bytes received are not the bytes stored", bytes.len()),
+            checksum,
+            &got,
+        ))
     }
 
-    /// The same of bytes that were sent. They are the same at every attempt, so that another one proves nothing: only an
-    /// etag is not believed, where none was ever an MD5.
+    /// The same for an upload. Retries send the same bytes, so agreement between them proves nothing: an etag is
+    /// only a guess until one of this server's etags has proved to be an MD5 sum.
     pub(super) fn verify_sent(&self, note: &Note, bytes: &[u8]) -> Result<()> {
         let Some(checksum) = note.checksum.as_ref().filter(|_| self.client.verifies) else { return Ok(()) };
         if checksum.algorithm == Algorithm::EtagMd5 && !self.client.has_md5_etags.load(Relaxed) {
@@ -304,14 +309,18 @@ impl Call {
         }
         let Some(got) = checksum.differs(bytes) else { return Ok(()) };
         self.meters.mismatches.fetch_add(1, Relaxed);
-        Err(other_bytes(&format!("was sent as {} bytes, and others were stored", bytes.len()), checksum, &got))
+        Err(other_bytes(
+            &format!("failed its checksum: the {} bytes sent are not the bytes stored", bytes.len()),
+            checksum,
+            &got,
+        ))
     }
 
-    /// One page of a directory, and the names that had to be taken out of it.
+    /// One page of a directory, and the invalid names that were removed from it.
     fn page(&self, token: Option<String>, max_keys: Option<usize>) -> Result<(PaginatedListResult, Vec<String>)> {
         let Some(lister) = self.client.lister.clone() else {
-            return Err(Error::config("cannot be listed, because HTTP has no listing")
-                .with_hint("give the names in a manifest (`manifest`)"));
+            return Err(Error::config("cannot be listed: HTTP has no directory listings")
+                .with_hint("list the names in a manifest (`manifest`)"));
         };
         let prefix = if self.key.is_empty() { String::new() } else { format!("{}/", self.key) };
         let options = PaginatedListOptions {
@@ -325,7 +334,7 @@ impl Call {
             note(|note| note.is_page = true);
             match lister.list_paginated(prefix, options.clone()).await {
                 Err(object_store::Error::InvalidPath { .. }) => {
-                    // Once more, without the names that no path can hold.
+                    // Once more, with invalid names removed from the page.
                     note(|note| note.filters_names = true);
                     lister.list_paginated(prefix, options).await
                 }
@@ -335,7 +344,7 @@ impl Call {
         self.ask("listed", request).map(|(page, note)| (page, note.invalid))
     }
 
-    /// Whether there are objects below the name, as below that of a directory.
+    /// Whether there are objects below the name, as in a directory.
     pub(super) fn is_directory(&self) -> bool {
         let is_empty = |(page, invalid): (PaginatedListResult, Vec<String>)| {
             page.result.objects.is_empty() && page.result.common_prefixes.is_empty() && invalid.is_empty()
@@ -343,18 +352,18 @@ impl Call {
         self.client.lister.is_some() && self.page(None, Some(1)).is_ok_and(|page| !is_empty(page))
     }
 
-    /// What of a name comes behind that of this directory.
+    /// The part of a name after this directory's name.
     fn below<'a>(&self, key: &'a str) -> Option<&'a str> {
         let name = if self.key.is_empty() { key } else { key.strip_prefix(&self.key)?.strip_prefix('/')? };
         (!name.is_empty()).then_some(name)
     }
 
-    /// The last part of a name that lies directly in this directory, and `None` for the directory itself.
+    /// The last component of a name directly in this directory; `None` for the directory itself.
     fn name<'a>(&self, key: &'a str) -> Result<Option<&'a str>> {
         match self.below(key) {
             Some(name) if !name.contains('/') => Ok(Some(name)),
             None if key.is_empty() || key == self.key => Ok(None),
-            _ => Err(self.client.server().elsewhere(key)),
+            _ => Err(self.client.server().outside_directory(key)),
         }
     }
 
@@ -373,7 +382,7 @@ impl Call {
                         partial.listing.push(OsStr::new(name), true);
                     }
                     Some(_) => {}
-                    // The client takes a slash at the beginning away, and with it the whole name.
+                    // The client strips a leading slash, and with it the whole name.
                     None => partial.listing.push_refused("/".to_owned()),
                 }
             }
@@ -383,7 +392,7 @@ impl Call {
                         partial.listing.push_object(OsStr::new(name), version_of(object));
                     }
                     Some(_) => {}
-                    // An object that stands for the directory itself.
+                    // An object that marks the directory itself.
                     None => partial.is_marked = true,
                 }
             }
@@ -405,7 +414,7 @@ fn other_bytes(what: &str, checksum: &Checksum, got: &str) -> Error {
     let (name, expected) = (checksum.algorithm.name(), &checksum.expected);
     let hint = match checksum.algorithm {
         Algorithm::EtagMd5 => {
-            "a proxy cut or changed it; if the server's etags are no MD5, set `storage_options.verify_checksums=false`"
+            "a proxy truncated or changed it; if the server's etags are not MD5 sums, set `storage_options.verify_checksums=false`"
         }
         _ => {
             "a proxy, the network or a damaged copy on the server changed it: look at the server, or restore the object; \
@@ -416,7 +425,7 @@ fn other_bytes(what: &str, checksum: &Checksum, got: &str) -> Error {
     Error::new(Kind::Unavailable, message).transient().with_hint(hint)
 }
 
-/// What a listing or an answer says of an object. Of the time whole seconds, as headers have no more.
+/// The version in a listing or a response. Times are cut to whole seconds, because headers have no more.
 pub(super) fn version_of(meta: &ObjectMeta) -> Version {
     let mtime_ns = meta.last_modified.timestamp().saturating_mul(1_000_000_000);
     let etag = meta.e_tag.as_deref().map(plain_etag).filter(|etag| !etag.is_empty());

@@ -1,6 +1,7 @@
-//! One runtime for a process, and one client for each place and set of keys, so that connections are used again.
+//! One async runtime per process, and one client per location and set of credentials, so that connections are reused.
 //!
-//! A forked child has neither: their threads are not there. It makes its own, and leaves those it inherited alone.
+//! A forked child can use neither, because their threads do not exist there. It creates its own, and leaves the
+//! inherited ones alone.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -33,18 +34,18 @@ use super::options::{Secret, StorageOptions, is_secret, parse_bool, scrub, trans
 use super::verify::basic;
 use super::{plaintext, profile};
 use crate::machine;
-use crate::store::Ends;
+use crate::store::CancelSignals;
 
-/// A connection that nothing comes through for so long is taken to be dead. Not measured.
+/// A connection that is silent for this long counts as dead. Not measured.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a client is made for.
+/// The key of a client: location and settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) location: Location,
     pub(crate) options: StorageOptions,
-    /// A hash of what clients are told beside the options: keys that were renewed are for those made from then on.
+    /// A hash of the environment and profile files: when credentials there change, new clients are made.
     surroundings: u64,
 }
 
@@ -58,7 +59,7 @@ impl Place {
         let mut variables: Vec<_> =
             std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_read)).collect();
         variables.sort_unstable();
-        // Without one the files are left alone: a home directory may lie on a mount that hangs.
+        // Without a profile the files are not read: a home directory may be on a mount that hangs.
         let has_profile = options.over(&location.options).iter().any(|(name, _)| name == "profile")
             || variables.iter().any(|(name, _)| name == "AWS_PROFILE");
         let profiles = (location.protocol == Protocol::S3 && has_profile).then(profile::texts);
@@ -67,27 +68,27 @@ impl Place {
     }
 }
 
-/// Speaks to one place with one set of keys.
+/// A client for one location and set of credentials.
 pub(crate) struct Client {
     pub(crate) protocol: Protocol,
-    /// Which server, where that is not the protocol's own: buckets of two servers may have one name.
+    /// The server, if it is not the protocol's default: buckets on two servers may have the same name.
     pub(crate) endpoint: String,
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// `None` where there is no listing.
+    /// `None` if the protocol has no listing.
     pub(crate) lister: Option<Arc<dyn PaginatedListStore>>,
-    /// For what is too large for one request; `None` where nothing can be written.
+    /// For objects too large for one request; `None` if the protocol cannot write.
     pub(crate) parts: Option<Arc<dyn MultipartStore>>,
     pub(crate) secrets: Vec<Secret>,
-    /// How long nothing may come.
+    /// How long the connection may be silent.
     pub(crate) read_timeout: Duration,
-    /// How long a whole read may take, beside its caller's deadline.
+    /// How long a whole read may take, in addition to the caller's deadline.
     pub(crate) timeout: Option<Duration>,
     pub(crate) verifies: bool,
-    /// Objects whose bytes did not add up, and to what: two reads that agree are believed.
+    /// Objects whose checksum did not match, and the checksum received: two reads that agree are believed.
     pub(crate) doubted: Mutex<HashMap<String, String>>,
-    /// Some etag was the MD5 of its object, so that others are, too.
+    /// One of the server's etags was an MD5 sum, so others are, too.
     pub(crate) has_md5_etags: AtomicBool,
-    /// It has answered before: what is wrong with its keys now may pass.
+    /// It has answered before: a problem with its credentials may now be temporary.
     pub(crate) has_answered: AtomicBool,
 }
 
@@ -104,7 +105,7 @@ impl Client {
     }
 }
 
-/// What a process has for all its remote stores.
+/// The shared state of all remote stores of a process.
 pub(crate) struct Pool {
     process: u32,
     runtime: Runtime,
@@ -112,7 +113,7 @@ pub(crate) struct Pool {
     warnings: Mutex<Warnings>,
 }
 
-/// What users should know of the servers that are spoken to, each once.
+/// Warnings about servers, each reported once.
 #[derive(Default)]
 struct Warnings {
     known: HashSet<String>,
@@ -122,7 +123,7 @@ struct Warnings {
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Pool {
-    /// This process's.
+    /// The pool of this process.
     pub(crate) fn get() -> Result<&'static Self> {
         if let Some(pool) = Self::running() {
             return Ok(pool);
@@ -133,23 +134,23 @@ impl Pool {
             // SAFETY: it was just leaked.
             Ok(_) => Ok(unsafe { &*fresh }),
             Err(_) => {
-                // Another thread was first. SAFETY: nobody else has seen this one.
+                // Another thread was first. SAFETY: nothing else has seen this one.
                 drop(unsafe { Box::from_raw(fresh) });
                 Self::get()
             }
         }
     }
 
-    /// The one of this process, if it has been needed yet.
+    /// The pool of this process, if it exists yet.
     pub(crate) fn running() -> Option<&'static Self> {
-        // SAFETY: what is stored there was leaked by `get`, and is never freed.
+        // SAFETY: the pointer was leaked by `get`, and is never freed.
         unsafe { POOL.load(SeqCst).as_ref() }.filter(|pool| pool.process == std::process::id())
     }
 
     fn start() -> Result<Self> {
-        // It fails where one is installed already, which will do.
+        // Fails if a provider is installed already, which is as good.
         let _installed = rustls::crypto::ring::default_provider().install_default();
-        // They move bytes from sockets to buffers; decoding needs the processors more. Not measured.
+        // They move bytes from sockets to buffers; decoding needs the CPUs more. Not measured.
         let threads = (machine::available_cpus() / 4).clamp(1, 4);
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
@@ -170,14 +171,14 @@ impl Pool {
         self.warnings.lock()
     }
 
-    /// What has come up since the last call.
+    /// The warnings since the last call.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.warnings().unsaid)
     }
 
-    /// The client for a place; made when it is first asked for.
+    /// The client for a location, created on first use.
     pub(crate) fn client(&self, place: &Place) -> Result<Arc<Client>> {
-        /// Beyond it the oldest goes: keys that change every hour would otherwise fill the memory.
+        /// Beyond this the oldest is dropped: credentials that change every hour would otherwise fill the memory.
         const MAX_CLIENTS: usize = 16;
         let mut clients = self.clients();
         if let Some((_, client)) = clients.iter().find(|(other, _)| other == place) {
@@ -201,36 +202,37 @@ impl Pool {
         Ok(client)
     }
 
-    /// Runs a task and waits for it, until `until` or until what ends it is raised. What is not waited for any more is ended.
+    /// Runs a task and waits until it ends, until `until`, or until a signal in `signals` is raised. After that the task
+    /// is cancelled.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         until: Instant,
-        ends: &Ends,
+        signals: &CancelSignals,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Result<Option<T>> {
         let (give, take) = sync_channel(1);
-        let ended = ends.wait();
+        let ended = signals.wait();
         let task = self.runtime.spawn(async move {
             let done = match select(std::pin::pin!(task), std::pin::pin!(ended)).await {
                 Either::Left((done, _)) => Some(done),
                 Either::Right(_) => None,
             };
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _given = give.send(done);
         });
         match take.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Some(done)) => Ok(Some(done)),
-            Ok(None) => Err(Ends::error()),
+            Ok(None) => Err(CancelSignals::error()),
             Err(RecvTimeoutError::Timeout) => {
                 task.abort();
                 Ok(None)
             }
-            Err(RecvTimeoutError::Disconnected) => Err(Error::internal("made a task of its client panic")),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::internal("made a task of the object store client panic")),
         }
     }
 }
 
-/// The client, and what its user should know of it.
+/// A client, and the warning about it, if any.
 fn build(place: &Place) -> Result<(Client, Option<String>)> {
     let Place { location, options, .. } = place;
     let mut options = options.over(&location.options);
@@ -252,7 +254,7 @@ fn build(place: &Place) -> Result<(Client, Option<String>)> {
         Protocol::Http => http(location, options, base)?,
     };
     secrets.extend(found);
-    // Of a shared access signature, the part that signs is the secret, however the rest of it is written.
+    // In a shared access signature, the signing part is the secret, however the rest of it is written.
     let signatures: Vec<_> = secrets.iter().flat_map(|secret| signature_of(secret.reveal())).map(Secret::new).collect();
     secrets.extend(signatures);
     let doubted = Mutex::default();
@@ -274,7 +276,7 @@ fn build(place: &Place) -> Result<(Client, Option<String>)> {
     Ok((client, warning))
 }
 
-/// What is secret in the URL of a proxy or an endpoint: the whole of it, and its password in every way that it is written.
+/// The secrets in the URL of a proxy or an endpoint: all of it, and its password in every encoding.
 fn password_of(text: &str) -> Vec<Secret> {
     let Ok(url) = url::Url::parse(text) else { return Vec::new() };
     let Some(password) = url.password() else { return Vec::new() };
@@ -291,14 +293,14 @@ fn signature_of(text: &str) -> Vec<String> {
     parts.flat_map(|part| [part.to_owned(), plain(part)]).collect()
 }
 
-/// One client under each of its names, what of its settings is secret, and which server it speaks to.
+/// One client under each of its traits, its secret settings, and its server.
 struct Built {
     store: Arc<dyn ObjectStore>,
     lister: Option<Arc<dyn PaginatedListStore>>,
     parts: Option<Arc<dyn MultipartStore>>,
     secrets: Vec<Secret>,
     endpoint: String,
-    /// The URL of the server, where that is not the protocol's own.
+    /// The URL of the server, if it is not the protocol's default.
     server: String,
     has_credentials: bool,
 }
@@ -315,17 +317,17 @@ impl Built {
     }
 }
 
-/// Whether requests are signed, by what a builder says of `skip_signature`.
+/// Whether requests are signed, from a builder's `skip_signature`.
 fn is_signed(skips: Option<String>) -> bool {
     !skips.is_some_and(|text| parse_bool("skip_signature", &text).unwrap_or(false))
 }
 
-/// The loader is the one that tries again.
+/// The loader owns retries.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// Hands every option to a builder, under the name that it knows.
+/// Passes every option to a builder, under the builder's name for it.
 fn configure<B, K: FromStr>(
     protocol: Protocol,
     options: &StorageOptions,
@@ -353,7 +355,8 @@ fn built<S>(protocol: Protocol, result: object_store::Result<S>, secrets: &[Secr
     })
 }
 
-/// What the environment says; without its keys where others are given, because a token of theirs would stay among them.
+/// A builder from the environment; without its credentials if others are given, because a session token would be mixed
+/// with them.
 fn s3_environment(with_keys: bool) -> AmazonS3Builder {
     use AmazonS3ConfigKey::{AccessKeyId, SecretAccessKey, Token};
     let mut builder = AmazonS3Builder::new();
@@ -368,7 +371,7 @@ fn s3_environment(with_keys: bool) -> AmazonS3Builder {
 }
 
 fn s3(location: &Location, mut options: StorageOptions, base: ClientOptions) -> Result<Built> {
-    // Asks for the checksum that was stored with an object.
+    // Requests the checksum that was stored with an object.
     let header = (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"));
     let base = base.with_default_headers(HeaderMap::from_iter([header]));
     let profile = options.take("profile").map(|profile| profile.reveal().to_owned());
@@ -472,14 +475,14 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
     let mut base = base.with_allow_http(true);
     if let Some(authorization) = &authorization {
         let mut value = HeaderValue::from_str(authorization)
-            .map_err(|_| Error::config("storage_options: expected a name and a password without line ends"))?;
+            .map_err(|_| Error::config("storage_options: expected a username and a password without line breaks"))?;
         value.set_sensitive(true);
         base = base.with_default_headers(HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]));
     }
     let base =
         configure(Protocol::Http, &options, base, |base, key: ClientConfigKey, value| base.with_config(key, value))?;
     let has_credentials = authorization.is_some();
-    // What is encoded is a secret without its first word, too.
+    // The encoded part without the scheme is a secret, too.
     let encoded = authorization.iter().filter_map(|value| value.split_once(' ')).map(|(_, value)| value.to_owned());
     let secrets: Vec<_> = encoded.chain(authorization.clone()).map(Secret::new).collect();
     let store = HttpBuilder::new()
@@ -489,7 +492,7 @@ fn http(location: &Location, mut options: StorageOptions, base: ClientOptions) -
         .with_http_connector(Connector { are_headers_signed: false })
         .build();
     let store = built(Protocol::Http, store, &secrets)?;
-    // Paths name it.
+    // The paths contain the server.
     let (endpoint, server) = (String::new(), location.base.clone());
     Ok(Built { store, lister: None, parts: None, secrets, endpoint, server, has_credentials })
 }

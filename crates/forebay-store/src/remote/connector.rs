@@ -1,5 +1,5 @@
-//! What goes over the wire: every request passes here, is counted, and what its answer said beside the bytes is noted
-//! for whoever asked. Nothing is tried again here.
+//! The HTTP layer: every request passes here and is counted, and response metadata is recorded for the call. Nothing is
+//! retried here.
 
 use std::error::Error as StdError;
 use std::io;
@@ -23,9 +23,9 @@ use super::options::{Secret, scrub};
 use super::transport;
 use super::verify::Checksum;
 
-/// What is read of the body of an error: longer ones are pages for people with browsers.
+/// How much of an error's body is read: longer ones are HTML pages for browsers.
 const MAX_ERROR_BYTES: usize = 16 << 10;
-/// Of a page of a listing: five thousand entries of Azure, the most there are, with 12 KB each.
+/// Limit for a page of a listing: five thousand entries, Azure's maximum, with 12 KB each.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
 tokio::task_local! {
@@ -43,33 +43,33 @@ impl SharedNote {
     }
 }
 
-/// What is known of the last request of a call.
+/// Metadata of a call's last request and its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Note {
-    /// Requests of the call.
+    /// Requests of the call so far.
     pub(crate) requests: u64,
-    /// Who was asked.
+    /// The host of the request.
     pub(crate) host: String,
     pub(crate) status: Option<StatusCode>,
     pub(crate) request_id: Option<String>,
     pub(crate) retry_after: Option<Duration>,
-    /// The server's own name for what is wrong: `SlowDown`, `AccessDenied` …
+    /// The server's error code: `SlowDown`, `AccessDenied` …
     pub(crate) code: Option<String>,
-    /// And its sentence about it.
+    /// The server's error message.
     pub(crate) said: Option<String>,
     pub(crate) checksum: Option<Checksum>,
-    /// Of an answer that leads elsewhere, the server it leads to: scheme, host and port. The rest may be signed.
-    pub(crate) leads_to: Option<String>,
-    /// Why there was no answer.
+    /// The target of a redirect: scheme, host and port. The rest may be signed.
+    pub(crate) redirects_to: Option<String>,
+    /// Why there was no response.
     pub(crate) cause: Option<Cause>,
-    /// Answers are pages of which names that no path can hold are taken out, and these are they.
+    /// Responses are pages from which invalid names are removed, and these are the names.
     pub(crate) filters_names: bool,
-    /// The answer is a page of a listing, which the client keeps as a whole.
+    /// The response is a page of a listing, which the client buffers as a whole.
     pub(crate) is_page: bool,
     pub(crate) invalid: Vec<String>,
 }
 
-/// Why there was no answer, or no end of one.
+/// Why there was no response, or why it broke off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     Dns,
@@ -81,7 +81,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// Looks for the first thing that is known in an error and what caused it.
+    /// The first known cause in an error's chain of sources.
     pub(crate) fn of(error: &(dyn StdError + 'static)) -> Self {
         let mut last = String::new();
         let mut next = Some(error);
@@ -110,7 +110,7 @@ impl Cause {
                 _ => None,
             };
             found = match (seen, found) {
-                // The deepest sentence about TLS is the one that says why.
+                // The innermost TLS error says why.
                 (Some(Self::Tls(text)), _) => Some(Self::Tls(text)),
                 (Some(seen), None) => Some(seen),
                 (_, found) => found,
@@ -121,25 +121,25 @@ impl Cause {
     }
 }
 
-/// Makes clients whose requests pass here.
+/// Creates clients whose requests pass through this module.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    /// Headers that are signed with a request are set by whoever signs; here they would be added to others as well.
+    /// Headers of signed requests are set by the signer; setting them here would add them to other requests as well.
     pub(crate) are_headers_signed: bool,
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let headers = options.get_default_headers().filter(|_| !self.are_headers_signed).cloned().unwrap_or_default();
-        Ok(HttpClient::new(Wire(HttpClient::new(transport::client(options, headers)?))))
+        Ok(HttpClient::new(RecordingService(HttpClient::new(transport::client(options, headers)?))))
     }
 }
 
 #[derive(Debug)]
-struct Wire(HttpClient);
+struct RecordingService(HttpClient);
 
 #[async_trait]
-impl HttpService for Wire {
+impl HttpService for RecordingService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
         let asked = request.uri().to_string();
@@ -155,7 +155,7 @@ impl HttpService for Wire {
         let status = response.status();
         note(|note| note.head(status, response.headers(), is_whole));
         if status.is_redirection() {
-            note(|note| note.leads_to = leads_to(&asked, response.headers()));
+            note(|note| note.redirects_to = redirects_to(&asked, response.headers()));
         }
         note(|note| sent.clear(note));
         let (filters_names, is_page) = NOTE.try_with(|note| note.lock().kind()).unwrap_or_default();
@@ -185,7 +185,7 @@ impl HttpService for Wire {
     }
 }
 
-/// Without a range that no object has: the client adds to its end, past all numbers.
+/// Drops a `Content-Range` that no object can have: the client adds to its end, which would overflow.
 fn with_sane_range(mut response: HttpResponse) -> HttpResponse {
     let end = |value: &HeaderValue| value.to_str().ok()?.split(['-', '/']).nth(1)?.trim().parse().ok();
     if response.headers().get(CONTENT_RANGE).is_some_and(|value| end(value).is_none_or(|end: u64| end == u64::MAX)) {
@@ -194,7 +194,7 @@ fn with_sane_range(mut response: HttpResponse) -> HttpResponse {
     response
 }
 
-/// What a request proved its right with. Some of it is known to nobody else here: the client gets tokens by itself.
+/// The credentials in a request's headers. Some are known only here: the client fetches tokens by itself.
 struct Sent(Vec<HeaderValue>);
 
 impl Sent {
@@ -203,26 +203,27 @@ impl Sent {
         Self(names.iter().filter_map(|name| headers.get(*name).cloned()).collect())
     }
 
-    /// Takes it out of the server's own words, which may repeat it.
+    /// Removes them from the server's messages, which may repeat them.
     fn clear(&self, note: &mut Note) {
-        // A header has several words, of which a shorter one is no secret.
+        // A header has several words; the short ones are not secrets.
         let texts = self.0.iter().filter_map(|value| value.to_str().ok());
         let words = texts.flat_map(|text| text.split([' ', ',', '='])).filter(|word| word.len() >= 12);
         let secrets: Vec<_> = words.map(Secret::new).collect();
-        for text in [&mut note.code, &mut note.said, &mut note.request_id, &mut note.leads_to].into_iter().flatten() {
+        for text in [&mut note.code, &mut note.said, &mut note.request_id, &mut note.redirects_to].into_iter().flatten()
+        {
             *text = scrub(text, &secrets);
         }
     }
 }
 
-/// The server that an answer leads to, if that is another one.
-fn leads_to(asked: &str, headers: &HeaderMap) -> Option<String> {
+/// The server that a response redirects to, if it is another one.
+fn redirects_to(asked: &str, headers: &HeaderMap) -> Option<String> {
     let asked = Url::parse(asked).ok()?;
     let next = asked.join(headers.get(http::header::LOCATION)?.to_str().ok()?).ok()?;
     (!transport::is_same_origin(&asked, &next)).then(|| next.origin().ascii_serialization())
 }
 
-/// As much of a body as anybody reads, and whether that is all: a server may never come to its end.
+/// The first `max_bytes` of a body, and whether that is all of it: a body may never end.
 async fn beginning(body: HttpResponseBody, max_bytes: usize) -> Result<(Bytes, bool), HttpError> {
     let mut stream = body.bytes_stream();
     let mut begun = BytesMut::new();
@@ -236,14 +237,13 @@ async fn beginning(body: HttpResponseBody, max_bytes: usize) -> Result<(Bytes, b
     Ok((begun.freeze(), is_whole))
 }
 
-/// Writes to the note of the current call. Requests that belong to none, like those for credentials in the background,
-/// have none.
+/// Writes to the note of the current call. Requests outside a call, such as background credential renewal, have none.
 pub(crate) fn note(write: impl FnOnce(&mut Note)) {
     let _noted = NOTE.try_with(|note| write(&mut note.lock()));
 }
 
 impl Note {
-    /// Whether the answer is sifted, and whether it is a page.
+    /// Whether names are filtered out of the response, and whether it is a page.
     fn kind(&self) -> (bool, bool) {
         (self.filters_names, self.is_page)
     }
@@ -254,7 +254,7 @@ impl Note {
         self.status = Some(status);
         self.request_id = ids.iter().find_map(|name| get(name)).map(str::to_owned);
         self.retry_after = get("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
-        // Only a whole object's is of what comes, or went.
+        // A checksum applies only to a whole object.
         let is_whole = is_whole && status.is_success() && status != StatusCode::PARTIAL_CONTENT;
         self.checksum = is_whole.then(|| Checksum::of(headers)).flatten();
     }
@@ -263,16 +263,16 @@ impl Note {
         let text = String::from_utf8_lossy(body);
         let between = |start: &str, end: &str| {
             let found = text.split_once(start)?.1.split_once(end)?.0;
-            // Azure says in further lines when and who; S3 what was signed, in other elements.
+            // Azure puts time and request id into further lines; S3 has the signed string in other elements.
             let line = found.lines().next().unwrap_or_default().trim();
-            // Not cut yet: a part of a secret would not be found in it.
+            // Not truncated yet: a truncated secret would not be recognised.
             (!line.is_empty()).then(|| line.to_owned())
         };
         self.code = between("<Code>", "</Code>");
         self.said = between("<Message>", "</Message>").or_else(|| between("\"message\": \"", "\""));
     }
 
-    /// Whether the server wants to be asked less.
+    /// Whether the server asks for fewer requests.
     pub(crate) fn is_throttled(&self) -> bool {
         let codes = ["SlowDown", "RequestLimitExceeded", "ServerBusy", "TooManyRequests", "Throttling"];
         matches!(self.status.map(|status| status.as_u16()), Some(429 | 503))
@@ -280,7 +280,7 @@ impl Note {
     }
 }
 
-/// Seconds, or a date.
+/// Parses seconds, or a date.
 fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
@@ -293,7 +293,7 @@ fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let month = fields.next().and_then(|name| months.iter().position(|month| *month == name))? as i64 + 1;
     let mut number = || fields.next()?.parse::<i64>().ok();
     let (year, hour, minute, second) = (number()?, number()?, number()?, number()?);
-    // Days since 1970 of the proleptic Gregorian calendar, with years that begin in March.
+    // Days since 1970 in the proleptic Gregorian calendar, with years that begin in March.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days =
         365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5 + day

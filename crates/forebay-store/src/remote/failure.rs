@@ -1,4 +1,5 @@
-//! What went wrong, in words: by the status of an answer, or by why there was none. No URL and nothing secret in it.
+//! Error messages for failed requests, from the response's status or from the reason why there was none. They contain
+//! no URL and no secret.
 
 use std::time::Duration;
 
@@ -9,20 +10,20 @@ use super::location::Protocol;
 use super::options::{Secret, scrub};
 use super::pagination::{EndlessListing, MAX_IDLE_PAGES};
 
-/// Whom a message is about.
+/// The server that a message is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Server<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) secrets: &'a [Secret],
-    /// It has answered before, so that there are keys.
+    /// It has answered before, so credentials exist.
     pub(crate) has_answered: bool,
 }
 
-/// The addresses at which a cloud's machines find their own keys.
-const KEY_HOSTS: [&str; 4] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "metadata.google.internal"];
+/// Addresses of cloud metadata services, which provide a machine's credentials.
+const METADATA_HOSTS: [&str; 4] = ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "metadata.google.internal"];
 
-fn gives_keys(host: &str) -> bool {
-    KEY_HOSTS.contains(&host.trim_matches(['[', ']']))
+fn is_metadata_host(host: &str) -> bool {
+    METADATA_HOSTS.contains(&host.trim_matches(['[', ']']))
 }
 
 impl Server<'_> {
@@ -36,30 +37,30 @@ impl Server<'_> {
         }
     }
 
-    /// This machine's keys could not be had: there are none, or none at the moment.
-    fn without_keys(self, doing: &str, host: &str) -> Error {
+    /// The machine's credentials could not be obtained: there are none, or the service is down.
+    fn no_credentials(self, doing: &str, host: &str) -> Error {
         if self.has_answered {
             return Error::new(
                 Kind::Unavailable,
-                format!("could not be {doing}: this machine's keys could not be renewed ({host})"),
+                format!("could not be {doing}: this machine's credentials could not be renewed ({host})"),
             )
             .transient()
-            .with_hint("the service that gives this machine its keys does not answer: it may pass");
+            .with_hint("the instance metadata service does not answer; this may be temporary");
         }
         Error::new(
             Kind::Denied,
-            format!("could not be {doing}: there are no credentials, and this machine is given none ({host})"),
+            format!("could not be {doing}: no credentials are configured, and the instance metadata service ({host}) has none"),
         )
         .with_hint(credentials_hint(self.protocol))
     }
 
     fn answered(self, doing: &str, note: &Note) -> Error {
-        if gives_keys(&note.host) {
-            return self.without_keys(doing, &note.host);
+        if is_metadata_host(&note.host) {
+            return self.no_credentials(doing, &note.host);
         }
         let status = note.status.map_or(0, |status| status.as_u16());
         let reason = note.status.and_then(|status| status.canonical_reason()).unwrap_or_default();
-        // All of it is the server's own text, which may repeat what it was sent.
+        // All of it is the server's own text, which may repeat secrets.
         let clean = |text: &str| scrub(text, self.secrets).chars().take(300).collect::<String>();
         let code = note.code.as_deref().map_or_else(|| reason.to_owned(), clean);
         let said = note.said.as_deref().map_or(String::new(), |said| format!(": {}", clean(said)));
@@ -67,24 +68,24 @@ impl Server<'_> {
         let message = format!("could not be {doing}: {} answered {status} {code}{said}{id}", self.protocol.name());
         let new = |kind| Error::new(kind, message.clone());
         if note.is_throttled() {
-            return new(Kind::Unavailable)
-                .throttled(note.retry_after)
-                .with_hint("the store asks for fewer requests: they are made fewer, and wait as long as it says");
+            return new(Kind::Unavailable).throttled(note.retry_after).with_hint(
+                "the store is throttling: forebay sends fewer requests, and waits as long as the store asks",
+            );
         }
-        if let Some(server) = &note.leads_to {
-            let message = format!("{message}: it leads to another server, {}", clean(server));
+        if let Some(server) = &note.redirects_to {
+            let message = format!("{message}: it redirects to another server, {}", clean(server));
             return Error::new(Kind::Unavailable, message).with_hint(
                 "redirects are followed within one scheme, host and port only, because the next server would get the \
-                 credentials: check the endpoint, or name the server it leads to as the root if you trust it",
+                 credentials: check the endpoint, or use the server it redirects to as the root if you trust it",
             );
         }
         match (status, code.as_str()) {
             (_, "RequestTimeout" | "InternalError" | "OperationTimedOut") => new(Kind::Unavailable).transient(),
             (_, "ExpiredToken" | "TokenRefreshRequired" | "RequestTimeTooSkewed" | "InvalidToken") => {
-                new(Kind::Denied).with_hint("the keys have expired or this machine's clock is wrong: renew them")
+                new(Kind::Denied).with_hint("the credentials have expired, or this machine's clock is wrong: renew them, or set the clock")
             }
             (404 | 410, _) => new(Kind::NotFound).with_hint(
-                "was it deleted after it was listed? construct the dataset again; of a bucket, check its name and \
+                "if it was deleted after it was listed, construct the dataset again; otherwise check the bucket's name and \
                  the endpoint",
             ),
             (401 | 403 | 407, _) => new(Kind::Denied).with_hint(credentials_hint(self.protocol)),
@@ -103,41 +104,40 @@ impl Server<'_> {
     fn unanswered(self, doing: &str, note: &Note, cause: &Cause) -> Error {
         let host = &note.host;
         let failed = |what: String| Error::new(Kind::Unavailable, format!("could not be {doing}: {what}"));
-        if gives_keys(host) {
-            return self.without_keys(doing, host);
+        if is_metadata_host(host) {
+            return self.no_credentials(doing, host);
         }
         match cause {
             Cause::Dns => failed(format!("the name {host:?} could not be resolved"))
                 .transient()
                 .with_hint("check the endpoint's name and this machine's DNS (`getent hosts NAME`)"),
-            Cause::Tls(why) => failed(format!("no secure connection to {host:?}: {}", scrub(why, self.secrets)))
+            Cause::Tls(why) => failed(format!("no TLS connection to {host:?}: {}", scrub(why, self.secrets)))
                 .with_hint(
-                    "the server's certificate is not trusted here, or it speaks no TLS: check the endpoint, or install \
+                    "the server's certificate is not trusted here, or it does not use TLS: check the endpoint, or install \
                      its authority's certificate",
                 ),
             Cause::Refused => failed(format!("{host:?} refused the connection"))
                 .transient()
                 .with_errno(libc::ECONNREFUSED)
-                .with_hint("is the server up, and the port right?"),
+                .with_hint("check that the server is running, and the port"),
             Cause::Reset => failed(format!("{host:?} closed the connection")).transient().with_errno(libc::ECONNRESET),
             Cause::Timeout => Error::new(
                 Kind::Timeout,
-                format!("could not be {doing}: no connection to {host:?} in time"),
+                format!("could not be {doing}: connecting to {host:?} timed out"),
             )
             .transient()
             .with_hint(
-                "check the endpoint, and the firewall between; raise `storage_options.connect_timeout` if it is only \
-                 far away",
+                "check the endpoint and the firewall; raise `storage_options.connect_timeout` if the server is only slow",
             ),
-            Cause::Other(why) => failed(format!("asking {host:?} failed: {}", scrub(why, self.secrets))).transient(),
+            Cause::Other(why) => failed(format!("the request to {host:?} failed: {}", scrub(why, self.secrets))).transient(),
         }
     }
 
-    /// No answer of the server is to blame: its headers were not understood, or it was not even asked.
+    /// An error without a failed response: the headers were not understood, or no request was sent.
     fn unclear(self, doing: &str, note: &Note, otherwise: &object_store::Error) -> Error {
         if let object_store::Error::InvalidPath { source } = otherwise {
             return Error::new(Kind::Unavailable, format!("could not be {doing}: {source}")).with_hint(
-                "empty parts and control characters in the names of objects are not supported: rename them",
+                "empty components and control characters in object names are not supported: rename the objects",
             );
         }
         let is_asked = note.status.is_some();
@@ -147,32 +147,32 @@ impl Server<'_> {
             why = error.to_string();
             next = error.source();
         }
-        // The client has no type for it, and two sentences.
+        // The client has no error type for this, only two messages.
         if is_asked && ["non-partial response", "Range request not supported"].iter().any(|said| why.contains(said)) {
-            let message = format!("could not be {doing} in part: {} sent all of it", self.protocol.name());
+            let message = format!("could not be {doing} in part: {} sent the whole object", self.protocol.name());
             return Error::new(Kind::Unavailable, message).transient().with_hint(
                 "the server, or a proxy in front of it, ignores the header `Range`, without which samples cannot be read \
-                 out of shards: use one that knows it, or copy the dataset to a disk",
+                 out of shards: use a server that supports it, or copy the dataset to a disk",
             );
         }
         let error = Error::new(
             Kind::Unavailable,
             format!("could not be {doing}: {}", scrub(&without_urls(&why), self.secrets)),
         );
-        // A body that broke while the client read it by itself, as that of a listing.
+        // The body broke off while the client itself read it, as for a listing.
         if is_asked { error.transient() } else { error.with_hint(credentials_hint(self.protocol)) }
     }
 
-    /// The server said nothing for too long.
+    /// The server was silent for too long.
     pub(crate) fn silent(self, within: Duration) -> Error {
         let message = format!("did not answer within {:.1} s ({})", within.as_secs_f64(), self.protocol.name());
         Error::new(Kind::Timeout, message).transient()
     }
 
-    /// The body ended before its end, and could not be gone on with.
+    /// The body broke off, and could not be resumed.
     pub(crate) fn cut(self, cause: &Cause, have: u64, size: u64) -> Error {
         let why = match cause {
-            Cause::Timeout => "nothing more came in time".to_owned(),
+            Cause::Timeout => "no more data arrived in time".to_owned(),
             Cause::Reset => "the connection was closed".to_owned(),
             Cause::Other(why) => scrub(&without_urls(why), self.secrets),
             other => format!("{other:?}"),
@@ -184,31 +184,31 @@ impl Server<'_> {
 }
 
 impl Server<'_> {
-    /// More came than belongs to what was asked for: what of it is right cannot be told.
+    /// The body is longer than announced: which of its bytes are right is unknown.
     pub(crate) fn surplus(self, size: usize) -> Error {
-        let message = format!("came with more than {size} bytes, which is all that {} announced", self.protocol.name());
+        let message = format!("is longer than announced by {} (expected {size} bytes, got more)", self.protocol.name());
         Error::new(Kind::Unavailable, message).transient().with_hint(SERVER_HINT)
     }
 
-    /// A listing would not end.
+    /// A listing that would never end.
     pub(crate) fn endless(self, endless: EndlessListing) -> Error {
         let name = self.protocol.name();
         let why = match endless {
-            EndlessListing::RepeatedToken => format!("{name} gives the same page again"),
+            EndlessListing::RepeatedToken => format!("{name} returned the same page again"),
             EndlessListing::NoProgress => {
-                format!("{name} gave {MAX_IDLE_PAGES} pages one after the other with nothing new")
+                format!("{name} returned {MAX_IDLE_PAGES} pages in a row without a new name")
             }
         };
         Error::new(Kind::Unavailable, format!("could not be listed: {why}"))
-            .with_hint("its listing does not come to an end: give the names in a manifest, or ask who runs it")
+            .with_hint("its listing does not end: list the names in a manifest, or ask the server's operator")
     }
 
-    /// A listing has a name of another directory.
-    pub(crate) fn elsewhere(self, key: &str) -> Error {
-        let message = format!("could not be listed: {} names something that does not lie in it", self.protocol.name());
+    /// A listing with a name of another directory.
+    pub(crate) fn outside_directory(self, key: &str) -> Error {
+        let message = format!("could not be listed: {} returned a name outside the directory", self.protocol.name());
         Error::new(Kind::Unavailable, format!("{message}: {key:?}")).with_hint(
-            "the server does not keep to the directory that it is asked for: give the names in a manifest, or ask who \
-             runs it",
+            "the server returns names of other directories than the requested one: list the names in a manifest, or ask \
+             the server's operator",
         )
     }
 }

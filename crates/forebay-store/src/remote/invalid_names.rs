@@ -1,23 +1,23 @@
-//! Names that no path can hold, in a page of a listing: `..`, empty parts, control characters. The client refuses a whole
-//! page because of one of them; here they are taken out of it, and noted.
+//! Removes names that paths cannot represent from a page of a listing: `..`, empty components, control characters. The
+//! client rejects a whole page because of one of them; here they are removed and recorded.
 
 use object_store::path::Path as Key;
 use quick_xml::Reader;
 use quick_xml::escape::unescape;
 use quick_xml::events::Event;
 
-/// An object or a common prefix, and the element in it that has its name: of S3 and Google, and of Azure.
+/// XML element of an object or a common prefix, and of the name in it: for S3 and Google, and for Azure.
 const ENTRIES: [(&[u8], &[u8]); 4] =
     [(b"Contents", b"Key"), (b"CommonPrefixes", b"Prefix"), (b"Blob", b"Name"), (b"BlobPrefix", b"Name")];
 
-/// The entry that is being read: where it began, its kind, and its name.
+/// The entry that is being parsed: where it began, its kind, and its name.
 type Open<'a> = (usize, &'a (&'a [u8], &'a [u8]), Option<String>);
 
-/// A page without the entries whose names cannot be asked for, and those names; `None` if it is no page as it should be.
+/// A page without the entries whose names cannot be requested, and those names; `None` if the page is malformed.
 pub(super) fn remove_invalid(page: &[u8]) -> Option<(Vec<u8>, Vec<String>)> {
     let (mut kept, mut invalid) = (Vec::with_capacity(page.len()), Vec::new());
     let mut reader = Reader::from_reader(page);
-    // How far the page was taken over.
+    // The page has been copied up to here.
     let mut copied = 0;
     let mut entry: Option<Open<'_>> = None;
     loop {
@@ -28,7 +28,7 @@ pub(super) fn remove_invalid(page: &[u8]) -> Option<(Vec<u8>, Vec<String>)> {
                     let kind = ENTRIES.iter().find(|(element, _)| start.local_name().as_ref() == *element);
                     entry = kind.map(|kind| (before, kind, None));
                 }
-                // Metadata may have elements of any name behind it.
+                // Metadata after the name may contain elements of any name.
                 Some((_, (_, element), name @ None)) if start.local_name().as_ref() == *element => {
                     let text = reader.read_text(start.name()).ok()?.decode().ok()?.into_owned();
                     *name = Some(unescape(&text).map_or_else(|_| text.clone(), |name| name.into_owned()));
@@ -54,7 +54,7 @@ pub(super) fn remove_invalid(page: &[u8]) -> Option<(Vec<u8>, Vec<String>)> {
     Some((kept, invalid))
 }
 
-/// Whether the client takes it for no name. What only begins with a slash it would take for another one.
+/// Whether the client rejects this name. It would turn one with a leading slash into another name.
 fn is_invalid(name: &str) -> bool {
     name.starts_with('/') || Key::parse(name).is_err()
 }

@@ -1,7 +1,8 @@
-//! Where a root lies: the store, the bucket in it, and what its URL says beside that.
+//! Parses the URL of a root: the store, the bucket, and the options in the URL.
 //!
-//! A path below a root is the root's text, a slash and the object's name: what is shown is what can be copied into other
-//! tools. A bucket's names are taken as they are; those of HTTP are unescaped, because `%20` in a URL is a space.
+//! A path below a root is the root's text, a slash and the object's name, so that paths in messages can be pasted into
+//! other tools. Names in a bucket are used as they are; those of HTTP are percent-decoded, because `%20` in a URL is a
+//! space.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +12,10 @@ use url::Url;
 
 use super::options::StorageOptions;
 
-/// What is spoken at the other end of a URL.
+/// The protocol of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Amazon S3, and servers that speak as it does.
+    /// Amazon S3 and compatible servers.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -24,8 +25,8 @@ pub enum Protocol {
     Http,
 }
 
-/// The schemes that a root may have, and what is spoken there; `None` for a directory of this machine. Those that messages
-/// name come first.
+/// The schemes that a root may have, and their protocols; `None` for a local directory. Those that messages name come
+/// first.
 const SCHEMES: [(&str, Option<Protocol>); 13] = [
     ("s3", Some(Protocol::S3)),
     ("gs", Some(Protocol::Gcs)),
@@ -33,7 +34,7 @@ const SCHEMES: [(&str, Option<Protocol>); 13] = [
     ("http", Some(Protocol::Http)),
     ("https", Some(Protocol::Http)),
     ("file", None),
-    // Other tools' names for the same.
+    // Other tools' names for the same protocols.
     ("s3a", Some(Protocol::S3)),
     ("s3n", Some(Protocol::S3)),
     ("gcs", Some(Protocol::Gcs)),
@@ -65,25 +66,25 @@ fn scheme_of(root: &str) -> Option<(&str, &str)> {
     (scheme.len() > 1 && scheme.bytes().all(is_scheme)).then_some((scheme, rest))
 }
 
-/// Whether a root is a URL, and not the name of a local directory. One of an unknown scheme is refused where it is opened.
+/// Whether a root is a URL rather than a local directory. An unknown scheme is refused when the root is opened.
 pub fn is_url(root: &Path) -> bool {
     root.to_str().and_then(scheme_of).is_some()
 }
 
-/// What is spoken where a root lies; `None` for a directory of this machine, and for a scheme that is not known.
+/// The protocol of a root; `None` for a local directory or an unknown scheme.
 pub fn protocol_of(root: &Path) -> Option<Protocol> {
     let (scheme, _) = root.to_str().and_then(scheme_of)?;
     Protocol::of(scheme)
 }
 
-/// The directory that a `file://` URL names; `None` for everything else.
+/// The directory of a `file://` URL; `None` for everything else.
 pub fn file_path(root: &Path) -> Option<PathBuf> {
     let text = root.to_str().filter(|text| text.starts_with("file://"))?;
     Url::parse(text).ok()?.to_file_path().ok()
 }
 
-/// Whether both are directories of this machine, or lie on one server: of HTTP the same scheme, host and port; of a store the
-/// same bucket, and of Azure the same account. What is sent to the one may then be sent to the other.
+/// Whether both are local directories, or are on one server: for HTTP the same scheme, host and port; for a store the
+/// same bucket, and for Azure the same account. Credentials for one may then be sent to the other.
 pub fn is_same_origin(one: &Path, other: &Path) -> bool {
     match (is_url(one), is_url(other)) {
         (false, false) => true,
@@ -95,22 +96,23 @@ pub fn is_same_origin(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// A bucket, container or server, and what the URL of a root said about it.
+/// A bucket, container or server, with the options in the root's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) protocol: Protocol,
-    /// What every path in it begins with: `s3://bucket`.
+    /// The prefix of every path in it: `s3://bucket`.
     pub(crate) base: String,
     /// Bucket or container; empty for HTTP.
     pub(crate) bucket: String,
-    /// Options that stood in the URL.
+    /// Options in the URL.
     pub(crate) options: StorageOptions,
 }
 
 impl Location {
-    /// The location of a root, and the root without what does not belong into a path: options, user and password.
+    /// Parses a root. Returns its location, and the root without the parts that do not belong in a path: options, user
+    /// and password.
     pub(crate) fn parse(root: &Path) -> Result<(Self, PathBuf)> {
-        // The URL itself may hold a password, so that none of these messages quotes it.
+        // The URL may contain a password, so these messages do not quote it.
         let text = root.to_str().ok_or_else(|| Error::config("root: expected a URL in UTF-8"))?;
         let (scheme, rest) = scheme_of(text).ok_or_else(|| Error::config(format!("root: expected {KNOWN}")))?;
         let protocol = Protocol::of(scheme)
@@ -118,7 +120,7 @@ impl Location {
         if protocol == Protocol::Http {
             return Self::http(text);
         }
-        // Object names may hold a `#`, and a `?` only if no option follows it.
+        // Object names may contain a `#`, and a `?` if no option follows it.
         let (place, query) = match rest.rsplit_once('?').filter(|(_, query)| query.contains('=')) {
             Some((place, query)) => (place, Some(query)),
             None => (rest, None),
@@ -134,14 +136,14 @@ impl Location {
             }
             (_, Some(_)) => {
                 return Err(Error::config(format!("root: expected \"{scheme}://bucket/path\", got an \"@\" in it"))
-                    .with_hint("give keys in `storage_options`, in the environment or by profile"));
+                    .with_hint("set credentials in `storage_options`, in the environment or by profile"));
             }
             (_, None) => authority,
         };
         if bucket.is_empty() {
             return Err(Error::config(format!("root: expected \"{scheme}://bucket/path\", got no bucket")));
         }
-        // It becomes part of a host's name or of a path: nothing in it may begin another part of a URL.
+        // It becomes part of a host name or a path: it must contain no URL delimiters.
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._$:".contains(&byte) || byte >= 0x80;
         if !bucket.bytes().all(is_allowed) {
             return Err(Error::config(format!(
@@ -157,8 +159,9 @@ impl Location {
     fn http(text: &str) -> Result<(Self, PathBuf)> {
         let mut url = Url::parse(text).map_err(|error| Error::config(format!("root: expected a URL ({error})")))?;
         if url.query().is_some() {
-            return Err(Error::config("root: expected a URL without a query")
-                .with_hint("a signed URL is of one object and not of a folder: use the store's own URL and keys"));
+            return Err(Error::config("root: expected a URL without a query").with_hint(
+                "a signed URL is for one object, not for a folder: use the store's own URL and credentials",
+            ));
         }
         let mut options = Vec::new();
         if !url.username().is_empty() {
@@ -184,9 +187,9 @@ impl Location {
 
     /// The name of an object, or of a directory without its slash.
     pub(crate) fn key<'a>(&self, path: &'a Path) -> Result<&'a str> {
-        let text = path.to_str().ok_or_else(|| Error::config("is not a name in UTF-8, as all names of a store are"))?;
+        let text = path.to_str().ok_or_else(|| Error::config("is not UTF-8, which names of objects must be"))?;
         let key = text.strip_prefix(&self.base).filter(|key| key.is_empty() || key.starts_with('/'));
-        let key = key.ok_or_else(|| Error::internal(format!("does not lie in {}", self.base)))?;
+        let key = key.ok_or_else(|| Error::internal(format!("is not in {}", self.base)))?;
         Ok(key.trim_matches('/'))
     }
 }
@@ -196,8 +199,9 @@ fn join(base: &str, key: &str) -> PathBuf {
     PathBuf::from(if key.is_empty() { base.to_owned() } else { format!("{base}/{key}") })
 }
 
-/// What may stand in a URL: whose keys, and where the bucket is. Nothing that says which server gets them, through whom,
-/// or how well it is checked: a URL is copied from elsewhere more easily than settings are.
+/// Options allowed in a URL: credentials, and the bucket's location. Options that choose the server that gets the
+/// credentials, a proxy, or how well the server is verified are not: URLs are copied from elsewhere more easily than
+/// settings.
 fn is_allowed(protocol: Protocol, name: &str, value: &str) -> bool {
     let prefix = match protocol {
         Protocol::S3 => "aws_",
@@ -228,14 +232,14 @@ fn is_allowed(protocol: Protocol, name: &str, value: &str) -> bool {
             | "addressing_style"
             | "virtual_hosted_style_request",
         ) => true,
-        // Otherwise it is the name of a file.
+        // Any other value is the name of a file.
         (Protocol::Gcs, "token") => value == "anon",
         (Protocol::Azure, "account_name" | "account_key" | "sas_token" | "sas_key") => true,
         _ => false,
     }
 }
 
-/// An option of a URL. Of some, a host's name is made: it must not end early.
+/// Checks an option of a URL. Some become part of a host name, and must not end it early.
 fn checked(name: String, value: String) -> Result<(String, String)> {
     let is_part_of_host = name.contains("region") || name.contains("account_name");
     if is_part_of_host && !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
@@ -245,7 +249,7 @@ fn checked(name: String, value: String) -> Result<(String, String)> {
 }
 
 fn url_options(protocol: Protocol, query: &str) -> Result<Vec<(String, String)>> {
-    // A container's shared access signature is a query by itself.
+    // A container's shared access signature is a query string of its own.
     if protocol == Protocol::Azure && query.contains("sig=") {
         return Ok(vec![("sas_token".to_owned(), query.to_owned())]);
     }
@@ -254,7 +258,7 @@ fn url_options(protocol: Protocol, query: &str) -> Result<Vec<(String, String)>>
         if is_allowed(protocol, &name, &value) {
             return checked(name, value);
         }
-        // A name that is none may be part of a key.
+        // An unknown name may be part of a key.
         let shown = if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { &name } else { "…" };
         Err(Error::config(format!("root: expected no option {shown:?} in the query of the URL")).with_hint(format!(
             "a URL may have keys, a region and timeouts; give this one as `storage_options.{shown}=…`, or by \

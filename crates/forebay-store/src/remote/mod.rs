@@ -1,7 +1,7 @@
 //! Objects of S3, Google Cloud Storage, Azure and HTTP servers.
 //!
-//! What is done within one call, and nothing beyond it: a deadline, going on with a body where it broke (the object being
-//! the same), and checking that all of it came. Trying again is the loader's.
+//! Within one call: a deadline, resuming a broken body at its offset (if the object is unchanged), and checking that it
+//! is complete. Retries are left to the loader.
 
 mod call;
 mod client;
@@ -33,31 +33,31 @@ use location::Location;
 
 use crate::capabilities::Capabilities;
 use crate::read_request::ReadRequest;
-use crate::store::{Allot, Ends, Object, Stat, Stop, Store};
+use crate::store::{Allot, CancelSignals, Object, Stat, Stop, Store};
 pub use location::{Protocol, file_path, is_same_origin, is_url, protocol_of};
 pub use options::{StorageOptions, read_setting};
 pub use verify::Sum;
 pub(crate) use write::Upload;
 
-/// Calls that have no deadline of their own are given this.
+/// The deadline of calls without their own.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What went over the network for a store, over its whole life.
+/// The network traffic of a store since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Where: `s3://bucket`.
+    /// The location: `s3://bucket`.
     pub place: String,
     /// Requests sent.
     pub requests: u64,
-    /// Names that came in listings.
+    /// Names received in listings.
     pub listed: u64,
-    /// Bytes of objects that came, those of bodies that broke included.
+    /// Bytes of objects received, including those of bodies that broke off.
     pub bytes: u64,
-    /// Bodies that broke and were gone on with where they broke.
+    /// Bodies that broke off and were resumed.
     pub resumed: u64,
-    /// Answers that asked for less load.
+    /// Responses that asked for fewer requests.
     pub throttles: u64,
-    /// Bodies that were complete and did not add up to what their server said.
+    /// Complete bodies that did not match the server's checksum.
     pub mismatches: u64,
 }
 
@@ -73,47 +73,47 @@ struct Meters {
 
 /// Objects of a bucket, a container or a server.
 ///
-/// Paths are URLs below the root it was made for. Cloned, it counts together. A forked child can use it: it makes its own
-/// connections.
+/// Paths are URLs below the root it was made for. Clones share their statistics. A forked child can use it, with
+/// connections of its own.
 #[derive(Clone, Debug)]
 pub struct Remote {
     place: Arc<Place>,
     stop: Option<Stop>,
     meters: Arc<Meters>,
-    /// Listings that a failed page interrupted.
+    /// Listings that were interrupted by a failed page.
     partial: Arc<Mutex<HashMap<PathBuf, Partial>>>,
 }
 
-/// The root of a URL as it stands in paths, and its options with those that the URL has. Asks nothing of the server.
+/// The root as it appears in paths, and its options including those in the URL. Sends no request.
 pub fn split_url(root: &Path, options: &StorageOptions) -> Result<(PathBuf, Vec<(String, String)>)> {
     let (location, root) = Location::parse(root)?;
     let options = options.over(&location.options);
     Ok((root, options.iter().map(|(name, value)| (name.to_owned(), value.reveal().to_owned())).collect()))
 }
 
-/// What users should know of the servers that this process speaks to: what has come up since the last call, each once.
+/// Warnings about the servers that this process uses, since the last call. Each is returned once.
 pub fn take_warnings() -> Vec<String> {
     Pool::running().map_or_else(Vec::new, Pool::take_warnings)
 }
 
 impl Remote {
-    /// The store of a root, and the root without what of its URL does not belong into paths. Asks nothing of the server.
+    /// The store of a root, and the root without the parts of its URL that do not belong in paths. Sends no request.
     pub fn open(root: &Path, options: &StorageOptions) -> Result<(Self, PathBuf)> {
         let (location, root) = Location::parse(root)?;
         let place = Place::new(location, options.clone());
-        // Wrong options are found out here, before any thread of a loader starts.
+        // Wrong options are found here, before a loader starts any thread.
         Pool::get()?.client(&place)?;
         let (meters, partial) = (Arc::default(), Arc::default());
         Ok((Self { place: Arc::new(place), stop: None, meters, partial }, root))
     }
 
-    /// Whether both are one bucket of one server, however it is called and whatever keys are given for it.
+    /// Whether both are the same bucket of the same server, under any name and with any credentials.
     pub fn is_same_bucket(&self, other: &Self) -> bool {
         let (one, two) = (&self.place.location, &other.place.location);
         one.protocol == two.protocol && one.bucket == two.bucket && self.identity() == other.identity()
     }
 
-    /// Where a path lies in its bucket.
+    /// The path within its bucket.
     pub fn key_of(&self, path: &Path) -> Result<PathBuf> {
         self.place.location.key(path).map(PathBuf::from)
     }
@@ -130,15 +130,16 @@ impl Remote {
             client,
             key,
             until,
-            ends: Ends { stop: self.stop.clone(), cancel: None },
+            signals: CancelSignals { stop: self.stop.clone(), cancel: None },
             meters: Arc::clone(&self.meters),
             status: Cell::default(),
         })
     }
 }
 
-/// How long nothing may come of a request: the read timeout, or less where the call's own deadline is shorter, so that a
-/// request that hangs leaves time for another one. A third of it; but a second is granted where half of it allows that.
+/// How long the connection may be silent: the read timeout, or a third of the call's deadline if that is shorter, so
+/// that a request that hangs leaves time for another one; but at least a second if that is not more than half of the
+/// deadline.
 fn silence_allowed(read_timeout: Duration, within: Duration) -> Duration {
     read_timeout.min((within / 3).max((within / 2).min(Duration::from_secs(1))))
 }
@@ -147,7 +148,7 @@ impl Store for Remote {
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         request.check_cancel()?;
         let read = self.call(request.path, request.within).and_then(|mut call| {
-            call.ends.cancel = request.cancel.cloned();
+            call.signals.cancel = request.cancel.cloned();
             call.read(request, allot).map_err(|error| match error.kind() {
                 Kind::NotFound if call.is_directory() => {
                     Error::new(Kind::Undecodable, "is a directory, not a regular object")
@@ -159,12 +160,12 @@ impl Store for Remote {
     }
 
     fn sum(&self, path: &Path) -> Result<Option<Sum>> {
-        let look = || {
+        let sum = || {
             let call = self.call(path, DEADLINE)?;
-            let (_, note) = call.look()?;
+            let (_, note) = call.head_with_note()?;
             Ok(note.checksum.filter(|_| call.client.verifies).map(Sum::new))
         };
-        look().map_err(|error: Error| error.at_path(path).at_stage(Stage::Fetch))
+        sum().map_err(|error: Error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat> {
@@ -175,7 +176,7 @@ impl Store for Remote {
     fn list(&self, directory: &Path) -> Result<Listing> {
         let partials = || self.partial.lock();
         let list = || {
-            // Of a directory each page has the time of a call.
+            // Each page of a directory has the time of one call.
             let call = self.call(directory, Duration::MAX)?;
             let words: Vec<_> = call.key.bytes().map(u64::from).collect();
             let begin = || Partial::new(Listing::new((0, hash_words(&words))));
@@ -187,7 +188,7 @@ impl Store for Remote {
                 }
                 Ok(()) => Ok(partial.listing),
                 Err(error) => {
-                    // The next attempt asks for the page that failed. One that cannot be had begins anew.
+                    // The next attempt resumes at the page that failed. A lost state means starting over.
                     if error.is_transient() {
                         partials().insert(directory.to_owned(), partial);
                     }
@@ -199,13 +200,13 @@ impl Store for Remote {
     }
 
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
-        // Without a descriptor for it, calls end at their deadline.
+        // Without a descriptor calls cannot be stopped: they end at their deadline.
         let stop = Stop::new().ok()?;
         Some((Arc::new(Self { stop: Some(stop.clone()), ..self.clone() }), stop))
     }
 
     fn capabilities(&self) -> Capabilities {
-        /// At a time; a page takes a round trip, and next to nothing of this machine.
+        /// Concurrent calls. A page takes a round trip, and almost no CPU.
         const MAX_CALLS: usize = 256;
         let can_list = self.place.location.protocol != Protocol::Http;
         let max_calls = Some(MAX_CALLS);
@@ -213,7 +214,7 @@ impl Store for Remote {
     }
 
     fn identity(&self) -> String {
-        // Without a user or a password, should they stand in it. A client that cannot be made fails the next call.
+        // Without user and password. If the client cannot be made, the next call reports that.
         let client = Pool::get().and_then(|pool| pool.client(&self.place));
         client.map_or(String::new(), |client| match client.endpoint.split_once("://") {
             Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, host)| host)),

@@ -1,4 +1,4 @@
-//! Settings of a store, under the names that users of fsspec and of object_store know, and what of them is secret.
+//! Settings of a store, under their fsspec and object_store names, and which of them are secret.
 
 use std::fmt;
 use std::fs::File;
@@ -30,7 +30,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Settings of a store as the user gave them: names and values. Shown without its values.
+/// Settings of a store as the user gave them: names and values. `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct StorageOptions(Vec<(String, Secret)>);
 
@@ -43,7 +43,7 @@ impl StorageOptions {
         Self(options)
     }
 
-    /// These, and of `weaker` what is not among them.
+    /// These settings, and those of `weaker` that are not among them.
     pub(crate) fn over(&self, weaker: &Self) -> Self {
         let mut options = weaker.clone();
         options.0.retain(|(name, _)| !self.0.iter().any(|(own, _)| own == name));
@@ -82,9 +82,9 @@ impl fmt::Debug for StorageOptions {
     }
 }
 
-/// The value of a setting that is kept in a file: its text, without the end of its last line.
+/// The value of a setting that is kept in a file: its text without the final line break.
 pub fn read_setting(path: &Path) -> Result<String> {
-    /// More than any key or certificate.
+    /// Larger than any key or certificate.
     const MAX_BYTES: u64 = 1 << 20;
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
@@ -104,7 +104,7 @@ pub(crate) fn parse_bool(name: &str, text: &str) -> Result<bool> {
     }
 }
 
-/// What object_store calls an option that fsspec's users know under another name, and its value.
+/// The object_store name and value of an option given under its fsspec name.
 pub(crate) fn translate(protocol: Protocol, name: &str, value: &str) -> Result<Option<(&'static str, String)>> {
     let same = |name: &'static str| Ok(Some((name, value.to_owned())));
     let flag = |name: &'static str, is_set: bool| Ok(Some((name, is_set.to_string())));
@@ -128,17 +128,17 @@ pub(crate) fn translate(protocol: Protocol, name: &str, value: &str) -> Result<O
     }
 }
 
-/// Whether the value of an option must not be repeated, whatever it is repeated in.
+/// Whether the value of an option must never appear in output.
 pub(crate) fn is_secret(name: &str) -> bool {
     ["secret", "token", "key", "password", "sas", "credential"].iter().any(|word| name.contains(word))
 }
 
-/// Replaces secrets in text that others wrote.
+/// Replaces secrets in text from outside.
 pub(crate) fn scrub(text: &str, secrets: &[Secret]) -> String {
     secrets
         .iter()
         .map(Secret::reveal)
-        // A shorter one would tear holes into words; nothing that short is a secret.
+        // A shorter one would match inside ordinary words; secrets are longer.
         .filter(|secret| secret.len() >= 6)
         .fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }

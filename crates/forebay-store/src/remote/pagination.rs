@@ -1,40 +1,40 @@
-//! The pages of a listing: whether they come to an end, and which names are new.
+//! Pagination of a listing: detects listings that never end, and names that repeat.
 //!
-//! A server may give the token of an earlier page again, or new tokens and nothing with them. Neither is seen in a single
-//! page, and each would be asked for, page after page, for ever.
+//! A server may return the token of an earlier page again, or new tokens with empty pages. Neither shows in a single
+//! page, and both would be requested for ever.
 
 use std::collections::HashSet;
 
 use forebay_core::Listing;
 
-/// Pages one after the other that bring nothing new. Stores have empty pages where much was deleted, but not so many. Not
-/// measured.
+/// Consecutive pages without a new name. Stores return empty pages where many objects were deleted, but not this many.
+/// Not measured.
 pub(super) const MAX_IDLE_PAGES: u64 = 1_000;
 
-/// Why a listing would not end.
+/// Why a listing never ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndlessListing {
-    /// The token of an earlier page came again.
+    /// A token repeated.
     RepeatedToken,
-    /// Pages brought nothing new.
+    /// Too many pages without a new name.
     NoProgress,
 }
 
-/// What is remembered of the pages so far: one token, and the names as far as they are needed.
+/// State of the pages so far: one token, and as many names as needed.
 #[derive(Debug, Default)]
 pub(super) struct Pagination {
     pub(super) objects: Names,
     pub(super) directories: Names,
     pages: u64,
     idle_pages: u64,
-    /// The token of page `remembered_at`, a power of two: a circle is found before it is passed three times, however long
-    /// it is, and one token is all that is kept (Brent's algorithm).
+    /// The token of page `remembered_at`, a power of two (Brent's algorithm): a cycle of any length is found before it
+    /// is passed three times, with a single token kept.
     remembered: Option<String>,
     remembered_at: u64,
 }
 
 impl Pagination {
-    /// A page came with `token` for the next one; with nothing new if it `is_idle`.
+    /// Records a page with the `token` of the next one; `is_idle` if it had no new name.
     pub(super) fn next(&mut self, token: &str, is_idle: bool) -> Result<(), EndlessListing> {
         self.pages += 1;
         self.idle_pages = if is_idle { self.idle_pages + 1 } else { 0 };
@@ -52,17 +52,17 @@ impl Pagination {
     }
 }
 
-/// Which names are new: each counts once, however often it comes.
+/// Filters repeated names, so that each counts once.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// The last one: as long as they come in order, as stores send them, no other has to be kept.
+    /// The last name: while names arrive in order, as stores send them, no other has to be kept.
     last: String,
-    /// All of them, from the first on that was not in order.
+    /// All names, from the first one that was out of order.
     all: Option<HashSet<String>>,
 }
 
 impl Names {
-    /// Whether an entry of this name is not in the listing yet. Directories are ordered by their names with a slash behind.
+    /// Whether this name is not in the listing yet. Directories are ordered by their names with a slash appended.
     pub(super) fn is_new(&mut self, name: &str, is_directory: bool, listing: &Listing) -> bool {
         if let Some(all) = &mut self.all {
             return all.insert(name.to_owned());

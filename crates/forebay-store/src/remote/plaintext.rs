@@ -1,8 +1,8 @@
-//! Servers that are spoken to without encryption, and what is said of it.
+//! Warnings about connections without encryption.
 
 use url::{Host, Url};
 
-/// What a user should know before credentials go to `server` in the clear; `None` where they do not, or stay on this
+/// The warning for a user whose credentials would go to `server` unencrypted; `None` if they do not, or stay on this
 /// machine.
 pub(super) fn warning(server: &str, has_credentials: bool) -> Option<String> {
     let url = Url::parse(server).ok().filter(|url| has_credentials && url.scheme() == "http")?;
@@ -14,7 +14,7 @@ pub(super) fn warning(server: &str, has_credentials: bool) -> Option<String> {
     let server = url.origin().ascii_serialization();
     (!is_loopback).then(|| {
         format!(
-            "{server} is spoken to without encryption: credentials and data pass in the clear; use https:// if it can"
+            "connection to {server} is not encrypted: credentials and data are sent in plain text; use https:// if possible"
         )
     })
 }
@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn only_credentials_that_leave_the_machine_in_the_clear_are_warned_of() {
         let said = warning("http://me:hunter2hunter2@store.example:9000/x", true).unwrap();
-        assert!(said.starts_with("http://store.example:9000 is spoken to without encryption"), "{said}");
+        assert!(said.starts_with("connection to http://store.example:9000 is not encrypted"), "{said}");
         assert_eq!(warning("http://store.example:9000", false), None);
         for server in ["https://store.example", "http://127.0.0.1:1", "http://127.9.9.9", "http://[::1]:9", ""] {
             assert_eq!(warning(server, true), None, "{server}");

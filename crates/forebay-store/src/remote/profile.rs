@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_core::{Error, Result};
 
-/// What the files say now: credentials and configuration. One that cannot be read says nothing.
+/// The files' current content: credentials and configuration. An unreadable file counts as empty.
 pub(crate) fn texts() -> [String; 2] {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     [("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config")].map(|(variable, name)| {

@@ -1,8 +1,8 @@
-//! The HTTP client that requests go out with.
+//! The HTTP client for all requests.
 //!
-//! object_store's own client follows redirects to any host, with the session token of S3 among the headers and the signature
-//! of Azure in `Referer`, and has no setting for it. This one is made from the same options, and follows redirects within
-//! one origin only.
+//! object_store's own client follows redirects to any host, with the session token of S3 in the headers and the
+//! signature of Azure in `Referer`, and has no setting for it. This one is made from the same options, and follows
+//! redirects within one origin only.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,7 +16,7 @@ use reqwest::redirect::Policy;
 use reqwest::{NoProxy, Proxy};
 use url::Url;
 
-/// Redirects of one request.
+/// Limit of redirects for one request.
 const MAX_REDIRECTS: usize = 10;
 
 pub(super) fn client(options: &ClientOptions, headers: HeaderMap) -> object_store::Result<reqwest::Client> {
@@ -83,8 +83,8 @@ pub(super) fn client(options: &ClientOptions, headers: HeaderMap) -> object_stor
     builder.https_only(!flag(Key::AllowHttp)?).build().map_err(refused)
 }
 
-/// Redirects of the server to itself are followed. Any other is the answer: who is asked next would get the request's
-/// credentials, and may be a server that only this machine can reach.
+/// Redirects within the server are followed. Any other redirect is returned as the response: its target would get the
+/// request's credentials, and may be a server that only this machine can reach.
 fn within_origin() -> Policy {
     Policy::custom(|attempt| {
         let is_same = attempt.previous().first().is_some_and(|first| is_same_origin(first, attempt.url()));
@@ -95,7 +95,7 @@ fn within_origin() -> Policy {
     })
 }
 
-/// One scheme, one host, one port.
+/// Same scheme, host and port.
 pub(super) fn is_same_origin(one: &Url, other: &Url) -> bool {
     one.origin() == other.origin()
 }
@@ -121,12 +121,12 @@ fn parse_number<T: std::str::FromStr>(key: ClientConfigKey, text: &str) -> objec
     text.parse().map_err(|_| invalid(key, "a whole number", text))
 }
 
-/// Without the URL, which may be that of a proxy with its password.
+/// Without the URL, which may contain a proxy's password.
 fn refused(error: reqwest::Error) -> object_store::Error {
     object_store::Error::Generic { store: "client", source: Box::new(error.without_url()) }
 }
 
-/// The addresses of a name in random order, so that connections spread over the servers behind it.
+/// Resolves a name to its addresses in random order, so that connections spread over the servers behind it.
 struct Shuffled;
 
 impl Resolve for Shuffled {

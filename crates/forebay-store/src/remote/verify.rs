@@ -1,17 +1,17 @@
-//! Whether the bytes are those that the server has, where it says what they add up to.
+//! Checksum verification, for servers that declare checksums.
 //!
-//! CRCs cost nothing that can be measured beside the network; MD5 costs 0.19 ms for 100 KB, and is used only where the
-//! server gives nothing else: it is what the etag of a plain S3 object is.
+//! The cost of CRCs beside the network is not measurable; MD5 costs 0.19 ms for 100 KB, and is used only if the server
+//! declares nothing else: the etag of a plain S3 object is its MD5 sum.
 
 use crc_fast::CrcAlgorithm;
 use http::HeaderMap;
 use md5::{Digest as _, Md5};
 
-/// What the bytes of an object add up to, as its server has it.
+/// A checksum that a server declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checksum {
     pub(crate) algorithm: Algorithm,
-    /// As it is sent: base64, or hexadecimal in an etag.
+    /// As sent: base64, or hexadecimal in an etag.
     pub(crate) expected: String,
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum Algorithm {
     Crc32c,
     Crc32,
     Md5,
-    /// In hexadecimal, guessed from the form of an etag: some servers have etags that look like it and are not.
+    /// Hexadecimal, guessed from the form of an etag: some servers have etags that look like MD5 sums and are not.
     EtagMd5,
 }
 
@@ -38,10 +38,10 @@ impl Algorithm {
 }
 
 impl Checksum {
-    /// The cheapest that the headers of a whole object have.
+    /// The cheapest checksum in the headers of a whole object.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let get = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // Of an object in parts it is of the parts' checksums, not of the bytes.
+        // For a multipart object it is computed from the parts' checksums, not from the bytes.
         let is_whole = |value: &&str| !value.contains('-') && get("x-amz-checksum-type") != Some("COMPOSITE");
         let named = |algorithm, expected: &str| Some(Self { algorithm, expected: expected.to_owned() });
         for (header, algorithm) in [
@@ -53,7 +53,7 @@ impl Checksum {
                 return named(algorithm, value);
             }
         }
-        // What is stored compressed may be sent unpacked, and then adds up to something else.
+        // An object stored compressed may be sent decompressed, with another checksum.
         let is_plain = get("x-goog-stored-content-encoding").is_none_or(|encoding| encoding == "identity");
         for hash in headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok()) {
             if let Some(value) =
@@ -73,7 +73,7 @@ impl Checksum {
             .then(|| Self { algorithm: Algorithm::EtagMd5, expected: etag.to_ascii_lowercase() })
     }
 
-    /// What these bytes add up to, where that is not what is expected.
+    /// The checksum of these bytes, if it is not the expected one.
     pub(crate) fn differs(&self, bytes: &[u8]) -> Option<String> {
         let mut sum = Sum::new(self.clone());
         sum.update(bytes);
@@ -81,7 +81,7 @@ impl Checksum {
     }
 }
 
-/// What an object's bytes add up to so far, and are to add up to in the end.
+/// A running checksum, with the value expected at the end.
 #[derive(Clone)]
 pub struct Sum {
     checksum: Checksum,
@@ -106,7 +106,7 @@ impl Sum {
         Self { checksum, running }
     }
 
-    /// As a server would have it that has these bytes.
+    /// With the checksum that a server would declare for these bytes.
     #[cfg(feature = "testing")]
     pub fn of(bytes: &[u8]) -> Self {
         let unknown = Checksum { algorithm: Algorithm::Crc32c, expected: String::new() };
@@ -114,7 +114,7 @@ impl Sum {
         Self::new(Checksum { expected, ..unknown })
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.running {
             Running::Crc(crc) => crc.update(bytes),
@@ -122,7 +122,7 @@ impl Sum {
         }
     }
 
-    /// Whether all of them were those that the server has. What they add up to is the error, if not.
+    /// Whether the bytes match the server's checksum. If not, the error is the checksum of the bytes.
     pub fn got(self) -> Result<(), String> {
         let got = match (self.running, self.checksum.algorithm) {
             (Running::Crc(crc), Algorithm::Crc64Nvme) => base64(&crc.finalize().to_be_bytes()),
@@ -133,15 +133,15 @@ impl Sum {
         if got == self.checksum.expected { Ok(()) } else { Err(got) }
     }
 
-    /// What the bytes add up to, where they are not taken for those that the server has. A sum that the server declares is
-    /// its word, however often other bytes come: a proxy or a rotten replica gives the same ones each time. One that was
-    /// guessed from an etag is none where a read before gave the same bytes (`before`).
+    /// The checksum of the bytes, if they do not match. A checksum that the server declares is binding, however often
+    /// other bytes arrive: a proxy or a damaged replica returns the same bytes each time. One guessed from an etag is
+    /// ignored if an earlier read gave the same bytes (`before`).
     pub fn doubt(self, before: Option<&str>) -> Option<String> {
         let is_guess = self.checksum.algorithm == Algorithm::EtagMd5;
         self.got().err().filter(|got| !is_guess || before != Some(got))
     }
 
-    /// The name of the sum, and what the server says it is.
+    /// The name of the checksum, and the server's value.
     pub fn expected(&self) -> (&'static str, &str) {
         (self.checksum.algorithm.name(), &self.checksum.expected)
     }
@@ -166,7 +166,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// Authorization by name and password.
+/// The value of an `Authorization` header for a username and a password.
 pub(crate) fn basic(username: &str, password: &str) -> String {
     format!("Basic {}", base64(format!("{username}:{password}").as_bytes()))
 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn known_sums_of_known_bytes() {
-        // The check values of the catalogues are those of "123456789".
+        // The catalogues' check values are for the input "123456789".
         for (name, value) in [
             ("x-amz-checksum-crc64nvme", "rosUhgp5mIg="),
             ("x-amz-checksum-crc32c", "4waSgw=="),

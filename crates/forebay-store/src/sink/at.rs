@@ -1,4 +1,4 @@
-//! System calls on names in a directory that is open, so that nobody can put a link in the way between two of them.
+//! System calls on names in an open directory, so that no link can be swapped in between two of them.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -6,7 +6,7 @@ use std::io;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-/// What lies under a name, links not followed.
+/// The type and metadata of a name; links are not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) mode: u32,
@@ -33,7 +33,7 @@ impl Status {
     }
 }
 
-/// Opens a name, but never a link, and nothing that would have to be waited for.
+/// Opens a name, but never a link, and never blocks.
 pub(super) fn open(directory: &File, name: &OsStr, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o666))?.into())
@@ -53,7 +53,7 @@ pub(super) fn status(directory: &File, name: &OsStr) -> io::Result<Status> {
     })
 }
 
-/// Gives a file another name in the same directory, in place of whatever has it.
+/// Renames a file within the directory, replacing an existing one.
 pub(super) fn rename(directory: &File, from: &OsStr, to: &OsStr) -> io::Result<()> {
     Ok(rustix::fs::renameat(directory, from, directory, to)?)
 }
@@ -63,12 +63,12 @@ pub(super) fn remove(directory: &File, name: &OsStr, is_directory: bool) -> io::
     Ok(rustix::fs::unlinkat(directory, name, flags)?)
 }
 
-/// Keeps other processes away from a file for as long as it is open; whether that was possible at once.
+/// Locks a file against other processes while it is open. Returns false if it is already locked.
 pub(super) fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
-        // Some mounts have no locks: then nobody keeps others away.
+        // Some mounts support no locks: then there is no exclusion.
         Err(TryLockError::Error(error))
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK)) =>
         {
@@ -78,7 +78,7 @@ pub(super) fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Asks the kernel to forget what it has of a file, so that the next read is of the disk.
+/// Asks the kernel to drop a file's page cache, so that the next read comes from the disk.
 pub(super) fn forget(file: &File) {
     // It is advice, and may be ignored.
     let _heard = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);

@@ -1,4 +1,4 @@
-//! Copies as files below a directory. How one is written: `part.rs`.
+//! A sink that writes files below a directory. How one file is written: `part.rs`.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -17,21 +17,21 @@ use crate::hint::failed;
 use crate::reader::directory::Directory;
 use crate::store::Stat;
 
-/// Where a path really lies, links followed as far as there is something.
+/// The path with links resolved, as far as it exists.
 pub fn real_path(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let found = path.ancestors().find_map(|part| Some((fs::canonicalize(part).ok()?, path.strip_prefix(part).ok()?)));
     found.map_or_else(|| path.clone(), |(real, rest)| real.components().chain(rest.components()).collect())
 }
 
-/// A directory of this machine that copies are put to.
+/// A local directory as a sink.
 #[derive(Debug)]
 pub struct DirectorySink(Arc<Root>);
 
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) path: PathBuf,
-    /// `None` while it does not exist, and nothing is to be written.
+    /// `None` while it does not exist, when nothing will be written.
     file: Option<File>,
     pub(super) verifies: bool,
     /// Directories whose entries may not have reached the disk yet.
@@ -39,21 +39,21 @@ pub(super) struct Root {
 }
 
 impl DirectorySink {
-    /// Makes the directory if it is not there. With `verifies` every copy is read back before it gets its name.
+    /// Creates the directory if necessary. With `verifies` every copy is read back before it gets its name.
     pub fn open(path: &Path, verifies: bool) -> Result<Self> {
         fs::create_dir_all(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                Error::config("target: expected a directory or a name that is free, got a file")
+                Error::config("target: expected a directory or a path that does not exist, got a file")
                     .at_path(path)
                     .with_source(error)
             }
             _ => failed("created", path, error),
         })?;
-        Self::look(path, verifies)
+        Self::open_existing(path, verifies)
     }
 
-    /// Makes nothing: a directory that is not there is empty.
-    pub fn look(path: &Path, verifies: bool) -> Result<Self> {
+    /// Opens it without creating it: a missing directory counts as empty.
+    pub fn open_existing(path: &Path, verifies: bool) -> Result<Self> {
         let file = match Directory::open(path) {
             Ok(directory) => Some(directory.handle().map_err(|error| failed("opened", path, error))?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -68,12 +68,12 @@ impl Root {
         failed(doing, &self.path.join(name), error)
     }
 
-    /// Notes that the entries of a directory were changed, for [`Sink::sync`].
+    /// Records that the entries of a directory changed, for [`Sink::sync`].
     pub(super) fn changed(&self, directory: &Path) {
         self.changed.lock().insert(directory.to_owned());
     }
 
-    /// Opens a directory below the root, following no link.
+    /// Opens a directory below the root without following links.
     pub(super) fn walk(&self, directory: &Path, is_made: bool) -> Result<File> {
         let missing = || self.failed("opened", directory, io::Error::from_raw_os_error(libc::ENOENT));
         let root = self.file.as_ref().ok_or_else(missing)?;
@@ -103,13 +103,13 @@ impl Root {
     }
 
     fn is_link(&self, name: &Path) -> Error {
-        let message = "was refused: it is a symbolic link, and those in the target are not followed";
-        Error::new(Kind::Denied, message)
-            .at_path(&self.path.join(name))
-            .with_hint("it may lead out of the target: remove the link, or give the place it leads to as the target")
+        let message = "was refused: it is a symbolic link, and symbolic links in the target are not followed";
+        Error::new(Kind::Denied, message).at_path(&self.path.join(name)).with_hint(
+            "the link may point outside the target: remove it, or use the directory that it points to as the target",
+        )
     }
 
-    /// The directory that a name is in, if it is there.
+    /// The parent directory of a name, if it exists.
     fn parent(&self, name: &Path) -> Result<Option<File>> {
         match self.walk(name.parent().unwrap_or(Path::new("")), false) {
             Ok(directory) => Ok(Some(directory)),
@@ -144,7 +144,7 @@ impl Root {
 }
 
 fn held(status: at::Status) -> Held {
-    let age = if status.is_file() { Age::Of(status.mtime_ns) } else { Age::Unknown };
+    let age = if status.is_file() { Age::SourceTime(status.mtime_ns) } else { Age::Unknown };
     Held { size_bytes: status.size_bytes, age }
 }
 
@@ -170,7 +170,7 @@ impl Sink for DirectorySink {
     fn put(&self, name: &Path, bytes: &[u8], stat: Stat) -> Result<()> {
         let mut part = Part::open(&self.0, name, stat)?;
         part.write(0, bytes).and_then(|()| part.finish()).inspect_err(|_| {
-            // It is of no use to anybody. What failed is worth saying, not that this does, too.
+            // The copy is useless. Report its error, not one of removing it.
             let _removed = part.discard();
         })
     }
@@ -190,7 +190,7 @@ impl Sink for DirectorySink {
             && let Ok(file) = at::open(&directory, last, OFlags::RDWR)
             && !at::lock(&file).unwrap_or(false)
         {
-            // Somebody else is writing it.
+            // Another process is writing it.
             return Ok(());
         }
         match at::remove(&directory, last, false) {
@@ -215,7 +215,7 @@ impl Sink for DirectorySink {
             let mut changed = self.0.changed.lock();
             std::mem::take(&mut *changed).into_iter().collect()
         };
-        // Parents last: a directory has its entries before it has its own name.
+        // Parents last: a directory's entries reach the disk before its own name.
         changed.sort_by(|one, other| other.cmp(one));
         for directory in changed {
             let synced = match self.0.walk(&directory, false) {
@@ -224,7 +224,7 @@ impl Sink for DirectorySink {
                 opened => opened?.sync_all(),
             };
             match synced {
-                // Not every file system has directories that can be flushed.
+                // Not every file system can flush directories.
                 Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                     return Err(self.0.failed("flushed", &directory, error));
                 }
@@ -262,7 +262,7 @@ mod tests {
             }
         }
         assert!(sink.list(Path::new("cat")).is_err());
-        // A link under the name of a copy is replaced, and where it leads to is not touched.
+        // A link under the name of a copy is replaced; its destination is not touched.
         sink.put(Path::new("1.jpg"), b"new", STAT).unwrap();
         assert_eq!(fs::read(folder.path().join("1.jpg")).unwrap(), b"new");
         assert_eq!(fs::read(outside.path().join("1.jpg")).unwrap(), b"precious");
@@ -289,7 +289,7 @@ mod tests {
     fn a_directory_that_is_only_looked_at_is_not_made() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new");
-        let sink = DirectorySink::look(&path, false).unwrap();
+        let sink = DirectorySink::open_existing(&path, false).unwrap();
         assert_eq!(sink.list(Path::new("")).unwrap(), []);
         assert_eq!(sink.held(Path::new("a")).unwrap(), None);
         assert!(sink.put(Path::new("a"), b"new", STAT).is_err() && !path.exists());

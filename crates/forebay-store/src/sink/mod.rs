@@ -1,5 +1,5 @@
-//! Where copies are put: a directory, or the objects of a store. A copy appears at once and complete, or not at all; a
-//! process that is killed leaves no half of one under its name.
+//! Destinations of copies: a directory, or an object store. A copy appears complete or not at all; a killed process
+//! leaves no partial copy under the final name.
 
 mod at;
 mod directory;
@@ -17,103 +17,104 @@ pub use directory::{DirectorySink, real_path};
 pub use objects::ObjectSink;
 pub use part::is_part;
 
-/// Of which time something is a copy.
+/// The time by which a copy is compared with its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// Of a file that was changed then, in nanoseconds since 1970.
-    Of(i64),
-    /// Of nobody knows what; it was written then.
-    Since(i64),
-    /// Nobody knows, or it takes a question of its own: [`Sink::held`].
+    /// It is a copy of a file with this modification time, in nanoseconds since 1970.
+    SourceTime(i64),
+    /// Its source is unknown; it was written at this time.
+    WrittenAt(i64),
+    /// Unknown, or only available with an extra request: [`Sink::held`].
     Unknown,
 }
 
-/// What lies under the name of a copy.
+/// The metadata of an existing copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Its length.
     pub size_bytes: u64,
-    /// What it is a copy of.
+    /// The time of its source.
     pub age: Age,
 }
 
-/// What lies in a directory of a sink.
+/// An entry of a sink's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SinkEntry {
     /// A directory, not a link to one.
     Directory(OsString),
     /// A file or an object.
     File(OsString, Held),
-    /// A link, a pipe … which is no copy of anything.
+    /// A link, a pipe … which cannot be a copy.
     Other(OsString),
-    /// What a copy that was not finished has left.
+    /// The part file of an unfinished copy.
     Part(OsString),
 }
 
-/// A place that copies are put to. Names are relative to its root, and were checked by [`check_name`].
+/// A destination for copies. Names are relative to its root, and were checked by [`check_name`].
 ///
 /// # Contract
-/// - What `put` and `finish` have written is there complete, with the time of `stat`, and nothing of it before.
-/// - Every call can be made again after it failed, and then starts where it would have.
-/// - Nothing outside the root is written, removed or examined, whatever lies in it: links are not followed.
+/// - What `put` and `finish` have written is there complete, with the time of `stat`. Before that nothing of it is
+///   visible.
+/// - Every call can be repeated after it failed.
+/// - Nothing outside the root is written, removed or examined: links are not followed.
 /// - A sink never retries.
 pub trait Sink: Send + Sync + std::fmt::Debug {
     /// The entries of a directory; none where it does not exist. The root's name is empty.
     fn list(&self, directory: &Path) -> Result<Vec<SinkEntry>>;
-    /// What lies under a name, its age included; `None` where nothing does.
+    /// The metadata under a name, its age included; `None` if nothing is there.
     fn held(&self, name: &Path) -> Result<Option<Held>>;
-    /// Puts a whole copy in the place of whatever is there.
+    /// Writes a whole copy, replacing an existing one.
     fn put(&self, name: &Path, bytes: &[u8], stat: Stat) -> Result<()>;
-    /// Begins a copy that comes in pieces, or goes on with one of the same file.
+    /// Begins a copy that is written in pieces, or resumes one of the same file.
     fn begin(&self, name: &Path, stat: Stat) -> Result<Box<dyn Writing>>;
-    /// What a process that did not finish has left of a copy is called this; `None` where nothing is left.
+    /// The part file's name that an unfinished copy has; `None` if unfinished copies leave nothing.
     fn part(&self, _name: &Path, _stat: Stat) -> Option<PathBuf> {
         None
     }
-    /// Removes a file, or what was left of one.
+    /// Removes a file, or the part file of one.
     fn remove(&self, name: &Path) -> Result<()>;
-    /// Removes a directory if nothing is in it; whether it did.
+    /// Removes a directory if it is empty. Returns whether it did.
     fn remove_directory(&self, name: &Path) -> Result<bool>;
-    /// Makes sure that every name given so far outlives a power cut.
+    /// Makes every name written so far survive a power cut.
     fn sync(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A copy that comes in pieces.
+/// A copy that is written in pieces.
 pub trait Writing: Send {
-    /// Bytes that are there already, from an earlier process that did not finish.
+    /// Bytes that an earlier process has already written.
     fn have_bytes(&self) -> u64;
-    /// Shows those bytes, in order.
+    /// Reads those bytes, in order.
     fn show(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<()>;
-    /// How long pieces are: all but the last exactly so, or any where there is none.
+    /// The required length of all pieces but the last; `None` if any length will do.
     fn piece_bytes(&self) -> Option<u64>;
-    /// Writes a piece at its place.
+    /// Writes a piece at its offset.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
     /// Makes it appear under its name.
     fn finish(&mut self) -> Result<()>;
-    /// Forgets what is there of it.
+    /// Discards everything written so far.
     fn discard(&mut self) -> Result<()>;
 }
 
-/// Whether a relative name may be written below a root: one that leads out of it, or is none, is refused.
+/// Checks that a relative name stays below a root; other names are refused.
 pub fn check_name(name: &Path) -> Result<()> {
     let bytes = name.as_os_str().as_bytes();
     let refuse = |why: &str| {
         Err(Error::new(Kind::Denied, format!("was refused: {why}"))
             .at_path(name)
-            .with_hint("a name like this could lead out of the target: rename it in the source, or exclude it"))
+            .with_hint("such a name could escape the target: rename it in the source, or exclude it"))
     };
     if bytes.contains(&0) {
-        return refuse("its name has a zero byte in it");
+        return refuse("its name contains a NUL byte");
     }
     if bytes.starts_with(b"/") {
         return refuse("its name is absolute");
     }
     for part in bytes.split(|&byte| byte == b'/') {
         match part {
-            b"" => return refuse("a part of its name is empty"),
-            b"." | b".." => return refuse(&format!("a part of its name is {:?}", OsStr::from_bytes(part))),
+            b"" => return refuse("its name has an empty component"),
+            b"." | b".." => return refuse(&format!("its name has the component {:?}", OsStr::from_bytes(part))),
             _ => {}
         }
     }

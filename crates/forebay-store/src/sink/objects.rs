@@ -1,4 +1,4 @@
-//! Copies as objects of a store.
+//! A sink that writes objects of a store.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::read_request::ReadRequest;
 use crate::remote::{Remote, Upload};
 use crate::store::{Stat, Store};
 
-/// What a large object is sent in, unless it would be too many parts. S3 wants 5 MiB or more.
+/// The part size of large objects, unless that would be too many parts. S3 requires 5 MiB or more.
 const PIECE_BYTES: u64 = 8 << 20;
-/// S3 takes as many, Azure more.
+/// The limit of S3; that of Azure is higher.
 const MAX_PIECES: u64 = 10_000;
-/// For reading back a piece of what was written.
+/// Deadline for reading back a piece.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Objects below a root that copies are put to.
+/// Objects below a root as a sink.
 #[derive(Debug)]
 pub struct ObjectSink {
     store: Remote,
@@ -27,16 +27,16 @@ pub struct ObjectSink {
 }
 
 impl ObjectSink {
-    /// For a root that [`Remote::open`] gave. With `verifies` every copy is read back.
+    /// For a root that [`Remote::open`] returned. With `verifies` every copy is read back.
     pub fn open(store: Remote, root: PathBuf, verifies: bool) -> Result<Self> {
         store.check_writable()?;
         Ok(Self { store, root, verifies })
     }
 
     fn path(&self, name: &Path) -> Result<PathBuf> {
-        // As text: a path would be another one with a part that is absolute.
+        // As text: joining paths would drop the root if a component were absolute.
         let text = name.to_str().ok_or_else(|| {
-            Error::new(Kind::Denied, "was refused: its name is not UTF-8, as those of objects are")
+            Error::new(Kind::Denied, "was refused: its name is not UTF-8, which names of objects must be")
                 .at_path(name)
                 .with_hint("rename it in the source, or exclude it")
         })?;
@@ -44,7 +44,7 @@ impl ObjectSink {
     }
 }
 
-/// Reads an object back, and says whether it is what was written.
+/// Reads an object back, and compares it with the bytes written.
 fn verify(store: &Remote, path: &Path, size: u64, expected: u64) -> Result<()> {
     let stat = store.stat(path)?;
     let mut hash = Xxh3::new();
@@ -58,14 +58,14 @@ fn verify(store: &Remote, path: &Path, size: u64, expected: u64) -> Result<()> {
     if at == size && stat.size_bytes == size && (size == 0 || hash.digest() == expected) {
         return Ok(());
     }
-    Err(Error::new(Kind::Unavailable, "was read back with other bytes than were written")
-        .at_path(path)
-        .with_hint("does somebody else write there? otherwise a proxy or the store itself changes what it is given"))
+    Err(Error::new(Kind::Unavailable, "was read back with different bytes than were written").at_path(path).with_hint(
+        "check whether another process writes to it; otherwise a proxy or the store itself changes the bytes",
+    ))
 }
 
-/// Removes an object that is not known to be what was written: the next run would take it for a copy.
+/// Removes an object that failed verification: the next run would take it for a good copy.
 fn withdraw(store: &Remote, path: &Path) {
-    // That it could not be is not what went wrong.
+    // A failure here would hide the original error.
     let _removed = store.remove(path);
 }
 
@@ -120,22 +120,22 @@ impl Sink for ObjectSink {
     }
 
     fn remove_directory(&self, _name: &Path) -> Result<bool> {
-        // There are none: what they are called ends with the last object.
+        // Object stores have no directories; a prefix disappears with its last object.
         Ok(false)
     }
 }
 
-/// A large object in the making.
+/// A large object that is being written in parts.
 struct InParts {
     upload: Upload,
     piece_bytes: u64,
     path: PathBuf,
-    /// Of what it is a copy.
+    /// The metadata of its source.
     stat: Stat,
     store: Remote,
     verifies: bool,
     hash: Xxh3,
-    /// The parts are one object, which may still have to be read back.
+    /// The parts were combined into one object, which may still have to be read back.
     is_done: bool,
     is_verified: bool,
 }
@@ -143,7 +143,7 @@ struct InParts {
 impl InParts {
     fn is_there(&self) -> Result<bool> {
         let held = self.store.held(&self.path)?;
-        Ok(held == Some(Held { size_bytes: self.stat.size_bytes, age: Age::Of(self.stat.mtime_ns) }))
+        Ok(held == Some(Held { size_bytes: self.stat.size_bytes, age: Age::SourceTime(self.stat.mtime_ns) }))
     }
 }
 
@@ -169,7 +169,7 @@ impl Writing for InParts {
     fn finish(&mut self) -> Result<()> {
         if !self.is_done {
             match self.upload.finish() {
-                // It was finished before, and only the answer was lost.
+                // It was finished before, and only the response was lost.
                 Err(error) if error.kind() == Kind::NotFound && self.is_there()? => {}
                 other => other?,
             }

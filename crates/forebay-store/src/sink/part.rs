@@ -1,9 +1,9 @@
-//! A copy that is being written: under a name of its own beside the place it is for, synced, and then renamed, so that
-//! what has the copy's name is complete.
+//! A file copy in progress: written under a temporary name beside its destination, synced, and then renamed, so that a
+//! file with the final name is always complete.
 //!
-//! That name is made of the copy's own, of its source's size and time, and of this start of this machine, so that a later
-//! process finds what an earlier one has left of it, and never goes on with anything else: of what was written before the
-//! machine last started, nobody knows what has reached the disk.
+//! The temporary name contains the copy's name, its source's size and time, and the boot id. So a later process finds
+//! the part file of an earlier one and never resumes any other. After a reboot it does not resume, because it is
+//! unknown which writes reached the disk.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,17 +23,17 @@ use super::{Writing, at};
 use crate::replace::set_mode;
 use crate::store::Stat;
 
-/// Whether this is the name of a copy that is not finished.
+/// Whether this is the name of a part file.
 pub fn is_part(name: &OsStr) -> bool {
     let middle = name.as_bytes().strip_prefix(b".forebay-").and_then(|rest| rest.strip_suffix(b".part"));
     middle.is_some_and(|middle| middle.len() == 16 && middle.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// What the part of a copy is called.
+/// The name of a copy's part file.
 pub(super) fn part_name(name: &Path, stat: Stat) -> OsString {
     static BOOT: OnceLock<u64> = OnceLock::new();
     let boot = *BOOT.get_or_init(|| {
-        // Where nobody tells, each process is a start of its own.
+        // Without a boot id, each process counts as a boot of its own.
         let id = fs::read("/proc/sys/kernel/random/boot_id");
         xxh3_64(&id.unwrap_or_else(|_| std::process::id().to_ne_bytes().into()))
     });
@@ -41,7 +41,7 @@ pub(super) fn part_name(name: &Path, stat: Stat) -> OsString {
     OsString::from(format!(".forebay-{hash:016x}.part"))
 }
 
-/// The file. Others are kept from it while it is open.
+/// The part file, locked while it is open.
 pub(super) struct Part {
     root: Arc<Root>,
     directory: File,
@@ -49,9 +49,9 @@ pub(super) struct Part {
     part: OsString,
     name: PathBuf,
     stat: Stat,
-    /// Bytes that an earlier process has left.
+    /// Bytes that an earlier process has written.
     have_bytes: u64,
-    /// Of what was written, from the first byte on: to be compared with what is read back.
+    /// Hash of the written bytes from the first one on, to compare with what is read back.
     hash: Xxh3,
 }
 
@@ -66,9 +66,9 @@ impl Part {
             if !at::lock(&file).map_err(|error| failed("locked", error))? {
                 return Err(Error::new(Kind::Unavailable, "is being written by another process")
                     .at_path(&root.path.join(name))
-                    .with_hint("let the other mirror end, or stop it, and run this one again"));
+                    .with_hint("wait for the other mirror to end, or stop it, then run this one again"));
             }
-            // Whoever had it may have given it its name, or removed it, in between: then it is another file by now.
+            // The previous owner may have renamed or removed it in between: then the name belongs to another file.
             let metadata = file.metadata().map_err(|error| failed("examined", error))?;
             let named = at::status(&directory, &part).ok().map(|status| status.identity);
             if named == Some((metadata.dev(), metadata.ino())) {
@@ -94,7 +94,7 @@ impl Part {
         Ok(())
     }
 
-    /// Reads back what was written, from the disk where the kernel can be had to.
+    /// Reads back what was written, from the disk if the kernel drops its page cache.
     fn verify(&mut self) -> Result<()> {
         at::forget(&self.file);
         let mut hash = Xxh3::new();
@@ -104,7 +104,7 @@ impl Part {
             return Ok(());
         }
         self.discard()?;
-        Err(Error::new(Kind::Unavailable, "was read back with other bytes than were written")
+        Err(Error::new(Kind::Unavailable, "was read back with different bytes than were written")
             .at_path(&self.root.path.join(&self.name))
             .with_hint("the disk, its cable or this machine's memory is failing: see `dmesg` and SMART"))
     }
@@ -208,7 +208,7 @@ mod tests {
         writing.write(0, b"123456").unwrap();
         fs::write(part_in(folder.path()), b"12345x").unwrap();
         let error = writing.finish().unwrap_err();
-        assert_eq!(error.message(), "was read back with other bytes than were written");
+        assert_eq!(error.message(), "was read back with different bytes than were written");
         assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is left of it");
     }
 

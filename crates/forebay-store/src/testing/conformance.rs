@@ -1,4 +1,4 @@
-//! The suite that every store and every wrapper of a store has to pass: the contract of [`Store`], executed.
+//! The conformance suite for stores and wrappers: the contract of [`Store`] as tests.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test suite reports by panicking")]
 
@@ -11,7 +11,7 @@ use crate::read_request::ReadRequest;
 use crate::sink::{Age, Held, Sink, SinkEntry};
 use crate::store::{Cancel, Object, Stat, Store};
 
-/// What `put` must have written below `root` before the suite runs.
+/// The objects that must exist below `root` before the suite runs.
 pub const OBJECTS: &[(&str, &[u8])] = &[
     ("cat/1.jpg", b"one"),
     ("cat/deep/2.jpg", b"twotwo"),
@@ -19,7 +19,7 @@ pub const OBJECTS: &[(&str, &[u8])] = &[
     ("dog/a b\n\u{fc}.jpg", b"odd name"),
 ];
 
-/// The same for stores over the network, whose client accepts no control characters in names.
+/// The same for remote stores, whose client accepts no control characters in names.
 pub const REMOTE_OBJECTS: &[(&str, &[u8])] = &[
     ("cat/1.jpg", b"one"),
     ("cat/deep/2.jpg", b"twotwo"),
@@ -34,7 +34,7 @@ pub fn check(store: &dyn Store, root: &Path) {
     directories_are_not_objects(store, root);
 }
 
-/// The whole suite, for a store over the network.
+/// Runs the whole suite for a remote store.
 pub fn check_remote(store: &dyn Store, root: &Path) {
     check_objects(store, root, REMOTE_OBJECTS);
     lists_entries_and_knows_directories(store, root);
@@ -42,7 +42,7 @@ pub fn check_remote(store: &dyn Store, root: &Path) {
     directories_are_not_objects(store, root);
 }
 
-/// What of the suite holds without directories too: reading, and what is missing.
+/// The part of the suite that needs no directories: reading, and missing objects.
 pub fn check_objects(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
     what_a_store_says_of_itself_is_so(store, root);
     reads_all_bytes_and_asks_for_exactly_that_memory(store, root, objects);
@@ -63,7 +63,7 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
     for (name, content) in objects {
         let path = root.join(name);
         let mut asked = Vec::new();
-        // A reused buffer with old content must not show through.
+        // A reused buffer's old content must not show through.
         let object = store.read(&path, Duration::MAX, &mut |size| {
             asked.push(size);
             Ok(vec![0xAA; 100])
@@ -78,7 +78,7 @@ fn reads_all_bytes_and_asks_for_exactly_that_memory(store: &dyn Store, root: &Pa
     }
 }
 
-/// What a read gave, and the sizes that it asked memory for. A reused buffer with old content must not show through.
+/// The result of a read, and the sizes it asked memory for. A reused buffer's old content must not show through.
 fn fetch(store: &dyn Store, request: &ReadRequest<'_>) -> (Result<Object>, Vec<u64>) {
     let mut asked = Vec::new();
     let read = store.fetch(request, &mut |size| {
@@ -88,8 +88,8 @@ fn fetch(store: &dyn Store, request: &ReadRequest<'_>) -> (Result<Object>, Vec<u
     (read, asked)
 }
 
-/// Ranges of objects, and of those that are others by now. Part of [`check_objects`]; alone where nothing may have been
-/// read as a whole before.
+/// Ranges of objects, and of changed objects. Part of [`check_objects`]; separate for tests in which no object may have
+/// been read as a whole before.
 pub fn check_ranges(store: &dyn Store, root: &Path, objects: &[(&str, &[u8])]) {
     for (name, content) in objects {
         let path = root.join(name);
@@ -120,7 +120,7 @@ fn ranges_come_exactly_and_ask_for_exactly_their_memory(store: &dyn Store, path:
             let object = read.unwrap_or_else(|error| panic!("{request:?}: {error}"));
             assert_eq!(object.bytes, content[range.start as usize..range.end as usize], "{request:?}");
             assert_eq!((object.stat, &*asked), (stat, &[range.end - range.start][..]), "{request:?}");
-            // Of a range no more is sent than that; of an empty one nothing.
+            // Only the bytes of the range are sent; for an empty range, none.
             if let (Some(before), Some(after)) = (before, store.traffic()) {
                 assert!(after.bytes - before.bytes <= range.end - range.start, "{request:?}: {after:?}");
                 let max_requests = if store.origin().is_some() { 2 } else { 1 };
@@ -181,7 +181,7 @@ fn missing_paths_are_not_found_and_not_transient(store: &dyn Store, root: &Path)
     }
 }
 
-/// What a manifest is made of: an object that is listed and read later is the same one.
+/// For manifests: an object that is listed and read later has the same version.
 fn listings_tell_what_an_examination_tells(store: &dyn Store, root: &Path) {
     for directory in ["cat", "dog"].map(|name| root.join(name)) {
         let listing = store.list(&directory).unwrap();
@@ -217,7 +217,7 @@ fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
     let identity = |path: &str| store.list(&root.join(path)).unwrap().identity();
     assert_ne!(identity("cat"), identity("dog"));
     assert_ne!(identity("cat"), identity("cat/deep"));
-    // What a listing says of an object is what the object says of itself.
+    // A listing gives the same metadata as `stat`.
     let listing = store.list(&root.join("dog")).unwrap();
     assert_eq!(listing.len(), 2);
     for (position, entry) in listing.iter().enumerate() {
@@ -226,7 +226,7 @@ fn lists_entries_and_knows_directories(store: &dyn Store, root: &Path) {
     }
 }
 
-/// The contract of [`Sink`]. `store` reads what `sink` writes below `root`, where there must be nothing yet.
+/// The contract of [`Sink`]. `store` reads what `sink` writes below `root`, which must be empty.
 pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     let stat = |content: &[u8]| Stat { size_bytes: content.len() as u64, mtime_ns: 1_700_000_000_123_456_789 };
     let read = |name: &str| store.read(&root.join(name), Duration::MAX, &mut |_| Ok(Vec::new())).unwrap();
@@ -236,7 +236,7 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     {
         sink.put(Path::new(name), content.as_bytes(), stat(content.as_bytes())).unwrap();
         assert_eq!(read(name).bytes, content.as_bytes(), "{name}");
-        let held = Held { size_bytes: content.len() as u64, age: Age::Of(1_700_000_000_123_456_789) };
+        let held = Held { size_bytes: content.len() as u64, age: Age::SourceTime(1_700_000_000_123_456_789) };
         assert_eq!(sink.held(Path::new(name)).unwrap(), Some(held), "{name}");
     }
     let large: Vec<u8> = (0..20_000_000_u32).map(|number| (number.wrapping_mul(number) >> 11) as u8).collect();
@@ -249,7 +249,7 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
     writing.finish().unwrap();
     assert!(read("large.tar").bytes == large);
     let held = sink.held(Path::new("large.tar")).unwrap().unwrap();
-    let is_known = matches!(held.age, Age::Of(1_700_000_000_123_456_789) | Age::Since(_));
+    let is_known = matches!(held.age, Age::SourceTime(1_700_000_000_123_456_789) | Age::WrittenAt(_));
     assert!(held.size_bytes == 20_000_000 && is_known, "{held:?}");
     let mut given_up = sink.begin(Path::new("given-up"), stat(&large)).unwrap();
     given_up.write(0, &large[..piece_bytes]).unwrap();
@@ -268,16 +268,16 @@ pub fn check_sink(sink: &dyn Sink, store: &dyn Store, root: &Path) {
         assert_eq!(sink.held(Path::new(name)).unwrap(), None, "{name}");
     }
     sink.remove_directory(Path::new("cat")).unwrap();
-    // SeaweedFS has real directories, which stay.
+    // SeaweedFS has real directories, which remain.
     let left = sink.list(Path::new("")).unwrap();
     assert!(left.iter().all(|entry| matches!(entry, SinkEntry::Directory(_))), "{left:?}");
 }
 
-/// For stores whose objects can be written to: `write` replaces the content of a path in place, and makes its
-/// modification time another one. A read gives what was there before, whole, or says that it changed.
+/// For stores whose objects can be changed: `write` replaces the content of a path in place, and changes its
+/// modification time. A read returns the old content whole, or reports the change.
 pub fn check_changes(store: &dyn Store, root: &Path, write: &dyn Fn(&Path, &[u8])) {
     let path = root.join("cat/changing.jpg");
-    // The large ones come in several pieces from every store that has pieces.
+    // The large ones take several pieces in every store that has pieces.
     for (size, size_after) in [(10, 10), (10, 20), (10, 3), (10, 0), (0, 10), (5 << 20, 5 << 20), (5 << 20, 1 << 10)] {
         let (old, new) = (vec![b'o'; size], vec![b'n'; size_after]);
         for range in [None, Some(size / 4..size), Some(size / 4..size / 2)] {

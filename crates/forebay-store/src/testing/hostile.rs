@@ -1,4 +1,4 @@
-//! What the store reads from its own files, given as bytes: for fuzzing.
+//! Parsers of the store's own files, with bytes as input: for fuzzing.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ pub fn read_ledger(bytes: &[u8]) -> io::Result<Vec<Failure>> {
     Ok(failures)
 }
 
-/// A file in memory that holds one entry of a cache after the other.
+/// A file in memory that holds one cache entry at a time.
 #[derive(Debug)]
 pub struct EntryFile(File);
 
@@ -28,11 +28,11 @@ impl EntryFile {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just opened, and nobody else owns it.
+        // SAFETY: the descriptor was just opened, and nothing else owns it.
         Ok(Self(unsafe { File::from_raw_fd(fd) }))
     }
 
-    /// What a cache reads of an entry with these bytes: its content, if it is whole.
+    /// The content of a cache entry with these bytes, if it is valid.
     pub fn read(&self, bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.0.set_len(0)?;
         self.0.write_all_at(bytes, 0)?;
@@ -42,7 +42,7 @@ impl EntryFile {
         Ok((is_whole && head.is_of(&content)).then_some(content))
     }
 
-    /// An entry with the checksums that its bytes ask for.
+    /// An entry with valid checksums for these bytes.
     pub fn sealed(bytes: &[u8]) -> Vec<u8> {
         entry::sealed(bytes)
     }

@@ -13,7 +13,7 @@ use crate::store::{Allot, Object, Stat, Store};
 pub struct Memory(BTreeMap<PathBuf, Vec<u8>>);
 
 impl Memory {
-    /// Puts an object.
+    /// Adds an object.
     pub fn insert(&mut self, path: impl Into<PathBuf>, bytes: impl Into<Vec<u8>>) {
         self.0.insert(path.into(), bytes.into());
     }

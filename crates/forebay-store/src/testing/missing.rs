@@ -1,13 +1,13 @@
-//! What a test needs and this machine has not.
+//! Handling of test requirements that this machine lacks.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Fails the test that needs `what`, unless `FOREBAY_ALLOW_MISSING` (names with commas between them) allows to do without.
-/// Then it is listed as skipped: in the file that `FOREBAY_SKIPPED` names, which `make test-rust` prints at the end.
+/// Fails the test that needs `what`, unless `FOREBAY_ALLOW_MISSING` (comma-separated names) allows skipping it. Then it
+/// is listed as skipped: in the file that `FOREBAY_SKIPPED` names, which `make test-rust` prints at the end.
 ///
 /// # Panics
-/// When it is not allowed to be missing, and when it cannot be listed.
+/// If `what` may not be missing, or if the skip cannot be recorded.
 pub fn missing(what: &str, why: &str) {
     let allowed = std::env::var("FOREBAY_ALLOW_MISSING").unwrap_or_default();
     let hint = format!("run scripts/setup.sh servers, or set FOREBAY_ALLOW_MISSING={what} to skip what needs it");

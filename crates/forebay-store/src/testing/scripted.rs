@@ -1,4 +1,4 @@
-//! A store that fails as told, and remembers what was asked of it.
+//! A store that fails as scripted, and counts its reads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use parking_lot::{Condvar, Mutex};
 use crate::read_request::ReadRequest;
 use crate::store::{Allot, Object, Stat, Store};
 
-/// What one read of a path meets.
+/// The fault of one read of a path.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The system call fails with this number.
+    /// The system call fails with this errno.
     Errno(i32),
-    /// The read succeeds with no bytes: the storage's lie, seen as "corrupt image" by other loaders.
+    /// The read succeeds with no bytes: other loaders report this storage error as a corrupt image.
     Empty,
     /// Fewer bytes than announced.
     Short,
-    /// Something writes to it meanwhile.
+    /// The object is written to during the read.
     Changed,
     /// The read succeeds with these bytes instead.
     Garbage(Vec<u8>),
@@ -27,13 +27,13 @@ pub enum Fault {
     Panic,
     /// The read waits until [`Scripted::release`].
     Wait,
-    /// The same, with its memory in hand.
+    /// The same, after its memory was allotted.
     WaitFilled,
     /// The read waits until [`Scripted::release`], or until it is cancelled.
     WaitCancel,
 }
 
-/// Another store, with a script of faults by path. Each read takes the next fault; after the last it reads well.
+/// Wraps a store with a script of faults by path. Each read takes the next fault; after the last one, reads succeed.
 #[derive(Debug)]
 pub struct Scripted<S> {
     inner: S,
@@ -58,7 +58,7 @@ impl<S: Store> Scripted<S> {
         self.state.lock()
     }
 
-    /// Sets what the next reads of a path meet.
+    /// Sets the faults of the next reads of a path.
     pub fn script(&self, path: impl Into<PathBuf>, faults: Vec<Fault>) {
         self.state().scripts.insert(path.into(), faults.into_iter().rev().collect());
     }
@@ -79,17 +79,17 @@ impl<S: Store> Scripted<S> {
 
     /// Waits for a release, and fails if the read is cancelled first.
     fn wait_unless(&self, request: &ReadRequest<'_>) -> Result<()> {
-        /// A cancel rings no bell here.
-        const LOOK: Duration = Duration::from_millis(5);
+        /// A cancel does not notify this wait, so it is polled.
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
         let mut state = self.state();
         while !state.is_released {
             request.check_cancel()?;
-            self.released.wait_for(&mut state, LOOK);
+            self.released.wait_for(&mut state, POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Lets all waiting reads go on.
+    /// Lets all waiting reads continue.
     pub fn release(&self) {
         self.state().is_released = true;
         self.released.notify_all();
@@ -105,7 +105,7 @@ impl<S: Store> Store for Scripted<S> {
             state.scripts.get_mut(path).and_then(Vec::pop)
         };
         let Some(fault) = fault else { return self.inner.fetch(request, allot) };
-        // A read that waits has begun: it comes back with its bytes even if it was cancelled meanwhile.
+        // A waiting read has begun: it returns its bytes even if it was cancelled meanwhile.
         let begun = &ReadRequest { cancel: None, ..request.clone() };
         let result = match fault {
             Fault::Errno(errno) => Err(Error::io("read", std::io::Error::from_raw_os_error(errno))),

@@ -1,8 +1,8 @@
-//! Objects of any store, and ranges of them, kept in a directory that all processes of a machine share.
+//! A cache directory for objects of any store, and ranges of them, shared by all processes of a machine.
 //!
-//! What is kept is checked by a checksum on every read, got once however many threads and processes ask for it, bounded in
-//! bytes, and removed only by its own name. Whatever befalls the directory or its disk, a read is at worst one of the store
-//! behind it. What is in which file: `cache/key.rs`, `entry.rs`, `usage.rs`; decisions/0022 says why.
+//! Every read of an entry verifies its checksum. Several threads or processes that need the same object fetch it once.
+//! The size is bounded, and only forebay's own files are removed. If the directory or its disk fails, reads go to the
+//! store behind it. File layout: `cache/key.rs`, `entry.rs`, `usage.rs`; reasons: decisions/0022.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::capabilities::Capabilities;
 use crate::local::resize;
 use crate::read_request::ReadRequest;
 use crate::remote::Traffic;
-use crate::store::{Allot, Ends, Object, Stat, Stop, Store};
+use crate::store::{Allot, CancelSignals, Object, Stat, Stop, Store};
 use crate::wrap::Readers;
 
 mod calls;
@@ -33,8 +33,8 @@ mod lock;
 mod request;
 mod usage;
 
-use calls::{away, hang_limit};
-use claim::{Claim, Claimed, enter, make_room};
+use calls::{hang_limit, outside_disk_call};
+use claim::{Claim, Claimed, lock_usage, make_room};
 pub use directory::{Cache, CacheOptions, CacheStats};
 use evict::{remove_known, remove_uncounted};
 use folder::{Folder, touch};
@@ -46,13 +46,13 @@ use request::{Request, Version};
 
 /// A store whose objects are kept in a [`Cache`].
 ///
-/// An entry is taken to be the object for as long as it is there, unless the store is asked each time
-/// ([`Cached::revalidating`]) or what was read is doubted ([`Store::doubt`]). `stat` and `list` always ask the store.
+/// An entry counts as current for as long as it exists, unless every read asks the store ([`Cached::revalidating`]) or
+/// the entry was doubted ([`Store::doubt`]). `stat` and `list` always ask the store.
 ///
-/// A range is kept as it was asked for, and is served from the whole object where that is there.
+/// A range is stored as it was requested, and is served from the whole object if that is cached.
 ///
-/// Reads of the same object, in whatever thread or process, wait for the first one: half of their time, and no more than
-/// half a minute. Then they read by themselves, and keep nothing.
+/// Reads of the same object, in any thread or process, wait for the first one: for half of their time and at most half
+/// a minute. Then they read from the store themselves, and store nothing.
 #[derive(Clone, Debug)]
 pub struct Cached {
     inner: Arc<dyn Store>,
@@ -62,17 +62,17 @@ pub struct Cached {
     stop: Option<Stop>,
 }
 
-/// What was found in the cache.
+/// The result of a lookup in the cache.
 enum Lookup {
     Hit(Object),
     Nothing,
-    /// It is not what is wanted, and could not be removed.
+    /// The entry is damaged or outdated, and could not be removed.
     Bad((u64, u64)),
-    /// By the word of whoever asks it is of another version. Who is right is for the store to say.
+    /// The caller expects another version. The store has to decide which one is right.
     Other((u64, u64)),
 }
 
-/// Memory for one read, asked for once even where the read begins anew.
+/// Memory for one read, allotted once even if the read starts over.
 struct Memory<'a, 'b> {
     allot: &'a mut Allot<'b>,
     held: Option<(u64, Vec<u8>)>,
@@ -91,12 +91,12 @@ impl Memory<'_, '_> {
 }
 
 impl Cached {
-    /// Keeps what is read from `inner` in `cache`.
+    /// Caches the objects of `inner` in `cache`.
     pub fn new(inner: Arc<dyn Store>, cache: Arc<Cache>) -> Self {
         Self { identity: inner.identity(), inner, cache, revalidates: false, stop: None }
     }
 
-    /// The same; with `true`, every read asks the store first whether the object is still the one that was kept.
+    /// The same; with `true`, every read first asks the store whether the object is unchanged.
     pub fn revalidating(self, revalidates: bool) -> Self {
         Self { revalidates, ..self }
     }
@@ -105,7 +105,7 @@ impl Cached {
         counter(&self.cache.meters).fetch_add(1, Relaxed);
     }
 
-    /// Looks for an entry. One that is damaged, or of another version than the store's, is removed.
+    /// Looks for an entry. A damaged or outdated one is removed.
     fn lookup(&self, folder: &Folder, request: &Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Lookup> {
         let key = &request.key;
         let Ok(shard) = folder.folder(&key.name.shard) else { return Ok(Lookup::Nothing) };
@@ -115,7 +115,7 @@ impl Cached {
         };
         let head = match entry::head(&file, known.length) {
             Ok(Some(head)) if head.key == key.text && head.content_bytes == request.content_bytes(head.stat) => head,
-            // What cannot be read is as good as damaged.
+            // An unreadable entry is treated as damaged.
             Ok(_) | Err(_) => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.corrupt)),
         };
         match request.version(head.stat) {
@@ -123,7 +123,7 @@ impl Cached {
             Version::Other => return Ok(Lookup::Other(known.identity)),
             Version::Stale => return Ok(self.drop_bad(folder, &shard, key, known.identity, |meters| &meters.stale)),
         }
-        let mut buffer = away(|| memory.take(head.content_bytes))?;
+        let mut buffer = outside_disk_call(|| memory.take(head.content_bytes))?;
         resize(&mut buffer, head.content_bytes)?;
         let is_read = entry::fill(&file, &mut buffer, 0).unwrap_or(false);
         if !is_read || !head.is_of(&buffer) {
@@ -137,8 +137,8 @@ impl Cached {
         Ok(Lookup::Hit(Object { bytes: buffer.into(), stat: head.stat }))
     }
 
-    /// An entry could not be opened: mostly because there is none, or it is not ours, or no descriptor is left. On a disk
-    /// that cannot read it, it is as good as damaged.
+    /// An entry could not be opened: usually it does not exist, is not ours, or no descriptor is left. If the disk
+    /// cannot read it, it counts as damaged.
     fn not_opened(&self, folder: &Folder, shard: &Folder, key: &Key, error: &std::io::Error) -> Lookup {
         let is_unreadable = matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN | libc::EBADMSG));
         match is_unreadable.then(|| shard.stat(&key.name.entry)) {
@@ -165,23 +165,23 @@ impl Cached {
         }
     }
 
-    /// Removes an entry, if it is still this one.
+    /// Removes an entry if it is still the same file.
     fn remove(&self, folder: &Folder, shard: &Folder, key: &Key, identity: (u64, u64)) -> std::io::Result<bool> {
-        match enter(folder) {
-            Ok(mut gate) => remove_known(&mut gate, shard, key.name.slot(), &key.name.entry, identity),
-            // The count stays too large until the next scan.
+        match lock_usage(folder) {
+            Ok(mut usage) => remove_known(&mut usage, shard, key.name.slot(), &key.name.entry, identity),
+            // The usage count stays too large until the next scan.
             Err(_) => remove_uncounted(shard, &key.name.entry, identity),
         }
     }
 
-    /// Reads from the store and keeps nothing.
+    /// Reads from the store without storing an entry.
     fn pass(&self, request: &Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
         let object = request.fetch(&*self.inner, memory)?;
         self.count(|meters| &meters.passes);
         Ok(object)
     }
 
-    /// Makes an entry of an object. Whatever fails, the object is there.
+    /// Stores an object as an entry. Failure does not affect the read.
     fn keep(&self, claim: Claim, key: &Key, object: &Object) -> bool {
         match self.try_keep(claim, key, object) {
             Ok(is_kept) => is_kept,
@@ -210,11 +210,11 @@ impl Cached {
         claim.commit()
     }
 
-    /// The disk is full before the cache is: what was not used for longest goes, and the limit is what is left. Where
-    /// there is nothing to give, the disk's own error stands.
+    /// The disk is full before the cache has reached its limit: evicts the least recently used entries and lowers the
+    /// limit to what is left. If there is nothing to evict, the disk's own error stands.
     fn make_room(&self, folder: &Folder, wanted: u64, error: std::io::Error) -> std::io::Result<()> {
-        // Before there is room again, which would be said of it.
-        self.cache.tell(&error);
+        // Reported before room is made: the message quotes the free space.
+        self.cache.record_error(&error);
         let (left, count) = make_room(folder, wanted)?;
         if count == 0 {
             return Err(error);
@@ -224,12 +224,12 @@ impl Cached {
         Ok(())
     }
 
-    /// Who gets an object: this thread, or another one of this process that is at it.
-    fn join(&self, key: &Key, until: Instant, ends: &Ends) -> Waited<Option<Joined<'_>>> {
+    /// Decides which thread of this process fetches an object: this one, or another that already does.
+    fn join(&self, key: &Key, until: Instant, signals: &CancelSignals) -> Waited<Option<Joined<'_>>> {
         if self.cache.is_forked() {
             return Waited::Done(None);
         }
-        match self.cache.fetches.join(&key.name, until, Some(ends)) {
+        match self.cache.fetches.join(&key.name, until, Some(signals)) {
             Waited::Done(joined) => Waited::Done(Some(joined)),
             Waited::Late => Waited::Late,
             Waited::Stopped => Waited::Stopped,
@@ -237,9 +237,9 @@ impl Cached {
     }
 
     fn get(&self, mut request: Request<'_>, memory: &mut Memory<'_, '_>) -> Result<Object> {
-        /// Each time, an entry or its directory was there for a moment and gone again, or damaged.
+        /// In each round an entry or its directory disappeared between two calls, or was damaged.
         const MAX_ROUNDS: u32 = 4;
-        let until = request.patience();
+        let until = request.wait_deadline();
         if self.revalidates {
             request.is_now(self.inner.stat(request.path)?)?;
         }
@@ -260,23 +260,24 @@ impl Cached {
             if let Some(object) = self.lookup_in_whole(&folder, &request, memory)? {
                 return Ok(object);
             }
-            let mut leader: Option<Leader<'_>> = match away(|| self.join(&request.key, until, &request.ends)) {
-                Waited::Done(Some(Joined::Leader(leader))) => Some(leader),
-                Waited::Done(None) => None,
-                Waited::Done(Some(Joined::Finished(Outcome::Kept | Outcome::Failed))) => continue,
-                Waited::Done(Some(Joined::Finished(Outcome::Passed))) | Waited::Late => break,
-                Waited::Stopped => return Err(Ends::error()),
-            };
+            let mut leader: Option<Leader<'_>> =
+                match outside_disk_call(|| self.join(&request.key, until, &request.signals)) {
+                    Waited::Done(Some(Joined::Leader(leader))) => Some(leader),
+                    Waited::Done(None) => None,
+                    Waited::Done(Some(Joined::Finished(Outcome::Kept | Outcome::Failed))) => continue,
+                    Waited::Done(Some(Joined::Finished(Outcome::Passed))) | Waited::Late => break,
+                    Waited::Stopped => return Err(CancelSignals::error()),
+                };
             let Some(folder) = self.cache.writable() else { break };
-            let claim = match Claim::take(&folder, &request.key.name, bad, until, Some(&request.ends)) {
+            let claim = match Claim::take(&folder, &request.key.name, bad, until, Some(&request.signals)) {
                 Ok(Waited::Done(Claimed::Mine(claim))) => claim,
-                Ok(Waited::Done(Claimed::Landed)) => {
+                Ok(Waited::Done(Claimed::Present)) => {
                     leader.iter_mut().for_each(|leader| leader.outcome = Outcome::Kept);
                     continue;
                 }
                 Ok(Waited::Late) => break,
-                Ok(Waited::Stopped) => return Err(Ends::error()),
-                // Files and directories need room as well.
+                Ok(Waited::Stopped) => return Err(CancelSignals::error()),
+                // Files and directories need disk space as well.
                 Err(error) if is_full(&error) && !has_made_room => {
                     has_made_room = true;
                     match self.make_room(&folder, 0, error) {
@@ -285,14 +286,14 @@ impl Cached {
                     }
                     break;
                 }
-                // Somebody clears the cache, and has removed the directory that was just made.
+                // Another process clears the cache, and has removed the directory that was just created.
                 Err(error) if error.kind() == ErrorKind::NotFound && folder.is_there() => continue,
                 Err(error) => {
                     self.cache.failed(error);
                     break;
                 }
             };
-            let object = away(|| request.fetch(&*self.inner, memory))?;
+            let object = outside_disk_call(|| request.fetch(&*self.inner, memory))?;
             if let Some(identity) = other {
                 self.drop_stale(&folder, &request.key, identity);
             }
@@ -306,7 +307,7 @@ impl Cached {
         self.pass(&request, memory)
     }
 
-    /// Whether an entry is doubted, and cannot be removed: a cache may be one that can only be read.
+    /// Whether an entry is doubted but could not be removed, as in a read-only cache.
     fn is_doubted(&self, folder: &Folder, key: &Key) -> bool {
         if !self.cache.is_doubted(&key.name) {
             return false;
@@ -328,32 +329,32 @@ impl Cached {
     }
 }
 
-/// Whether a disk has no room, or gives none to this user.
+/// Whether the error says that the disk or the user's quota is full.
 fn is_full(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// Whether an entry was not marked as used for a while. More often would be a write for each read.
+/// Whether the entry's last-used time needs an update. Updating on each read would cost a write per read.
 fn is_due(mtime_ns: i64) -> bool {
     const EVERY: Duration = Duration::from_secs(10);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).saturating_sub(mtime_ns);
-    // A time to come is not a reason to be kept for ever.
+    // An entry with a time in the future must not stay for ever.
     age_ns > EVERY.as_nanos() as i64 || age_ns < 0
 }
 
 impl Store for Cached {
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         let end = request.range.as_ref().map_or(0, |range| range.end);
-        // Nothing of these is kept: there are no bytes, or the store has to say that there are none.
+        // Not cached: an empty range has no bytes, and for a range beyond the end the store has to report the error.
         if request.is_empty() || request.expected.is_some_and(|expected| end > expected.size_bytes) {
             return self.inner.fetch(request, allot);
         }
         request.check_cancel()?;
         let mut memory = Memory { allot, held: None };
-        let ends = Ends { stop: self.stop.clone(), cancel: request.cancel.cloned() };
+        let signals = CancelSignals { stop: self.stop.clone(), cancel: request.cancel.cloned() };
         let path = request.path;
-        let request = Request::new(&self.identity, request, ends);
+        let request = Request::new(&self.identity, request, signals);
         self.get(request, &mut memory).map_err(|error| error.at_path(path).at_stage(Stage::Fetch))
     }
 
@@ -366,7 +367,7 @@ impl Store for Cached {
     }
 
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
-        // Waiting for others can be ended, even where the store's own reads cannot.
+        // Waiting for other readers can be stopped, even if the store's own reads cannot.
         let (inner, stop) = match self.inner.stoppable() {
             Some((inner, stop)) => (inner, stop),
             None => (Arc::clone(&self.inner), Stop::new().ok()?),
@@ -379,7 +380,7 @@ impl Store for Cached {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // The disk of a cache may hang as any other.
+        // The cache's disk may hang like any other.
         Capabilities { keeps_deadlines: false, is_cached: true, ..self.inner.capabilities() }
     }
 
@@ -410,7 +411,7 @@ impl Store for Cached {
 
     fn doubt_range(&self, path: &Path, range: Range<u64>) {
         self.cache.doubt(Key::range(&self.identity, path, &range).name);
-        // It may have come from there.
+        // The range may have been served from the entry of the whole object.
         self.cache.doubt(Key::whole(&self.identity, path).name);
     }
 

@@ -1,8 +1,9 @@
-//! Reads in processes that may be lost: whatever a mount does to the one that reads, this process goes on and ends.
+//! Reads in separate processes: if a mount hangs, only a reader process is stuck, and this process can continue and
+//! exit.
 //!
-//! A thread stuck in some calls to a FUSE or network mount makes its whole process unkillable and unreapable. So the
-//! calls are made by readers (`src/reader`): small processes, one for each read at a time, which are asked over a
-//! socket and waited for with a deadline. A reader that does not answer is killed, not waited for, and replaced.
+//! A thread stuck in some calls to a FUSE or network mount makes its whole process unkillable and unreapable. So
+//! readers (`src/reader`) make these calls: small processes, one per concurrent read, which receive requests over a
+//! socket. Each request has a deadline. A reader that misses it is killed without waiting for its death, and replaced.
 
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -28,20 +29,19 @@ mod window;
 
 use pool::Pool;
 pub use pool::Readers;
-use process::{Reader, Silence};
-pub(crate) use window::Kept;
+use process::{NoAnswer, Reader};
 use window::View;
+pub(crate) use window::WindowBytes;
 
-/// Files of this machine and of whatever is mounted on it, read by other processes within a deadline.
+/// Files of this machine and its mounts, read by other processes within a deadline.
 ///
-/// Readers start when they are needed, up to `max_readers`, and stay until [`Store::rest`] or until the last clone is
-/// dropped; they leave by themselves when this process ends, however it ends. One that is stuck in the kernel can do
-/// neither before its mount answers. A call that gets no answer within the deadline is a
-/// transient [`Kind::Timeout`]; one whose reader dies is a transient [`Kind::Unavailable`]; when more than
-/// `max_lost_readers` are stuck beyond killing, the next that would have to be started is a [`Kind::Exhausted`] that
-/// lists them all and concerns every sample.
+/// Readers start on demand, up to `max_readers`, and stay until [`Store::rest`] or until the last clone is dropped.
+/// They exit when this process ends for any reason, except while they are stuck in the kernel. A call without an answer
+/// within the deadline is a transient [`Kind::Timeout`]; a call whose reader dies is a transient [`Kind::Unavailable`].
+/// When more than `max_lost_readers` killed readers are stuck in the kernel, the next start of a reader fails with a
+/// [`Kind::Exhausted`] that lists them all and concerns every sample.
 ///
-/// A forked child has no readers and reads by itself: it is not the process that was to be protected.
+/// A forked child has no readers and reads in its own threads: it is not the process to protect.
 #[derive(Clone, Debug)]
 pub struct Isolated {
     pool: Arc<Pool>,
@@ -50,23 +50,23 @@ pub struct Isolated {
 }
 
 impl Isolated {
-    /// A store with up to `max_readers` processes, each call of which is answered within `deadline`. None starts yet.
+    /// A store with up to `max_readers` processes and a `deadline` for each call. No process starts yet.
     pub fn new(max_readers: usize, deadline: Duration) -> Self {
         Self { pool: Arc::new(Pool::new(max_readers.max(1), usize::MAX)), deadline, stop: None }
     }
 
-    /// The same, with a limit for readers that are lost and still alive.
+    /// The same, with a limit for killed readers that are still alive.
     pub fn with_max_lost_readers(self, max_lost_readers: usize) -> Self {
         Self { pool: Arc::new(Pool::new(self.pool.max_readers(), max_lost_readers)), ..self }
     }
 
-    /// The processes that wait for something to do, for tests to stop or kill.
+    /// Process ids of idle readers, for tests that stop or kill them.
     #[cfg(feature = "testing")]
     pub fn idle_processes(&self) -> Vec<u32> {
         self.pool.idle_processes()
     }
 
-    /// One call: a reader for its time, and what becomes of it afterwards.
+    /// Runs one call with a reader, and returns the reader to the pool or discards it afterwards.
     fn call<T>(&self, path: &Path, within: Duration, action: impl FnOnce(&mut Call<'_>) -> Result<T>) -> Result<T> {
         let path = std::path::absolute(path).map_err(|error| Error::io("made absolute", error))?;
         if path.as_os_str().len() > libc::PATH_MAX as usize {
@@ -79,7 +79,7 @@ impl Isolated {
         call.view = None;
         if let Some(reader) = call.reader.take() {
             if result.is_err() {
-                // Whatever it has open is not needed any more. Should it have died, the next call finds out.
+                // Closes the file that the reader has open. If the reader has died, the next call notices.
                 reader.send(&close());
             }
             self.pool.give_back(reader);
@@ -95,14 +95,14 @@ struct Call<'a> {
     started: Instant,
     within: Duration,
     until: Instant,
-    /// In hand from the first answer on; taken away when it dies or is written off.
+    /// Set from the first answer on; taken when the reader dies or is killed.
     reader: Option<Reader>,
-    /// What the reader may fill: nobody else has it.
+    /// The part of the window that the reader may write to, owned by this call.
     view: Option<View>,
 }
 
 impl Call<'_> {
-    /// Asks the first question of a call.
+    /// Sends the first request of a call.
     fn begin(&mut self, request: Request, range: Range<u64>) -> Result<Answer> {
         let path = self.path.as_os_str().as_bytes();
         loop {
@@ -113,42 +113,44 @@ impl Call<'_> {
                 (self.reader, self.view) = (Some(reader), Some(view));
                 return self.answer();
             }
-            // It died while nobody asked it anything: nothing of this call was lost with it.
-            self.store.pool.bury(reader);
+            // It died while it was idle: nothing of this call is lost.
+            self.store.pool.reap_dead(reader);
         }
     }
 
     fn more(&mut self) -> Result<Answer> {
-        // Should it have died, waiting for its answer will say so.
+        // If it has died, waiting for its answer reports that.
         self.reader()?.send(&Request::More.to_bytes(self.view()?.span(), 0..0, &[]));
         self.answer()
     }
 
     fn reader(&self) -> Result<&Reader> {
-        self.reader.as_ref().ok_or_else(|| Error::internal("a call went on without its reader"))
+        self.reader.as_ref().ok_or_else(|| Error::internal("a call continued without its reader process"))
     }
 
     fn view(&self) -> Result<&View> {
-        self.view.as_ref().ok_or_else(|| Error::internal("a call went on without its part of the window"))
+        self.view.as_ref().ok_or_else(|| Error::internal("a call continued without its part of the window"))
     }
 
     fn answer(&mut self) -> Result<Answer> {
         let silence = match self.reader()?.wait(self.until, self.store.stop.as_ref()) {
-            Ok(answer) => return understand(self.path, answer),
+            Ok(answer) => return into_result(self.path, answer),
             Err(silence) => silence,
         };
-        let Some(reader) = self.reader.take() else { return Err(Error::internal("a call lost its reader twice")) };
+        let Some(reader) = self.reader.take() else {
+            return Err(Error::internal("a call lost its reader process twice"));
+        };
         Err(match silence {
-            Silence::Died => died(self.store.pool.bury(reader)),
-            Silence::Late => {
+            NoAnswer::Died => died(self.store.pool.reap_dead(reader)),
+            NoAnswer::Late => {
                 self.store.pool.write_off(reader, self.path, self.started);
                 late(self.path, self.within)
             }
-            Silence::Stopped(None) => {
+            NoAnswer::Stopped(None) => {
                 self.store.pool.write_off(reader, self.path, self.started);
                 Error::new(Kind::Stopped, "the loader was closed during a read")
             }
-            Silence::Stopped(Some(_)) => {
+            NoAnswer::Stopped(Some(_)) => {
                 self.view = None;
                 reader.send(&close());
                 self.store.pool.give_back(reader);
@@ -157,14 +159,14 @@ impl Call<'_> {
         })
     }
 
-    /// What the reader has put into the view.
+    /// The bytes that the reader has put into the view.
     fn piece(&self, answer: &Answer) -> Result<&[u8]> {
         let piece = self.view()?.bytes().get(..answer.count as usize);
-        piece.ok_or_else(|| Error::internal("a reader gave more than it was asked for"))
+        piece.ok_or_else(|| Error::internal("a reader process returned more bytes than requested"))
     }
 
-    /// All that the reader has put into the view, to be used there, if it can be spared.
-    fn keep(&mut self, answer: &Answer) -> Option<Kept> {
+    /// Takes the bytes in the view without a copy, if the window has enough room left.
+    fn keep(&mut self, answer: &Answer) -> Option<WindowBytes> {
         match self.view.take()?.keep(answer.count as usize) {
             Ok(kept) => Some(kept),
             Err(view) => {
@@ -175,7 +177,7 @@ impl Call<'_> {
     }
 }
 
-/// What makes a reader close what it has open.
+/// The request that makes a reader close its open file.
 fn close() -> Vec<u8> {
     Request::Close.to_bytes(Span::default(), 0..0, &[])
 }
@@ -189,11 +191,11 @@ fn died(status: Option<std::process::ExitStatus>) -> Error {
     };
     Error::new(Kind::Unavailable, format!("could not be read: its reader process ended{how}"))
         .transient()
-        .with_hint("signal 9 is often the kernel's when memory runs out: see `dmesg`, lower `io_threads`")
+        .with_hint("signal 9 often means that the kernel killed it for lack of memory: see `dmesg`, lower `io_threads`")
 }
 
-/// An answer that says that something failed, as the error that reading it here would have been.
-fn understand(path: &Path, answer: Answer) -> Result<Answer> {
+/// Turns a failure answer into the error that the same call in this process would give.
+fn into_result(path: &Path, answer: Answer) -> Result<Answer> {
     let error = || std::io::Error::from_raw_os_error(answer.errno);
     Err(match answer.status {
         Status::Fine => return Ok(answer),
@@ -203,7 +205,7 @@ fn understand(path: &Path, answer: Answer) -> Result<Answer> {
         Status::NotRead => failed_elsewhere("read", path, error())
             .with_detail(format!("at byte {} of {}", answer.offset, answer.size_bytes)),
         Status::NotRegular => not_regular(answer.mode),
-        Status::NotUnderstood => Error::internal("a reader process did not understand what it was asked"),
+        Status::NotUnderstood => Error::internal("a reader process did not understand a request"),
     })
 }
 
@@ -211,7 +213,7 @@ fn stat_of(answer: &Answer) -> Stat {
     Stat { size_bytes: answer.size_bytes, mtime_ns: answer.mtime_ns }
 }
 
-/// Whether the last answer completes a read of `expected` bytes of which there are `have`.
+/// Checks that the last answer completes a read of `expected` bytes, `have` of which were received.
 fn check_complete(stat: Stat, expected: u64, have: u64, answer: &Answer) -> Result<()> {
     let after = Stat { size_bytes: answer.size_after, mtime_ns: answer.mtime_after };
     if answer.is_last { complete(stat, expected, have, after) } else { Ok(()) }
@@ -228,11 +230,11 @@ impl Store for Isolated {
             let stat = stat_of(&answer);
             let range = request.bytes_of(stat)?;
             let size_bytes = range.end - range.start;
-            // Before memory is asked for: what is not whole needs none.
+            // Before memory is requested: an incomplete object needs none.
             check_complete(stat, size_bytes, answer.count, &answer)?;
             let asked = Instant::now();
             let allotted = allot(size_bytes);
-            // Waiting for memory is not the storage's fault.
+            // Time spent waiting for memory does not count against the storage's deadline.
             call.until += asked.elapsed();
             let mut buffer = allotted?;
             if answer.is_last
@@ -244,8 +246,9 @@ impl Store for Isolated {
             let mut have = 0;
             loop {
                 let end = have + answer.count as usize;
-                let place =
-                    buffer.get_mut(have..end).ok_or_else(|| Error::internal("a reader gave more than it said"))?;
+                let place = buffer
+                    .get_mut(have..end)
+                    .ok_or_else(|| Error::internal("a reader process returned more bytes than announced"))?;
                 place.copy_from_slice(call.piece(&answer)?);
                 have = end;
                 check_complete(stat, size_bytes, have as u64, &answer)?;
@@ -291,7 +294,7 @@ impl Store for Isolated {
     }
 
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
-        // Without a descriptor for it, calls end at their deadline.
+        // Without a descriptor calls cannot be stopped: they end at their deadline.
         let stop = Stop::new().ok()?;
         let store = Self { pool: Arc::clone(&self.pool), deadline: self.deadline, stop: Some(stop.clone()) };
         Some((Arc::new(store), stop))

@@ -1,8 +1,7 @@
-//! What was read is kept in this process, within a bound.
+//! An in-process cache of objects with a size limit.
 //!
-//! Nothing is evicted: an epoch reads every object once, in another order each time, so what is removed for one is missed
-//! for another. What fits stays, and the rest is read again. An entry is not compared with the storage: who wants that
-//! uses a cache on a disk, which can revalidate.
+//! Nothing is evicted: each epoch reads every object once in a new order, so evicting one object for another gains
+//! nothing. Objects that fit stay; the others are read again. Entries are not revalidated; the disk cache can do that.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,23 +20,23 @@ use crate::read_request::ReadRequest;
 use crate::remote::{Sum, Traffic};
 use crate::store::{Allot, Object, Stat, Stop, Store};
 
-/// What an entry takes beside its bytes and its path: about as much as the map has for it.
+/// Memory of an entry beyond its bytes and path: about the size of its map slot.
 const ENTRY_BYTES: u64 = 128;
 
 /// Objects in memory. Shared by all stores of a dataset.
 #[derive(Debug)]
 pub struct MemoryCache {
     limit_bytes: u64,
-    kept: Mutex<Kept>,
+    cached: Mutex<Entries>,
     hits: AtomicU64,
     misses: AtomicU64,
     passes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Entries {
     objects: HashMap<PathBuf, Vec<Entry>>,
-    /// Of all entries, with what they take beside their content.
+    /// All entries, including their overhead.
     bytes: u64,
 }
 
@@ -54,10 +53,10 @@ impl Entry {
         self.content.len() as u64 + path.as_os_str().len() as u64 + ENTRY_BYTES
     }
 
-    /// The bytes that are asked for, if they are in it.
+    /// The requested bytes, if the entry has them.
     fn bytes(&self, request: &ReadRequest<'_>) -> Option<&[u8]> {
         match (&self.range, &request.range) {
-            (kept, wanted) if kept == wanted => Some(&self.content),
+            (cached, wanted) if cached == wanted => Some(&self.content),
             (None, Some(wanted)) => self.content.get(wanted.start as usize..wanted.end as usize),
             _ => None,
         }
@@ -65,40 +64,40 @@ impl Entry {
 }
 
 impl MemoryCache {
-    /// A cache that holds at most so many bytes.
+    /// A cache of at most this many bytes.
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
-            kept: Mutex::default(),
+            cached: Mutex::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             passes: AtomicU64::new(0),
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock()
+    fn cached(&self) -> MutexGuard<'_, Entries> {
+        self.cached.lock()
     }
 
     fn find(&self, request: &ReadRequest<'_>) -> Option<Entry> {
-        let kept = self.kept();
-        let mut entries = kept.objects.get(request.path)?.iter();
-        // One of another version than the one that is expected is for the storage to judge.
+        let cached = self.cached();
+        let mut entries = cached.objects.get(request.path)?.iter();
+        // If another version is expected, the store has to decide.
         let fits = |entry: &&Entry| {
             entry.bytes(request).is_some() && request.expected.is_none_or(|expected| expected == entry.stat)
         };
         entries.find(fits).cloned()
     }
 
-    /// Keeps what was read, if there is room for it.
+    /// Stores an object if there is room for it.
     fn keep(&self, request: &ReadRequest<'_>, object: &Object) {
         let charge = object.bytes.len() as u64 + request.path.as_os_str().len() as u64 + ENTRY_BYTES;
-        let fits = |kept: &Kept| kept.bytes + charge <= self.limit_bytes;
-        if !fits(&self.kept()) {
+        let fits = |cached: &Entries| cached.bytes + charge <= self.limit_bytes;
+        if !fits(&self.cached()) {
             self.passes.fetch_add(1, Relaxed);
             return;
         }
-        // Copied without the lock; memory that is not there is room that is not there.
+        // Copied without the lock. A failed allocation counts as no room.
         let mut content = Vec::new();
         if content.try_reserve_exact(object.bytes.len()).is_err() {
             self.passes.fetch_add(1, Relaxed);
@@ -106,23 +105,23 @@ impl MemoryCache {
         }
         content.extend_from_slice(&object.bytes);
         let entry = Entry { range: request.range.clone(), stat: object.stat, content: content.into() };
-        let mut kept = self.kept();
-        if !fits(&kept) {
+        let mut cached = self.cached();
+        if !fits(&cached) {
             self.passes.fetch_add(1, Relaxed);
             return;
         }
-        let entries = kept.objects.entry(request.path.to_owned()).or_default();
+        let entries = cached.objects.entry(request.path.to_owned()).or_default();
         let before = entries.iter().position(|known| known.range == entry.range);
         let removed = before.map_or(0, |at| entries.swap_remove(at).charge(request.path));
         entries.push(entry);
-        kept.bytes = kept.bytes - removed + charge;
+        cached.bytes = cached.bytes - removed + charge;
         self.misses.fetch_add(1, Relaxed);
     }
 
     fn forget(&self, path: &Path) {
-        let mut kept = self.kept();
-        let removed: u64 = kept.objects.remove(path).iter().flatten().map(|entry| entry.charge(path)).sum();
-        kept.bytes -= removed;
+        let mut cached = self.cached();
+        let removed: u64 = cached.objects.remove(path).iter().flatten().map(|entry| entry.charge(path)).sum();
+        cached.bytes -= removed;
     }
 
     fn stats(&self) -> CacheStats {
@@ -130,7 +129,7 @@ impl MemoryCache {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             passes: self.passes.load(Relaxed),
-            bytes: self.kept().bytes,
+            bytes: self.cached().bytes,
             limit_bytes: self.limit_bytes,
             ..CacheStats::default()
         }
@@ -145,7 +144,7 @@ pub struct MemoryCached {
 }
 
 impl MemoryCached {
-    /// Keeps what is read of a store.
+    /// Caches the objects of a store.
     pub fn new(inner: Arc<dyn Store>, cache: Arc<MemoryCache>) -> Self {
         Self { inner, cache }
     }

@@ -1,4 +1,4 @@
-//! Stores made of something below them: the same contract, and one more promise.
+//! Stores that wrap another store: the same contract, and one more guarantee.
 
 mod cache;
 mod isolate;
@@ -7,6 +7,6 @@ mod memory;
 #[cfg(feature = "testing")]
 pub(crate) use cache::entry;
 pub use cache::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Verified};
-pub(crate) use isolate::Kept;
+pub(crate) use isolate::WindowBytes;
 pub use isolate::{Isolated, Readers};
 pub use memory::{MemoryCache, MemoryCached};

@@ -92,7 +92,7 @@ fn a_server_without_tls_is_said_and_not_asked_again() {
     let server = serve(|_, _| status("200 OK", "", ""));
     let (store, root) = s3(&server.url.replace("http://", "https://"), &[]);
     let error = read(&store, &root.join("1.jpg"));
-    assert!(error.message().contains("no secure connection to \"127.0.0.1\""), "{}", text(&error));
+    assert!(error.message().contains("no TLS connection to \"127.0.0.1\""), "{}", text(&error));
     assert!(!error.is_transient());
 }
 

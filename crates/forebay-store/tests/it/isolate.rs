@@ -342,7 +342,7 @@ fn waiting_for_a_free_reader_counts_towards_the_deadline() {
     store.read(&paths[0], Duration::MAX, &mut unlimited).unwrap();
     let [only] = store.idle_processes()[..] else { panic!("one read, one reader") };
     for (is_stopped, held_for, said) in [
-        (false, Duration::from_millis(1500), "found none of 1 reader processes free within its deadline"),
+        (false, Duration::from_millis(1500), "was not read: all 1 reader processes were busy until its deadline"),
         // It gets the reader for the rest of its time, and no answer.
         (true, Duration::from_millis(600), "did not answer within 1.0 s"),
     ] {

@@ -41,7 +41,10 @@ fn the_same_wrong_bytes_are_wrong_however_often_they_come() {
         for attempt in 1..=4 {
             let error = read(&store, &root.join("1.jpg")).unwrap_err();
             assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true), "{header}{error}");
-            assert!(error.message().starts_with("came as 100000 bytes that are not those stored"), "{error}");
+            assert!(
+                error.message().starts_with("failed its checksum: the 100000 bytes received are not the bytes stored"),
+                "{error}"
+            );
             assert_eq!(store.traffic().unwrap().mismatches, attempt);
         }
     }
@@ -98,7 +101,7 @@ fn a_range_that_is_not_what_was_asked_for_is_not_taken() {
         }
         if name == "the whole object" {
             let error = part(&store, &root.join("1.jpg"), 1_000..2_000, None).unwrap_err();
-            assert_eq!(error.message(), "could not be read in part: S3 sent all of it");
+            assert_eq!(error.message(), "could not be read in part: S3 sent the whole object");
             assert!(error.hint().contains("ignores the header `Range`"), "{}", error.hint());
         }
     }
@@ -212,7 +215,7 @@ fn a_listing_whose_pages_lead_round_ends() {
         });
         let error = names.unwrap_err();
         assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, false), "{error}");
-        assert!(error.message().starts_with("could not be listed: S3 gives the same page again"), "{error}");
+        assert!(error.message().starts_with("could not be listed: S3 returned the same page again"), "{error}");
         assert!(error.to_string().contains("s3://bucket/train"), "{error}");
         assert!(requests <= 4 * (end + 2), "{requests} requests for {start} to {end}");
     }
@@ -225,7 +228,7 @@ fn a_listing_that_brings_nothing_new_ends() {
     for (names, requests) in [list(empty), list(same)] {
         let error = names.unwrap_err();
         assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, false), "{error}");
-        assert!(error.message().starts_with("could not be listed: S3 gave 1000 pages"), "{error}");
+        assert!(error.message().starts_with("could not be listed: S3 returned 1000 pages"), "{error}");
         assert!((1_000..=1_002).contains(&requests), "{requests}");
     }
     // A store may have many empty pages before one that is not.
@@ -260,7 +263,7 @@ fn names_of_other_directories_are_not_believed() {
         let (names, _) = list(move |_, _| page(objects, directories, None));
         let error = names.unwrap_err();
         assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, false), "{error}");
-        let expected = "could not be listed: S3 names something that does not lie in it";
+        let expected = "could not be listed: S3 returned a name outside the directory";
         assert!(error.message().starts_with(expected), "{error}");
     }
     assert_eq!(list(|_, _| page(&["train/", "train/1.jpg"], &[], None)).0.unwrap(), ["1.jpg"], "the directory itself");

@@ -50,7 +50,7 @@ fn no_other_server_is_asked_and_no_secret_leaves_with_a_redirect() {
             for root in roots(&server.url) {
                 let error = read(&root).unwrap_err();
                 assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, false), "{error}");
-                let expected = format!("it leads to another server, {target}");
+                let expected = format!("it redirects to another server, {target}");
                 assert!(error.message().ends_with(&expected), "{error}");
                 assert!(!format!("{error:?} {}", error.hint()).contains("canary"), "{error:?}");
             }

@@ -264,7 +264,10 @@ fn nginx_conforms_but_for_listing() {
     assert_eq!(error.to_string(), "target: HTTP cannot be written to");
     let error = store.list(&root).unwrap_err();
     assert_eq!(error.kind(), Kind::Config);
-    assert!(error.to_string().contains("HTTP has no listing") && error.hint().contains("manifest"), "{error}");
+    assert!(
+        error.to_string().contains("HTTP has no directory listings") && error.hint().contains("manifest"),
+        "{error}"
+    );
     let write = |path: &Path, content: &[u8]| {
         let name = path.strip_prefix(&root).unwrap();
         // As those who want to be read do it: another file in its place.

@@ -264,7 +264,10 @@ fn a_shorter_body_that_looks_complete_does_not_add_up() {
     let (store, root) = s3(&server.url, &[]);
     let error = read(&store, &root.join("1.jpg")).unwrap_err();
     assert_eq!((error.kind(), error.is_transient()), (Kind::Unavailable, true), "{error}");
-    assert!(error.message().contains("60000 bytes that are not those stored (MD5 of its etag: expected"), "{error}");
+    assert!(
+        error.message().contains("the 60000 bytes received are not the bytes stored (MD5 of its etag: expected"),
+        "{error}"
+    );
     assert!(read(&store, &root.join("1.jpg")).unwrap().bytes == content());
     assert_eq!(store.traffic().unwrap().mismatches, 1);
     let request = server.requests.lock().unwrap()[0].clone();
@@ -504,7 +507,10 @@ fn other_bytes_than_were_sent_are_never_believed() {
     for _ in 0..3 {
         let error = sink.put(Path::new("1.jpg"), b"one", COPIED).unwrap_err();
         assert!(error.is_transient(), "{error}");
-        assert!(error.message().starts_with("was sent as 3 bytes, and others were stored (CRC32C: exp"), "{error}");
+        assert!(
+            error.message().starts_with("failed its checksum: the 3 bytes sent are not the bytes stored (CRC32C: exp"),
+            "{error}"
+        );
     }
 }
 
@@ -518,7 +524,7 @@ fn a_copy_that_is_read_back_with_other_bytes_does_not_stay() {
     let (store, root) = s3(&server.url, &[]);
     let sink = ObjectSink::open(store, root, true).unwrap();
     let error = sink.put(Path::new("1.jpg"), b"one", COPIED).unwrap_err();
-    assert_eq!(error.message(), "was read back with other bytes than were written");
+    assert_eq!(error.message(), "was read back with different bytes than were written");
     let last = server.requests.lock().unwrap().last().unwrap().line.clone();
     assert!(last.starts_with("POST /bucket?delete"), "{last}");
 }
@@ -531,7 +537,7 @@ fn a_listing_that_does_not_come_further_ends() {
     let server = serve(move |_, _| status("200 OK", "Content-Type: application/xml\r\n", page));
     let (store, _) = s3(&server.url, &[]);
     let error = store.list(Path::new("s3://bucket/train")).unwrap_err();
-    assert_eq!(error.message(), "could not be listed: S3 gives the same page again");
+    assert_eq!(error.message(), "could not be listed: S3 returned the same page again");
     assert_eq!(server.requests.lock().unwrap().len(), 2);
 }
 

@@ -125,7 +125,7 @@ class Result:
     # The batch, a `Raised`, or `END`.
     value: Any
     incidents: list[Incident] = field(default_factory=list)
-    # The state of the dataset after this task, where it was asked for: what `Fetcher` takes to go on.
+    # The state of the dataset after this task, if it was requested: `Fetcher` resumes from it.
     state: Any | None = None
     # The index of each sample that is in the batch; only where some were replaced or skipped.
     delivered: list[Any] | None = None

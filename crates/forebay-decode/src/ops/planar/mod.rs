@@ -1,9 +1,9 @@
-//! From planes to the pixels of a resized picture, for `decode="fast"`: each plane is resized by itself, from samples of
-//! whatever size, and colours are computed for the result only.
+//! Resizes planes to the pixels of the result, for `decode="fast"`: each plane is resized from its own resolution, and
+//! colours are computed for the result only.
 //!
-//! The filters and their places are those of `resize`, and so is the antialiasing. The weights have 14 bits instead of 22
-//! and the passes run in the order that costs less, so results differ from Pillow's by a level or two even where nothing
-//! is scaled while decoding. The passes exist once per instruction set; all give the same bytes.
+//! Filters, positions and antialiasing are those of `resize`. The weights have 14 bits instead of 22 and the passes run
+//! in the cheaper order, so results differ from Pillow's by a level or two even if nothing is scaled while decoding.
+//! The passes exist once per instruction set; all give the same bytes.
 
 use forebay_core::Result;
 
@@ -48,7 +48,7 @@ struct Rows<'a> {
 }
 
 impl Planar {
-    /// Makes `out` the part of the result that the job wants. `corner` is the pixel at which the job's picture begins;
+    /// Computes the part of the result that the job wants. `corner` is the pixel at which the job's picture begins;
     /// `planes` holds the samples of `usable`.
     pub(crate) fn run(
         &mut self,
@@ -111,7 +111,7 @@ impl Planar {
         std::iter::once(&mut self.between).chain(&mut self.made)
     }
 
-    /// Whether the vector twin of the passes may run.
+    /// Whether the vector version of the passes may run.
     fn vector(&self) -> bool {
         #[cfg(test)]
         if self.portable_only {
@@ -125,7 +125,7 @@ impl Planar {
     }
 }
 
-/// Room for `bytes` and what vectors touch behind them. Old bytes are left where new ones will go.
+/// Allocates `bytes` and the slack that vector loads touch. Old content is not cleared.
 fn room(buffer: &mut Vec<u8>, bytes: usize) -> Result<&mut [u8]> {
     if buffer.len() < bytes + SLACK_BYTES {
         memory::resize(buffer, bytes + SLACK_BYTES, 0, "planes of a resize")?;
@@ -133,7 +133,7 @@ fn room(buffer: &mut Vec<u8>, bytes: usize) -> Result<&mut [u8]> {
     Ok(&mut buffer[..bytes + SLACK_BYTES])
 }
 
-/// One plane, both ways; the first pass is the one that leaves less for the second.
+/// Resizes one plane in both directions; the first pass is the one that leaves less work for the second.
 fn resize(
     plane: &Plane,
     columns: &Table,

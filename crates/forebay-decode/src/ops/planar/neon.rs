@@ -109,7 +109,7 @@ fn load(bytes: &[u8; 16]) -> uint8x16_t {
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
 
-/// Down from the weights' fractional bits, not below 0; too large is left for whoever makes bytes of it.
+/// Down from the weights' fractional bits, not below 0; the caller clips at 255.
 #[target_feature(enable = "neon")]
 fn clip(sum: int32x4_t) -> uint16x4_t {
     vqshrun_n_s32::<{ PRECISION_BITS as i32 }>(sum)

@@ -1,4 +1,4 @@
-//! Which samples make an output pixel, and with what weights, where a sample need not be one pixel.
+//! Samples and weights for each output pixel, if a sample may cover several pixels.
 
 use std::ops::Range;
 
@@ -34,15 +34,15 @@ pub(super) struct Axis {
     pub(super) interpolation: Interpolation,
 }
 
-/// The weights of one axis. Those of several output pixels lie side by side, by groups of [`LANES`]; where the pixels do
-/// not fill the last group, the last one is there again.
+/// The weights of one axis. Those of several output pixels are interleaved in groups of [`LANES`]; if the pixels do not
+/// fill the last group, the last one is repeated.
 #[derive(Default)]
 pub(super) struct Table {
     /// The first sample of each output pixel.
     starts: Vec<[i32; LANES]>,
     /// Two neighbouring weights each, the first in the lower half: `pair_count` for each group.
     pairs: Vec<[i32; LANES]>,
-    /// Where the first weight's sample lies behind the first sample of the four lanes it is among.
+    /// Offset of the first weight's sample from the first sample of its four lanes.
     offsets: Vec<[u8; LANES]>,
     max_offset: u32,
     len: usize,
@@ -63,14 +63,15 @@ struct Spans {
     middles: [i32; LANES],
 }
 
-/// What the table is called where there is no memory for it.
+/// Name of the table in memory errors.
 const WEIGHTS: &str = "the weights of a resize";
 
 impl Table {
-    /// A table larger than this is given back after the sample that needed it: what a thread keeps is charged to no budget.
+    /// A larger table is freed after the sample that needed it: what a thread keeps is not charged to the memory
+    /// budget.
     const MAX_KEPT_BYTES: usize = 1 << 20;
 
-    /// Gives back what is more than a thread may keep.
+    /// Frees what exceeds a thread's limit.
     pub(super) fn give_back(&mut self) {
         let Self { starts, pairs, offsets, spans, exact, .. } = self;
         let lanes = starts.capacity() + pairs.capacity() + exact.capacity();
@@ -237,7 +238,7 @@ impl Table {
             let factors = sums.map(|sum| if sum == 0.0 { 0.0 } else { ONE / sum });
             // Rounded: down, from a number that is not negative.
             let whole = |weight: f32, factor: f32| (weight * factor + (ONE * 4.0 + 0.5)) as i32 - (4 << PRECISION_BITS);
-            // The sample at the centre gets what rounding left: a grey wall stays as grey as it is.
+            // The sample at the centre gets the rounding error, so that a uniform area stays uniform.
             let mut left = [1 << PRECISION_BITS; LANES];
             for exact in exact.iter() {
                 for lane in 0..LANES {

@@ -49,7 +49,7 @@ pub(super) fn horizontal(source: Source<'_>, table: &Table, columns: &Range<usiz
     }
 }
 
-/// `PAIRS` is the table's `max_pairs`, or 0 for any: a loop whose turns are known has no branch to guess wrong.
+/// `PAIRS` is the table's `max_pairs`, or 0 for any: with a constant trip count the loop has no branch to mispredict.
 ///
 /// # Safety
 /// AVX2 is there. For each row of `out`, `source` has all pixels that `table` names for `columns`, twice the table's
@@ -64,7 +64,7 @@ unsafe fn horizontal_rows<const PAIRS: usize>(
     let row = columns.len() * 3;
     let rows = out.len() / row;
     for y in (0..rows).step_by(ROWS) {
-        // Beyond the last row, that row again: the same bytes are written twice to the same place.
+        // Beyond the last row, that row is repeated: the same bytes are written twice to the same place.
         let at: [usize; ROWS] = std::array::from_fn(|next| (y + next).min(rows - 1));
         let from = at.map(|y| source.pixels[y * source.stride..].as_ptr());
         // SAFETY: as this function requires of its caller.
@@ -118,7 +118,7 @@ unsafe fn horizontal_rows<const PAIRS: usize>(
 }
 
 /// One output column of four rows, in 16 bits: rows 0 and 2 in the lower half, 1 and 3 in the upper, each as r, g, b
-/// and something.
+/// and padding.
 ///
 /// # Safety
 /// AVX2 is there. `from`, which points to the column `origin` of each row, has all pixels that `table` names for
@@ -131,7 +131,7 @@ unsafe fn column_of_rows<const PAIRS: usize>(
     table: &Table,
     column: usize,
 ) -> __m256i {
-    // Two pixels "rgbRGB" become pairs of 16 bits: r R, g G, b B, and nothing.
+    // Two pixels "rgbRGB" become pairs of 16 bits: r R, g G, b B, and padding.
     let spread = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
     let (zero, half) = (_mm256_setzero_si256(), _mm256_set1_epi32(HALF));
     let (mut high_a, mut high_b, mut low_a, mut low_b) = (zero, zero, half, half);
@@ -156,7 +156,7 @@ unsafe fn column_of_rows<const PAIRS: usize>(
     _mm256_packs_epi32(join(high_a, low_a), join(high_b, low_b))
 }
 
-/// Every fourth byte left out, in both halves: 12 bytes and 4 of nothing.
+/// Removes every fourth byte in both halves: 12 bytes and 4 of padding.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn without_fourths(bytes: __m256i) -> __m256i {
@@ -200,7 +200,7 @@ fn vertical_row(input: Input<'_>, table: &Table, y: usize, out: &mut [u8]) {
         let mut at = start + block * BLOCK;
         for pair in table.pairs(y) {
             let above = load(&input.pixels[at..]);
-            // The second weight of a last pair may be 0; its row is then any row, but one that is there.
+            // The second weight of a last pair may be 0; any existing row will do for it.
             let below = load(&input.pixels[(at + input.stride).min(last + block * BLOCK)..]);
             let (front, back) = (_mm256_unpacklo_epi8(above, below), _mm256_unpackhi_epi8(above, below));
             // Bytes a b, with zeros between them, are pairs of 16 bits.

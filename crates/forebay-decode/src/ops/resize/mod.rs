@@ -1,7 +1,7 @@
 //! Resizing 8-bit pictures exactly as Pillow does: two passes, weights rounded to 22 bits, the result of each pass
 //! rounded to 8 bits.
 //!
-//! [`Resampler`] holds what is worth keeping between pictures: weight tables and the rows between the two passes.
+//! [`Resampler`] keeps weight tables and the rows between the two passes from picture to picture.
 //! The passes exist once per instruction set (`portable`, `avx2`, `neon`); all give the same bytes.
 
 use std::ops::Range;
@@ -34,13 +34,13 @@ pub(crate) use transform::resample;
 /// Weights are integers of this many fractional bits; 8 bits of pixel and 2 of headroom complete an `i32`.
 const PRECISION_BITS: u32 = 22;
 
-/// What the rows between the two passes are called where there is no memory for them.
+/// Name of the rows between the two passes in memory errors.
 const BETWEEN: &str = "rows of a resize";
 
 /// Half a level, so that the shift down rounds.
 const HALF: i32 = 1 << (PRECISION_BITS - 1);
 
-/// The size a picture gets: torchvision's rule.
+/// The size of the result by torchvision's rule.
 pub(crate) fn target(size: ResizeTo, max_size: Option<u32>, width: u32, height: u32) -> Result<Size> {
     let (short, long) = (width.min(height), width.max(height));
     // Python divides two integers with one rounding, which is what f64 does below 2^53; then truncates.
@@ -63,7 +63,7 @@ pub(crate) fn target(size: ResizeTo, max_size: Option<u32>, width: u32, height: 
     check_result(new_width, new_height, "Resize")
 }
 
-/// A rectangle of interleaved pixels in memory, and where it lies in the picture to be resized.
+/// A rectangle of interleaved pixels in memory, and its position in the picture to be resized.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     /// From the first pixel of the rectangle on.
@@ -76,7 +76,7 @@ pub(crate) struct Source<'a> {
     pub(crate) origin: (usize, usize),
 }
 
-/// From which size to which, how, and which part of the result is wanted.
+/// A resize: both sizes, the filter, and the wanted part of the result.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     /// Size of the whole picture.
@@ -121,7 +121,7 @@ impl Job {
         self.axes().try_for_each(|(from, to)| check_table(from, to, self.interpolation))
     }
 
-    /// Bytes that it takes for all of the result, that included, where pixels have three channels.
+    /// Memory for the whole result, including it, for pixels of three channels.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let tables: u64 = self.axes().map(|(from, to)| table_bytes(from, to, self.interpolation)).sum();
         let between = match self.passes() {
@@ -148,7 +148,7 @@ enum Passes {
 }
 
 impl<'a> Source<'a> {
-    /// These rows and columns as the vertical pass wants them.
+    /// These rows and columns in the order of the vertical pass.
     fn rows(&self, rows: &Range<usize>, columns: &Range<usize>) -> Input<'a> {
         let skip = (rows.start - self.origin.1) * self.stride + (columns.start - self.origin.0) * self.channels;
         Input { pixels: &self.pixels[skip..], stride: self.stride, first: rows.start }
@@ -226,17 +226,17 @@ impl Resampler {
         Ok(())
     }
 
-    /// The place of the table across.
+    /// The index of the horizontal table.
     fn columns(&mut self, job: &Job) -> Result<usize> {
         self.tables.find(job.from.width, job.to.width, job.interpolation)
     }
 
-    /// The place of the table down.
+    /// The index of the vertical table.
     fn rows(&mut self, job: &Job) -> Result<usize> {
         self.tables.find(job.from.height, job.to.height, job.interpolation)
     }
 
-    /// Gives back tables beyond what a thread may keep.
+    /// Frees tables beyond what a thread may keep.
     pub(crate) fn give_back(&mut self) {
         self.tables.give_back();
     }
@@ -246,7 +246,7 @@ impl Resampler {
         &mut self.between
     }
 
-    /// Whether the vector twin of the passes may run.
+    /// Whether the vector version of the passes may run.
     fn vector(&self) -> bool {
         #[cfg(test)]
         if self.portable_only {

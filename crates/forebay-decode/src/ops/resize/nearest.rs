@@ -1,4 +1,4 @@
-//! Nearest neighbour: copying, nothing to weigh. Also what "no change of size" comes down to.
+//! Nearest neighbour: copies pixels without weights. Also used if the size does not change.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub(crate) fn is_nearest(interpolation: Interpolation) -> bool {
     matches!(interpolation, Interpolation::Nearest | Interpolation::NearestExact)
 }
 
-/// The input pixel of each output pixel. Pillow adds the step up, and so must this: a product rounds differently.
+/// The input pixel of each output pixel. Accumulates the step as Pillow does: a product rounds differently.
 fn positions(from: u32, to: u32) -> impl Iterator<Item = usize> {
     let step = f64::from(from) / f64::from(to);
     let mut at = step * 0.5;

@@ -51,7 +51,7 @@ pub(super) fn horizontal(source: Source<'_>, table: &Table, columns: &Range<usiz
     }
 }
 
-/// `PAIRS` is the table's `max_pairs`, or 0 for any: a loop whose turns are known has no branch to guess wrong.
+/// `PAIRS` is the table's `max_pairs`, or 0 for any: with a constant trip count the loop has no branch to mispredict.
 ///
 /// # Safety
 /// For each row of `out`, `source` has all pixels that `table` names for `columns`, twice the table's `max_pairs` more,
@@ -66,12 +66,12 @@ unsafe fn horizontal_rows<const PAIRS: usize>(
     let row = columns.len() * 3;
     let rows = out.len() / row;
     for y in (0..rows).step_by(ROWS) {
-        // Beyond the last row, that row again: the same bytes are written twice to the same place.
+        // Beyond the last row, that row is repeated: the same bytes are written twice to the same place.
         let at: [usize; ROWS] = std::array::from_fn(|next| (y + next).min(rows - 1));
         let from = at.map(|y| source.pixels[y * source.stride..].as_ptr());
         for x in (0..columns.len()).step_by(COLUMNS) {
             let count = COLUMNS.min(columns.len() - x);
-            // Beyond the last column, that column again: its bytes are not stored.
+            // Beyond the last column, that column is repeated: its bytes are not stored.
             let made: [_; COLUMNS] = [0, 1, 2, 3].map(|next: usize| {
                 let column = columns.start + x + next.min(count - 1);
                 // SAFETY: as this function requires of its caller.
@@ -80,7 +80,7 @@ unsafe fn horizontal_rows<const PAIRS: usize>(
             for (pixels, y) in by_rows(made).into_iter().zip(at) {
                 let place = &mut out[y * row + x * 3..(y + 1) * row];
                 match place.first_chunk_mut() {
-                    // Four bytes too many: they are written again with the next columns.
+                    // Four bytes too many, which the next columns overwrite.
                     Some(place) => *place = pixels,
                     None => place[..count * 3].copy_from_slice(&pixels[..count * 3]),
                 }
@@ -89,7 +89,7 @@ unsafe fn horizontal_rows<const PAIRS: usize>(
     }
 }
 
-/// One output column of four rows, each as r, g, b and something: of the first two rows, and of the others.
+/// One output column of four rows, each as r, g, b and padding: of the first two rows, and of the others.
 ///
 /// # Safety
 /// `from`, which points to the column `origin` of each row, has all pixels that `table` names for `column`, twice its
@@ -148,7 +148,7 @@ fn by_rows(columns: [[uint8x8_t; 2]; COLUMNS]) -> [[u8; 16]; ROWS] {
     [rows(0, &UPPER), rows(0, &LOWER), rows(1, &UPPER), rows(1, &LOWER)]
 }
 
-/// Down to whole levels, not below 0; too large is left for whoever makes bytes of it.
+/// Shifts down to whole levels, clipped at 0; the caller clips at 255.
 #[inline]
 #[target_feature(enable = "neon")]
 fn clip(sum: int32x4_t) -> uint16x4_t {

@@ -1,4 +1,4 @@
-//! Which pixels make an output pixel, and with what weights.
+//! Pixels and weights of each output pixel.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use super::super::Interpolation;
 use super::PRECISION_BITS;
 use crate::memory::reserve;
 
-/// A larger table is refused: one as large takes a side of a million pixels or more, and half a second to make.
+/// A larger table is refused: it would need a side of a million pixels or more, and half a second to compute.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
-/// Which input pixels an output pixel is made of, and how they are weighed.
+/// The input pixels of an output pixel, and their weights.
 #[derive(Clone, Copy)]
 struct Axis {
     from: u32,
@@ -28,7 +28,7 @@ impl Axis {
         Self { from, filter, scale, support: support(filter) * filter_scale, inverse: 1.0 / filter_scale }
     }
 
-    /// More pixels than any output pixel is made of, an even number.
+    /// An upper bound for the pixels of an output pixel, an even number.
     fn stride(&self) -> usize {
         (self.support.ceil() as usize * 2 + 1).next_multiple_of(2)
     }
@@ -37,7 +37,7 @@ impl Axis {
         (output as f64 + 0.5) * self.scale
     }
 
-    /// The input pixels within the filter. They begin and end later from one output pixel to the next, or where they did.
+    /// The input pixels within the filter. Both ends never decrease from one output pixel to the next.
     fn reach(&self, output: usize) -> Range<i64> {
         let center = self.center(output);
         ((center - self.support + 0.5) as i64).max(0)..((center + self.support + 0.5) as i64).min(self.from.into())
@@ -56,7 +56,7 @@ impl Axis {
         })
     }
 
-    /// Those of them that add something, as [`Table::push`] keeps them.
+    /// The non-zero ones, as [`Table::push`] keeps them.
     fn span(&self, output: usize, exact: &mut Vec<f64>) -> Range<i64> {
         let start = self.reach(output).start;
         let (mut first, mut end) = (None, 0);
@@ -70,7 +70,7 @@ impl Axis {
     }
 }
 
-/// Bytes that a table takes, and what it is made with.
+/// Bytes of a table, and of its temporary memory.
 pub(super) fn table_bytes(from: u32, to: u32, filter: Interpolation) -> u64 {
     let stride = Axis::new(from, to, filter).stride() as u64;
     let each = size_of::<i32>() as u64 * stride + size_of::<Pair>() as u64 * stride / 2 + size_of::<Span>() as u64;
@@ -100,7 +100,7 @@ pub(super) struct Table {
     spans: Vec<Span>,
     /// `stride` weights for each output pixel, 0 beyond its span.
     weights: Vec<i32>,
-    /// The same by two, as the vector passes want them.
+    /// The same in pairs, for the vector passes.
     pairs: Vec<Pair>,
     stride: usize,
     /// Pairs of the longest span.
@@ -147,19 +147,19 @@ impl Table {
         &self.weights[output * self.stride..][..self.spans[output].len as usize]
     }
 
-    /// The same by two; a last one alone has 0 beside it.
+    /// The same in pairs; an odd last one is paired with 0.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only these vectors multiply pairs"))]
     pub(super) fn pairs(&self, output: usize) -> &[Pair] {
         &self.pairs[output * (self.stride / 2)..][..(self.spans[output].len as usize).div_ceil(2)]
     }
 
-    /// The same, with zeros up to as many pairs as the longest span has: [`max_pairs`](Self::max_pairs).
+    /// The same, padded with zero pairs to the longest span: [`max_pairs`](Self::max_pairs).
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only these vectors multiply pairs"))]
     pub(super) fn even_pairs(&self, output: usize) -> &[Pair] {
         &self.pairs[output * (self.stride / 2)..][..self.max_pairs]
     }
 
-    /// The weights themselves, with zeros up to two for each of [`max_pairs`](Self::max_pairs).
+    /// The weights themselves, padded with zeros to two for each of [`max_pairs`](Self::max_pairs).
     #[cfg(target_arch = "aarch64")]
     pub(super) fn even_weights(&self, output: usize) -> &[i32] {
         &self.weights[output * self.stride..][..self.max_pairs * 2]
@@ -176,8 +176,7 @@ impl Table {
 
     /// The input pixels that these output pixels depend on.
     pub(super) fn needed(&self, wanted: &Range<usize>) -> Range<usize> {
-        // Not just the first and the last: a weight that is 0 within a filter makes one span shorter than its
-        // neighbours.
+        // Not only the first and the last: a zero weight within a filter makes one span shorter than its neighbours.
         let spans = &self.spans[wanted.clone()];
         let start = spans.iter().map(|span| span.start).min().unwrap_or(0);
         let end = spans.iter().map(|span| span.start + span.len).max().unwrap_or(0);
@@ -214,7 +213,7 @@ impl Table {
         Ok(())
     }
 
-    /// Adds an output pixel; zeros at both ends of its weights are left out, for they add nothing.
+    /// Adds an output pixel; zeros at both ends of its weights are dropped.
     fn push(&mut self, start: u32, weights: impl Iterator<Item = i32>) {
         let base = self.weights.len();
         let mut skipped = 0;
@@ -240,8 +239,8 @@ impl Table {
     }
 }
 
-/// Tables made before, the least recently used one replaced: its memory is used again, so nothing is allocated once
-/// sizes repeat.
+/// A cache of tables. The least recently used one is replaced and its memory reused, so nothing is allocated once sizes
+/// repeat.
 #[derive(Default)]
 pub(super) struct Tables {
     tables: Vec<Table>,
@@ -255,11 +254,11 @@ impl Tables {
     /// About 1 MiB for 224 output pixels; a table costs microseconds to make (not measured beyond that).
     const MAX_TABLES: usize = 64;
 
-    /// All that a thread keeps from sample to sample, for it is charged to no budget: 64 tables of photos of 8,000 pixels
-    /// a side.
+    /// The limit of what a thread keeps from sample to sample, which is not charged to the memory budget: 64 tables of
+    /// photos of 8,000 pixels a side.
     const MAX_KEPT_BYTES: usize = 8 << 20;
 
-    /// The place of the table for this axis; valid until the next `find` but one.
+    /// The index of the table for this axis; valid until the second next `find`.
     pub(super) fn find(&mut self, from: u32, to: u32, filter: Interpolation) -> Result<usize> {
         self.clock += 1;
         let key = Some((from, to, filter));
@@ -286,7 +285,7 @@ impl Tables {
         self.tables.iter().enumerate().min_by_key(|(_, table)| table.used).map_or(0, |(at, _)| at)
     }
 
-    /// Gives back what is more than a thread may keep, least recently used first.
+    /// Frees what exceeds a thread's limit, least recently used first.
     pub(super) fn give_back(&mut self) {
         while self.size_bytes > Self::MAX_KEPT_BYTES {
             let table = self.tables.swap_remove(self.oldest());
@@ -297,8 +296,8 @@ impl Tables {
         }
     }
 
-    /// The input pixels that these output pixels depend on: without a table, so that nothing is made for a picture that
-    /// cannot be decoded.
+    /// The input pixels that these output pixels depend on: without a table, so that none is computed for a picture
+    /// that cannot be decoded.
     pub(super) fn needed(
         &mut self,
         from: u32,
@@ -310,7 +309,7 @@ impl Tables {
         let axis = Axis::new(from, to, filter);
         self.exact.clear();
         reserve(&mut self.exact, axis.stride(), "the weights of a resize")?;
-        // Not just the first and the last: a weight that is 0 within a filter makes one span shorter than its neighbours.
+        // Not only the first and the last: a zero weight within a filter makes one span shorter than its neighbours.
         let (mut start, mut end) = (i64::MAX, 0);
         for output in wanted.clone() {
             if axis.reach(output).start >= start {
@@ -333,7 +332,7 @@ impl Tables {
     }
 }
 
-/// How far a filter reaches to either side, in pixels of the larger of both pictures.
+/// The radius of a filter, in pixels of the larger of both pictures.
 pub(crate) fn support(filter: Interpolation) -> f64 {
     match filter {
         Interpolation::Nearest | Interpolation::NearestExact | Interpolation::Box => 0.5,

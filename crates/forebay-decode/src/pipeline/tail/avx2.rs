@@ -37,7 +37,7 @@ pub(super) fn write<T: Stored>(
     let is_in_lines = slot.as_ptr().addr().is_multiple_of(LINE_BYTES) && row_bytes.is_multiple_of(LINE_BYTES);
     if past_caches && is_in_lines && T::DTYPE != Dtype::U8 {
         write_rows::<T, true>(image, formula, tables, order, walk, slot);
-        // SAFETY: every processor of this kind has it. Whoever is told next that the slot is written will find it so.
+        // SAFETY: every processor of this kind has it. It orders the streamed stores before the slot is reported as written.
         unsafe { _mm_sfence() };
     } else {
         write_rows::<T, false>(image, formula, tables, order, walk, slot);
@@ -175,7 +175,7 @@ impl Vector {
             Dtype::F32 => store::<STREAMS>(self.value(bytes), out),
             Dtype::F16 => store_half::<STREAMS>(narrow::avx2::half(self.value(bytes)), out),
             // A formula gives numbers only.
-            Dtype::BF16 => store_half::<STREAMS>(narrow::avx2::brain_of_number(self.value(bytes)), out),
+            Dtype::BF16 => store_half::<STREAMS>(narrow::avx2::bfloat16_of_number(self.value(bytes)), out),
         }
     }
 

@@ -6,7 +6,7 @@ use std::arch::aarch64::*;
 use super::Walk;
 use super::formula::{Formula, Scale, UNIT};
 use super::portable::{self, Stored};
-use crate::narrow::neon::{Floats, brain_of_number, half};
+use crate::narrow::neon::{Floats, bfloat16_of_number, half};
 use crate::{Dtype, Image, Order};
 
 /// Elements at a time.
@@ -149,7 +149,7 @@ impl Vector {
             }
             Dtype::F16 => store(half(self.value(bytes)), out),
             // A formula gives numbers only.
-            Dtype::BF16 => store(brain_of_number(self.value(bytes)), out),
+            Dtype::BF16 => store(bfloat16_of_number(self.value(bytes)), out),
         }
     }
 

@@ -2,7 +2,7 @@
 //! version.
 
 use super::Walk;
-use crate::narrow::{Brain, Half};
+use crate::narrow::{BFloat16, Half};
 use crate::{Dtype, Image, Order};
 
 /// An element that a table holds and a slot takes.
@@ -36,7 +36,7 @@ impl Stored for Half {
     }
 }
 
-impl Stored for Brain {
+impl Stored for BFloat16 {
     const DTYPE: Dtype = Dtype::BF16;
     type Bytes = [u8; 2];
     fn bytes(self) -> [u8; 2] {

@@ -1,11 +1,11 @@
-//! Looks at a file's footer before the Parquet library does, which allocates what the schema claims and recurses as deep as
-//! the schema is: both end the process, and nothing can catch that.
+//! Checks a file's footer before the Parquet library reads it. The library allocates as much as the schema claims and
+//! recurses as deep as the schema nests: either can abort the process, which cannot be caught.
 
 use parquet::errors::ParquetError;
 
 use super::thrift::{Thrift, Type, wrong};
 
-/// Deeper than any table of samples nests its columns.
+/// Deeper than any table of samples.
 const MAX_DEPTH: usize = 64;
 
 /// Refuses a footer whose schema claims more columns than it has, or nests them too deep.
@@ -17,13 +17,13 @@ pub(super) fn check(file: &[u8]) -> Result<(), ParquetError> {
     })
 }
 
-/// The footer's bytes: in front of its length and the magic number.
+/// The footer's bytes, which precede its length and the magic number.
 fn metadata(file: &[u8]) -> Result<&[u8], ParquetError> {
     let short = || wrong("it ends before its metadata");
     let (rest, tail) = file.split_last_chunk::<8>().ok_or_else(short)?;
     let [a, b, c, d, magic @ ..] = *tail;
     if &magic != b"PAR1" {
-        return Err(wrong("it does not end like one"));
+        return Err(wrong("its last bytes are not those of a Parquet file"));
     }
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
     let begin = rest.len().checked_sub(length).filter(|&begin| begin >= 4);
@@ -35,9 +35,9 @@ fn metadata(file: &[u8]) -> Result<&[u8], ParquetError> {
 fn check_schema(thrift: &mut Thrift<'_>) -> Result<(), ParquetError> {
     let (element, count) = thrift.list()?;
     if count > 0 && element != Type::Struct {
-        return Err(wrong("its schema is no list of columns"));
+        return Err(wrong("its schema is not a list of columns"));
     }
-    // Of the element and those above it: children still to come.
+    // Children still to come, for the element and its ancestors.
     let mut open: Vec<usize> = Vec::new();
     for number in 0..count {
         let mut children = 0;

@@ -1,5 +1,5 @@
-//! The pages of a column chunk. All their headers are looked at before the first page is decoded, and what one claims that
-//! its bytes cannot hold is refused: the library would allocate it, and a failed allocation ends the process.
+//! The pages of a column chunk. All page headers are checked before the first page is decoded. A header that claims
+//! more than its bytes can hold is refused: the library would allocate it, and a failed allocation aborts the process.
 
 use std::collections::VecDeque;
 
@@ -12,10 +12,10 @@ use super::thrift::{Thrift, Type, wrong};
 
 type Result<T> = std::result::Result<T, ParquetError>;
 
-/// Snappy's best: a copy of 64 bytes is written in 3.
+/// Snappy's highest ratio: a copy of 64 bytes takes 3.
 const MAX_SNAPPY_RATIO: u64 = 22;
 
-/// What is known of a column chunk from the footer.
+/// The footer's description of a column chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
     pub(super) physical: Physical,
@@ -32,7 +32,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Looks at all headers in a column chunk's bytes.
+    /// Parses all page headers in a column chunk's bytes.
     pub(super) fn new(chunk: Chunk, mut bytes: Bytes) -> Result<Self> {
         let (mut pages, mut rows) = (VecDeque::new(), 0);
         while !bytes.is_empty() {
@@ -54,7 +54,8 @@ impl Pages {
         Ok(Self { chunk, pages })
     }
 
-    /// Bytes of the largest page whose cells may each be as long as all of it: each begins like the one before.
+    /// Size of the largest page whose cells may each be as long as the page itself (delta encoding with shared
+    /// prefixes).
     pub(super) fn longest_cell(&self) -> usize {
         let shares = self.pages.iter().filter(|(header, _)| header.encoding == Encoding::DELTA_BYTE_ARRAY);
         shares.map(|(header, _)| header.uncompressed).max().unwrap_or(0)
@@ -66,7 +67,7 @@ impl Pages {
             true => {
                 let mut whole = vec![0; header.uncompressed];
                 whole[..levels].copy_from_slice(&body[..levels]);
-                // What there is none of need not be compressed.
+                // Without values there may be nothing to decompress.
                 let length = match header.uncompressed > levels {
                     true => snap::raw::Decoder::new()
                         .decompress(&body[levels..], &mut whole[levels..])
@@ -137,7 +138,7 @@ impl PageReader for Pages {
     }
 }
 
-/// A page's header: of each kind, the fields that are used.
+/// A page header: the fields that are used, for each kind of page.
 #[derive(Clone, Debug)]
 struct Header {
     kind: PageType,
@@ -154,7 +155,7 @@ struct Header {
 }
 
 impl Header {
-    /// Reads one, and its length.
+    /// Parses a header. Returns it and its length.
     fn read(bytes: &[u8]) -> Result<(Self, usize)> {
         let (mut kind, mut compressed, mut uncompressed) = (None, None, None);
         let mut header = Self {
@@ -169,7 +170,7 @@ impl Header {
             rep_bytes: 0,
             is_compressed: true,
         };
-        // The kind that the fields are of; it has to be the header's own.
+        // The page kind that the fields belong to; it must be the header's own kind.
         let mut described = None;
         let mut thrift = Thrift::new(bytes);
         thrift.fields(&mut |thrift, id, field| {
@@ -248,12 +249,12 @@ impl Header {
         })
     }
 
-    /// Rows of a page of data: a flat column has a value, or none, in each.
+    /// Rows of a data page: a flat column has a value or a null for each.
     fn rows(&self) -> Option<usize> {
         matches!(self.kind, PageType::DATA_PAGE | PageType::DATA_PAGE_V2).then_some(self.values)
     }
 
-    /// Refuses what the bytes cannot hold.
+    /// Refuses a header that claims more than the bytes can hold.
     fn check(&self, chunk: &Chunk) -> Result<()> {
         let levels = self.def_bytes + self.rep_bytes;
         if levels > self.compressed.min(self.uncompressed) {
@@ -277,14 +278,14 @@ impl Header {
         Ok(())
     }
 
-    /// Refuses what the decompressed bytes cannot hold.
+    /// Refuses a body that claims more than its decompressed bytes can hold.
     fn check_values(&self, chunk: &Chunk, body: &Bytes) -> Result<()> {
         let short = |at: usize| wrong(format!("a page of {} bytes ends before byte {at}", body.len()));
         match self.kind {
             PageType::DICTIONARY_PAGE => {
                 let width = match chunk.physical {
                     Physical::INT64 | Physical::DOUBLE => 8,
-                    // A string has its length in front of it.
+                    // A string is preceded by its length.
                     _ => 4,
                 };
                 if self.values > body.len() / width {
@@ -337,12 +338,12 @@ fn encoding(thrift: &mut Thrift<'_>, field: Type) -> Result<Encoding> {
         7 => Encoding::DELTA_BYTE_ARRAY,
         8 => Encoding::RLE_DICTIONARY,
         9 => Encoding::BYTE_STREAM_SPLIT,
-        other => return Err(wrong(format!("a page is encoded in a way that is not known ({other})"))),
+        other => return Err(wrong(format!("a page has an unknown encoding ({other})"))),
     })
 }
 
-/// Where numbers that are packed as differences end, if there are at most `max` of them. Their number is claimed in front
-/// of them, and a difference may take no bytes at all.
+/// Where delta-encoded numbers end, if there are at most `max` of them. Their claimed count precedes them, and a delta
+/// may take no bytes at all.
 fn delta_end(bytes: &[u8], max: usize) -> Result<usize> {
     let mut thrift = Thrift::new(bytes);
     let (block, minis, count) = (thrift.varint()?, thrift.varint()?, thrift.varint()?);
@@ -361,7 +362,7 @@ fn delta_end(bytes: &[u8], max: usize) -> Result<usize> {
             if left == 0 {
                 break;
             }
-            // The library reads the last part whole, too.
+            // The library reads the last miniblock whole, too.
             thrift.take(usize::try_from(u64::from(width).saturating_mul(each) / 8).unwrap_or(usize::MAX))?;
             left = left.saturating_sub(each);
         }

@@ -261,7 +261,7 @@ fn refuse_all() {
         ("depth", File { columns: 3, depth: 200_000, ..dictionary(1, 1) }, "its schema is nested more than 64 deep"),
         ("lengths", File::of(data(2, DELTA_LENGTHS, &deltas(2, 1 << 31, "a")), 2), "claims 2147483648 lengths"),
         ("suffixes", File::of(data(2, DELTA_STRINGS, &[same(2, 0), deltas(2, 1 << 31, "a")].concat()), 2), "lengths"),
-        ("rows", dictionary(1, most), "repeats its rows without end"),
+        ("rows", dictionary(1, most), "repeats its rows too often"),
         ("values", File { rows: 1, ..dictionary(1, most) }, "a page claims 2147483647 values of 1 rows"),
         ("groups", File { groups: 5000, ..File::of(data(1, PLAIN, &strings(1, &long)), 1) }, "bytes of"),
         (

@@ -1,14 +1,14 @@
-//! Thrift's compact protocol, as far as footers and page headers need it. Every length is checked against the bytes that
-//! are there, and nothing is allocated.
+//! Thrift's compact protocol, as far as footers and page headers need it. Every length is checked against the bytes
+//! present, and nothing is allocated.
 
 use parquet::errors::ParquetError;
 
 type Result<T> = std::result::Result<T, ParquetError>;
 
-/// Deeper than any footer nests its structs.
+/// Deeper than the structs of any footer.
 const MAX_DEPTH: u32 = 32;
 
-/// The type of a value, as it is written in front of it.
+/// The type of a value, which precedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     True,
@@ -67,7 +67,7 @@ impl<'a> Thrift<'a> {
         self.length - self.rest.len()
     }
 
-    /// The next bytes, if there are as many.
+    /// The next `count` bytes, if there are that many.
     pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.rest.split_at_checked(count) else {
             return Err(wrong(format!("metadata ends early (expected {count} more bytes, got {})", self.rest.len())));
@@ -80,7 +80,7 @@ impl<'a> Thrift<'a> {
         Ok(self.take(1)?[0])
     }
 
-    /// An unsigned number of a variable number of bytes.
+    /// An unsigned variable-length integer.
     pub(super) fn varint(&mut self) -> Result<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -98,17 +98,17 @@ impl<'a> Thrift<'a> {
         Ok((number >> 1) as i64 ^ -((number & 1) as i64))
     }
 
-    /// A whole number of 32 bits, as a field of this type.
+    /// A 32-bit integer, from a field of this type.
     pub(super) fn i32(&mut self, field: Type) -> Result<i32> {
         if field != Type::I32 {
-            return Err(wrong(format!("metadata has a field of another type (expected I32, got {field:?})")));
+            return Err(wrong(format!("metadata has a field of the wrong type (expected I32, got {field:?})")));
         }
         let number = self.signed()?;
         i32::try_from(number).map_err(|_| wrong(format!("metadata has {number} where 32 bits are expected")))
     }
 
-    /// Gives each field of a struct to `read`, which reads its value and returns true, or returns false: then the value
-    /// is skipped.
+    /// Calls `read` for each field of a struct. It reads the value and returns true, or returns false to have it
+    /// skipped.
     pub(super) fn fields(&mut self, read: &mut dyn FnMut(&mut Self, i64, Type) -> Result<bool>) -> Result<()> {
         self.fields_within(MAX_DEPTH, read)
     }
@@ -131,7 +131,7 @@ impl<'a> Thrift<'a> {
         }
     }
 
-    /// The type and number of a list's elements, each of which takes a byte at least.
+    /// The type and number of a list's elements, each of which takes at least a byte.
     pub(super) fn list(&mut self) -> Result<(Type, usize)> {
         let header = self.byte()?;
         // Some writers give an empty list no type.
@@ -185,7 +185,7 @@ impl<'a> Thrift<'a> {
         Ok(())
     }
 
-    /// A boolean has a byte of its own in a list, where a field has it in its type.
+    /// In a list a boolean has a byte of its own; in a struct its value is part of the field's type.
     fn skip_element(&mut self, value: Type, depth: u32) -> Result<()> {
         match value {
             Type::True | Type::False => self.byte().map(drop),

@@ -1,7 +1,8 @@
-//! Whether the disk of a cache answers: which threads are in a call on it, and since when.
+//! Detects a cache disk that hangs: records which threads are in a call to it, and since when.
 //!
-//! A call on a mount that is gone does not come back, and cannot be ended. So the others look here first, and read from
-//! the store instead for as long as it lasts. What a thread waits for besides, it says here ([`away`], [`again`]).
+//! A call to a mount that is gone does not return and cannot be cancelled. So other threads check here first, and read
+//! from the store while the disk hangs. A thread that waits for something other than the disk records that ([`outside_disk_call`],
+//! [`restart_clock`]).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How long a call may take before the disk is said to hang, of a read that may take `within`: soon enough for it to be
-/// read elsewhere.
+/// How long a disk call may take before the disk counts as hanging, for a read that may take `within`: short enough to
+/// leave time to read from the store.
 pub(super) fn hang_limit(within: Duration) -> Duration {
     (within / 4).min(Duration::from_secs(2))
 }
 
-/// The calls that have not come back.
+/// The disk calls in progress: thread and start time.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Mutex<Vec<(ThreadId, Instant)>>);
 
 thread_local! {
-    /// Where the calls of this thread are counted.
+    /// The record that this thread's calls are entered in.
     static COUNTED: RefCell<Option<Arc<Calls>>> = const { RefCell::new(None) };
 }
 
@@ -30,21 +31,21 @@ impl Calls {
         self.0.lock()
     }
 
-    /// This thread calls the disk, until what this gives is dropped.
+    /// Records this thread as calling the disk until the returned guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Calling {
         COUNTED.set(Some(Arc::clone(self)));
-        again();
+        restart_clock();
         Calling
     }
 
-    /// How long the call has taken that has taken longest.
+    /// The age of the oldest call in progress.
     pub(super) fn longest(&self) -> Option<Duration> {
         let oldest = self.since().iter().map(|(_, since)| *since).min();
         oldest.map(|since| since.elapsed())
     }
 }
 
-/// One thread's calls of the disk, one after the other.
+/// A thread's sequence of disk calls.
 #[derive(Debug)]
 pub(super) struct Calling;
 
@@ -55,16 +56,16 @@ impl Drop for Calling {
     }
 }
 
-/// Something else that may take long: it is not the disk that is waited for.
-pub(super) fn away<T>(wait: impl FnOnce() -> T) -> T {
+/// Runs something slow that is not a disk call: this thread does not count as calling the disk meanwhile.
+pub(super) fn outside_disk_call<T>(wait: impl FnOnce() -> T) -> T {
     change(|calls, thread| calls.retain(|(other, _)| *other != thread));
     let waited = wait();
-    again();
+    restart_clock();
     waited
 }
 
-/// This thread's call has come back, and another one begins.
-pub(super) fn again() {
+/// Restarts the clock: this thread's last call has returned.
+pub(super) fn restart_clock() {
     change(|calls, thread| {
         calls.retain(|(other, _)| *other != thread);
         calls.push((thread, Instant::now()));
@@ -86,15 +87,15 @@ mod tests {
     #[test]
     fn only_time_in_calls_counts() {
         let calls = Arc::new(Calls::default());
-        again();
+        restart_clock();
         assert_eq!(calls.longest(), None, "nothing is counted before it begins");
         let calling = calls.begin();
         let pause = Duration::from_millis(5);
         std::thread::sleep(pause);
         assert!(calls.longest().is_some_and(|longest| longest >= pause));
-        assert_eq!(away(|| calls.longest()), None);
+        assert_eq!(outside_disk_call(|| calls.longest()), None);
         let before = Instant::now();
-        again();
+        restart_clock();
         assert!(calls.longest().is_some_and(|longest| longest <= before.elapsed()), "the call before is over");
         drop(calling);
         assert_eq!(calls.longest(), None);
@@ -106,7 +107,7 @@ mod tests {
         let calling = calls.begin();
         let wait = std::panic::AssertUnwindSafe(move || {
             let _calling = calling;
-            away(|| panic!("as any store may"))
+            outside_disk_call(|| panic!("as any store may"))
         });
         assert!(std::panic::catch_unwind(wait).is_err());
         assert_eq!(calls.longest(), None);

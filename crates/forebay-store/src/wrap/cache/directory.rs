@@ -1,4 +1,4 @@
-//! The directory of a cache: whether it is one, and what is done when its disk fails.
+//! The directory of a cache: preparing it, checking that it is one, and handling failures of its disk.
 
 use std::collections::HashSet;
 use std::fs::DirBuilder;
@@ -19,26 +19,26 @@ use super::folder::Folder;
 use super::in_flight::FetchesInFlight;
 use super::key::Name;
 use super::lock::Waited;
-use super::usage::{Gate, peek};
+use super::usage::{UsageLock, peek};
 use crate::hint::hint;
 use crate::machine;
 use crate::mount::Mount;
 
-/// Says that a directory is a cache of forebay. Nothing is removed from one that has no such file.
+/// Marks a directory as a forebay cache. Without this file nothing in a directory is removed.
 const MARKER: &str = "forebay-cache";
 const MARKER_TEXT: &str = "This directory is a cache of forebay. `forebay cache clear` empties it.\n";
-/// What backup programs and others leave alone: https://bford.info/cachedir/
+/// Makes backup programs skip the directory: https://bford.info/cachedir/
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# This directory is a cache of forebay.\n";
-/// Trouble with the disk that is no setting to correct.
+/// Disk problems, as opposed to configuration errors.
 const DISK: [i32; 4] = [libc::ENOSPC, libc::EDQUOT, libc::EROFS, libc::EIO];
 
-/// How a cache is kept.
+/// Settings of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// The most that it holds; `None` for half of what its disk has, free or held by it.
+    /// The size limit; `None` for half of its disk's free space, its own entries included.
     pub limit_bytes: Option<u64>,
-    /// How long nothing is written after its disk failed.
+    /// How long nothing is written after the disk failed.
     pub pause: Duration,
 }
 
@@ -48,24 +48,24 @@ impl Default for CacheOptions {
     }
 }
 
-/// What a cache did for this process, and how much it holds.
+/// Statistics of a cache in this process, and its size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Reads that were answered from it.
+    /// Reads served from the cache.
     pub hits: u64,
-    /// Reads that were answered by the store behind it, and kept.
+    /// Reads served by the store behind it, and cached.
     pub misses: u64,
-    /// Reads that were answered by the store behind it, and not kept.
+    /// Reads served by the store behind it, and not cached.
     pub passes: u64,
-    /// Entries that were removed to make room, by this process.
+    /// Entries that this process evicted to make room.
     pub evictions: u64,
-    /// Entries that were not what was written, and were removed.
+    /// Damaged entries that were removed.
     pub corrupt: u64,
-    /// Entries of objects that had changed, and were removed.
+    /// Outdated entries that were removed.
     pub stale: u64,
-    /// What it holds, for all processes together.
+    /// Size of all entries, by all processes.
     pub bytes: u64,
-    /// The most that it may hold.
+    /// The size limit.
     pub limit_bytes: u64,
 }
 
@@ -80,63 +80,63 @@ pub(super) struct Meters {
 }
 
 #[derive(Debug, Default)]
-struct Trouble {
+struct DiskState {
     /// Nothing is written until then.
     off_until: Option<Instant>,
-    /// A thread finds out whether the disk works again.
+    /// A thread is testing whether the disk works again.
     is_tried: bool,
-    /// A limit that the disk has room for, and until when it holds.
+    /// A lower limit because the disk is full, and until when it applies.
     shrunk: Option<(u64, Instant)>,
     notice: Option<String>,
-    /// Entries that are to be removed.
+    /// Entries that must be removed before they are used.
     doubted: HashSet<Name>,
 }
 
-/// A directory that keeps objects, for all processes of a machine. Give it to [`super::Cached`].
+/// A cache directory, shared by all processes of a machine. Pass it to [`super::Cached`].
 ///
-/// Nothing that befalls it fails a read: what cannot be kept is passed on.
+/// Its failures never fail a read: objects that cannot be cached are read from the store.
 #[derive(Debug)]
 pub struct Cache {
     path: PathBuf,
-    /// Of the entries; `None` while there is no such directory.
+    /// The directory of the entries; `None` while it does not exist.
     folder: RwLock<Option<Arc<Folder>>>,
     limit_bytes: u64,
     pause: Duration,
     process: u32,
-    trouble: Mutex<Trouble>,
-    /// What is to be said of where it lies.
+    disk_state: Mutex<DiskState>,
+    /// A warning about the file system it is on.
     about_place: Option<String>,
     has_doubted: AtomicBool,
     calls: Arc<Calls>,
-    /// What it held when that was last looked up.
+    /// Its size when last looked up.
     last_bytes: AtomicU64,
     pub(super) fetches: FetchesInFlight,
     pub(super) meters: Meters,
 }
 
 impl Cache {
-    /// Opens a directory as a cache, and makes it one if it is new or empty. A directory with anything else in it is
-    /// refused. A disk that is full or broken is not: then nothing is kept until it has recovered.
+    /// Opens a directory as a cache, and turns a new or empty directory into one. A directory with other content is
+    /// refused. A full or broken disk is not an error: nothing is cached until it recovers.
     pub fn open(path: &Path, options: CacheOptions) -> Result<Arc<Self>> {
         let path = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
-        let mut trouble = Trouble::default();
+        let mut disk_state = DiskState::default();
         let folder = match prepare(&path) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) if is_of_disk(&error) => {
-                trouble.notice = Some(said(&path, &error));
-                trouble.off_until = Some(Instant::now() + options.pause);
+                disk_state.notice = Some(disk_notice(&path, &error));
+                disk_state.off_until = Some(Instant::now() + options.pause);
                 None
             }
             Err(error) => return Err(unusable(&path, &error)),
         };
-        let about_place = Mount::behind(&path).filter(|mount| mount.kind.can_hang()).map(|mount| {
-            format!("the cache {path:?} lies on {mount}, which can hang: a cache belongs on a disk of the machine")
-        });
+        let about_place = Mount::behind(&path)
+            .filter(|mount| mount.kind.can_hang())
+            .map(|mount| format!("the cache {path:?} is on {mount}, which can hang: put the cache on a local disk"));
         let held = match folder.as_deref().map_or(Ok(0), count) {
             Ok(held) => held,
             Err(error) => {
-                trouble.notice.get_or_insert_with(|| said(&path, &error));
-                trouble.off_until = Some(Instant::now() + options.pause);
+                disk_state.notice.get_or_insert_with(|| disk_notice(&path, &error));
+                disk_state.off_until = Some(Instant::now() + options.pause);
                 0
             }
         };
@@ -146,7 +146,7 @@ impl Cache {
             folder: RwLock::new(folder),
             pause: options.pause,
             process: std::process::id(),
-            trouble: Mutex::new(trouble),
+            disk_state: Mutex::new(disk_state),
             about_place,
             has_doubted: AtomicBool::new(false),
             calls: Arc::default(),
@@ -162,7 +162,7 @@ impl Cache {
         &self.path
     }
 
-    /// What it did, and what it holds.
+    /// Statistics and size.
     pub fn stats(&self) -> CacheStats {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         let (meters, limit_bytes) = (&self.meters, self.limit());
@@ -178,27 +178,26 @@ impl Cache {
         }
     }
 
-    /// What it holds; what it held, where its disk does not answer.
+    /// The current size, or the last known one if the disk does not answer.
     fn bytes(&self) -> u64 {
-        const PATIENCE: Duration = Duration::from_millis(500);
+        const MAX_WAIT: Duration = Duration::from_millis(500);
         let Some(folder) = self.folder() else { return 0 };
-        if !self.is_forked() && !self.hangs(PATIENCE) {
+        if !self.is_forked() && !self.hangs(MAX_WAIT) {
             let (calls, (sender, answer)) = (Arc::clone(&self.calls), sync_channel(1));
             let ask = move || {
                 let _calling = calls.begin();
-                // Nobody waits for it any more, perhaps.
+                // The receiver may have given up.
                 let _late = sender.send(peek(&folder).map_or(0, |table| table.total()));
             };
             let started = std::thread::Builder::new().name("forebay-cache".to_owned()).spawn(ask);
-            if let Some(bytes) = started.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok()) {
+            if let Some(bytes) = started.ok().and_then(|_| answer.recv_timeout(MAX_WAIT).ok()) {
                 self.last_bytes.store(bytes, Relaxed);
             }
         }
         self.last_bytes.load(Relaxed)
     }
 
-    /// Counts this thread among those that call its disk; `None` when one of those has not come back for longer than
-    /// `limit`.
+    /// Records this thread as calling the disk; `None` if a call in progress has taken longer than `limit`.
     pub(super) fn calling(&self, limit: Duration) -> Option<Calling> {
         match self.is_forked() {
             true => Some(Calling),
@@ -206,124 +205,126 @@ impl Cache {
         }
     }
 
-    /// Whether its disk has not answered for longer than `limit`. Said once.
+    /// Whether the disk has not answered for longer than `limit`. The user is told once.
     pub(super) fn hangs(&self, limit: Duration) -> bool {
         let longest = if self.is_forked() { None } else { self.calls.longest() };
         let Some(longest) = longest.filter(|longest| *longest > limit) else { return false };
-        if let Some(mut trouble) = self.trouble() {
-            trouble.notice.get_or_insert_with(|| {
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.notice.get_or_insert_with(|| {
                 let (path, seconds) = (&self.path, longest.as_secs_f64());
-                format!("the cache {path:?} has not answered for {seconds:.1} s; files are read from their source until it does")
+                format!("the cache {path:?} has not answered for {seconds:.1} s; files are read from the source until it does")
             });
         }
         true
     }
 
-    /// What the user should know of it: the first trouble with its disk; until there is one, that it lies in a bad place.
+    /// A warning for the user: the first disk problem, or else that the cache is on an unsuitable file system.
     pub fn notice(&self) -> Option<String> {
-        self.trouble()?.notice.clone().or_else(|| self.about_place.clone())
+        self.disk_state()?.notice.clone().or_else(|| self.about_place.clone())
     }
 
-    /// A forked child has the memory of threads that are not there.
+    /// Whether this is a forked child, which has a copy of the state but not the threads that change it.
     pub(super) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// `None` in a forked child whose parent held the lock at that moment: nobody will ever give it back there.
-    fn trouble(&self) -> Option<MutexGuard<'_, Trouble>> {
+    /// `None` in a forked child whose parent held the lock during the fork: there it is never released.
+    fn disk_state(&self) -> Option<MutexGuard<'_, DiskState>> {
         if !self.is_forked() {
-            return Some(self.trouble.lock());
+            return Some(self.disk_state.lock());
         }
-        self.trouble.try_lock()
+        self.disk_state.try_lock()
     }
 
     /// The directory of entries, for reading.
     pub(super) fn folder(&self) -> Option<Arc<Folder>> {
-        // It is written to when a lost directory is found again; whoever meets that goes without.
+        // The lock is held for writing only while a lost directory is reopened; a reader that meets this goes without
+        // the cache.
         self.folder.try_read()?.clone()
     }
 
-    /// The same for writing; `None` for a while after its disk failed.
+    /// The same for writing; `None` for some time after the disk failed.
     pub(super) fn writable(&self) -> Option<Arc<Folder>> {
         {
-            let mut trouble = self.trouble()?;
-            let Some(until) = trouble.off_until else { return self.folder() };
-            if Instant::now() < until || trouble.is_tried {
+            let mut disk_state = self.disk_state()?;
+            let Some(until) = disk_state.off_until else { return self.folder() };
+            if Instant::now() < until || disk_state.is_tried {
                 return None;
             }
-            // One thread tries the disk, without the lock: the disk may hang. The others go without a cache meanwhile.
-            trouble.is_tried = true;
+            // One thread tests the disk, without the lock because the disk may hang. The others go without the cache
+            // meanwhile.
+            disk_state.is_tried = true;
         }
-        // It may have been removed, or mounted anew.
+        // The directory may have been removed, or remounted.
         let prepared = prepare(&self.path).map(Arc::new);
-        let mut trouble = self.trouble()?;
-        trouble.is_tried = false;
+        let mut disk_state = self.disk_state()?;
+        disk_state.is_tried = false;
         match prepared {
             Ok(folder) => {
-                trouble.off_until = None;
+                disk_state.off_until = None;
                 *self.folder.try_write()? = Some(Arc::clone(&folder));
                 Some(folder)
             }
             Err(_) => {
-                trouble.off_until = Some(Instant::now() + self.pause);
+                disk_state.off_until = Some(Instant::now() + self.pause);
                 None
             }
         }
     }
 
-    /// The most that it may hold now.
+    /// The current size limit.
     pub(super) fn limit(&self) -> u64 {
-        let Some(mut trouble) = self.trouble() else { return self.limit_bytes };
-        match trouble.shrunk {
+        let Some(mut disk_state) = self.disk_state() else { return self.limit_bytes };
+        match disk_state.shrunk {
             Some((limit, until)) if Instant::now() < until => limit.min(self.limit_bytes),
             _ => {
-                trouble.shrunk = None;
+                disk_state.shrunk = None;
                 self.limit_bytes
             }
         }
     }
 
-    /// Its disk had no room for more than this.
+    /// The disk has no room for more than this.
     pub(super) fn shrink(&self, limit: u64) {
-        if let Some(mut trouble) = self.trouble() {
-            trouble.shrunk = Some((limit, Instant::now() + self.pause));
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.shrunk = Some((limit, Instant::now() + self.pause));
         }
     }
 
-    /// Says what its disk said, if nothing was said yet.
-    pub(super) fn tell(&self, error: &io::Error) {
-        if self.trouble().is_none_or(|trouble| trouble.notice.is_some()) {
+    /// Records the first disk error as the notice for the user.
+    pub(super) fn record_error(&self, error: &io::Error) {
+        if self.disk_state().is_none_or(|disk_state| disk_state.notice.is_some()) {
             return;
         }
-        // Worked out without the lock: it asks the file system how full it is.
-        let notice = said(&self.path, error);
-        if let Some(mut trouble) = self.trouble() {
-            trouble.notice.get_or_insert(notice);
+        // Composed without the lock: it asks the file system for its free space.
+        let notice = disk_notice(&self.path, error);
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.notice.get_or_insert(notice);
         }
     }
 
-    /// An entry is not to be used by this process. It is removed by whoever wants it next.
+    /// Marks an entry as unusable for this process. The next thread that needs it removes it.
     pub(super) fn doubt(&self, name: Name) {
-        if let Some(mut trouble) = self.trouble() {
-            trouble.doubted.insert(name);
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.doubted.insert(name);
             self.has_doubted.store(true, Relaxed);
         }
     }
 
-    /// An entry that was doubted is gone.
+    /// A doubted entry was removed.
     pub(super) fn trust(&self, name: &Name) {
-        if let Some(mut trouble) = self.trouble() {
-            trouble.doubted.remove(name);
-            self.has_doubted.store(!trouble.doubted.is_empty(), Relaxed);
+        if let Some(mut disk_state) = self.disk_state() {
+            disk_state.doubted.remove(name);
+            self.has_doubted.store(!disk_state.doubted.is_empty(), Relaxed);
         }
     }
 
     pub(super) fn is_doubted(&self, name: &Name) -> bool {
-        self.has_doubted.load(Relaxed) && self.trouble().is_some_and(|trouble| trouble.doubted.contains(name))
+        self.has_doubted.load(Relaxed) && self.disk_state().is_some_and(|disk_state| disk_state.doubted.contains(name))
     }
 
-    /// Something could not be kept. What says nothing about the disk (too many open files, a directory in an entry's
-    /// place) concerns this one only; after anything else nothing is written for a while.
+    /// An entry could not be written. Errors that say nothing about the disk (too many open files, a directory in an
+    /// entry's place) affect this entry only; after any other error nothing is written for a while.
     pub(super) fn failed(&self, error: io::Error) {
         let passing = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR];
         let in_place = [libc::EISDIR, libc::ENOTEMPTY, libc::ELOOP, libc::ENOTDIR, libc::EMLINK, libc::EEXIST];
@@ -332,39 +333,39 @@ impl Cache {
             return;
         }
         if !in_place.contains(&errno)
-            && let Some(mut trouble) = self.trouble()
+            && let Some(mut disk_state) = self.disk_state()
         {
-            trouble.off_until = Some(Instant::now() + self.pause);
+            disk_state.off_until = Some(Instant::now() + self.pause);
         }
-        self.tell(&error);
+        self.record_error(&error);
     }
 }
 
-/// How long the lock on a whole cache is waited for. It is held for moments, unless its owner was stopped.
-pub(super) const GATE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for the lock on a whole cache. It is held for moments, unless its owner was stopped.
+pub(super) const MAX_LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// The lock was not to be had.
+/// The lock was not free in time.
 pub(super) fn held_too_long() -> io::Error {
-    let seconds = GATE_PATIENCE.as_secs();
+    let seconds = MAX_LOCK_WAIT.as_secs();
     io::Error::other(format!("another process has held its lock for {seconds} s: see `lslocks`"))
 }
 
-/// What the cache holds; counted if that is not known.
+/// The size of the cache, counted if it is not known.
 fn count(folder: &Folder) -> io::Result<u64> {
-    // Where processes start together, one of them counts and the others wait for it.
+    // When processes start together, one of them counts and the others wait for it.
     let until = Instant::now() + Duration::from_secs(60);
-    match Gate::enter(folder, until, None)? {
-        Waited::Done(gate) => Ok(gate.table.total()),
+    match UsageLock::acquire(folder, until, None)? {
+        Waited::Done(usage) => Ok(usage.table.total()),
         Waited::Late | Waited::Stopped => Err(held_too_long()),
     }
 }
 
-/// The name of the directory that entries of this version lie in.
+/// The directory name for entries of this format version.
 pub(super) fn format_folder() -> String {
     format!("v{VERSION}")
 }
 
-/// Whether a name is that of a directory of entries, of any version.
+/// Whether a name is that of an entry directory, of any format version.
 pub(super) fn is_format(name: &str) -> bool {
     name.strip_prefix('v').is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -379,7 +380,7 @@ pub(super) fn root(path: &Path) -> io::Result<Option<Folder>> {
     }
 }
 
-/// Makes a directory a cache, unless it is one, and gives the directory of its entries.
+/// Turns a directory into a cache unless it is one, and returns the directory of its entries.
 fn prepare(path: &Path) -> io::Result<Folder> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     check_owner(&Folder::open(path)?)?;
@@ -388,7 +389,7 @@ fn prepare(path: &Path) -> io::Result<Folder> {
         None => {
             let root = Folder::open(path)?;
             let names = root.names()?;
-            // Another process may have made it one by now; and what every disk has is nobody's.
+            // Another process may have marked it by now. Files that every disk has (lost+found) do not count.
             let is_marked = names.iter().any(|name| name == MARKER);
             if let Some(foreign) = names.iter().find(|name| !is_marked && *name != TAG && *name != "lost+found") {
                 return Err(io::Error::other(Foreign(foreign.to_string_lossy().into_owned())));
@@ -397,15 +398,14 @@ fn prepare(path: &Path) -> io::Result<Folder> {
             root
         }
     };
-    // A cache that can only be read has it, or does without.
+    // A read-only cache has the tag already, or does without.
     let _tagged = write_once(&root, TAG, TAG_TEXT);
     let entries = root.make_folder(&format_folder())?;
     check_owner(&entries)?;
     Ok(entries)
 }
 
-/// Refuses the directory of another user. Its owner could put any bytes there under any object's name, with a checksum
-/// that fits them.
+/// Refuses a directory of another user, who could store any bytes under any object's name, with a valid checksum.
 fn check_owner(folder: &Folder) -> io::Result<()> {
     let owner = folder.owner()?;
     let user = rustix::process::geteuid().as_raw();
@@ -423,13 +423,13 @@ fn write_once(root: &Folder, name: &str, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)
 }
 
-/// A directory that is somebody's.
+/// A directory with other content.
 #[derive(Debug)]
 struct Foreign(String);
 
 impl std::fmt::Display for Foreign {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "expected a new or an empty directory, or a cache of forebay, got one with {:?} in it", self.0)
+        write!(f, "expected a new or empty directory, or a forebay cache, got a directory that contains {:?}", self.0)
     }
 }
 
@@ -445,7 +445,7 @@ struct ForeignOwner {
 impl std::fmt::Display for ForeignOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { owner, user } = self;
-        write!(f, "expected a directory that belongs to this user (uid {user}) or to root, got one of uid {owner}")
+        write!(f, "expected a directory owned by this user (uid {user}) or by root, got one owned by uid {owner}")
     }
 }
 
@@ -459,18 +459,19 @@ fn advice(path: &Path, error: &io::Error) -> Option<String> {
     error.raw_os_error().and_then(|errno| hint(path, errno, true))
 }
 
-/// A cache that cannot be used is a setting to correct.
+/// An unusable cache is a configuration error.
 fn unusable(path: &Path, error: &io::Error) -> Error {
-    let hint =
-        advice(path, error).unwrap_or_else(|| "give `cache` a directory of its own, on a disk of this machine".into());
+    let hint = advice(path, error).unwrap_or_else(|| "set `cache` to a separate directory on a local disk".into());
     Error::config(format!("cannot be the cache: {error}")).at_path(path).with_hint(hint)
 }
 
-/// What is said of a disk that fails during a run.
-fn said(path: &Path, error: &io::Error) -> String {
+/// The notice about a disk that fails during a run.
+fn disk_notice(path: &Path, error: &io::Error) -> String {
     let advice = advice(path, error).map_or(String::new(), |advice| format!(" ({advice})"));
     let same = error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error);
     let why = Error::io("written to", same);
     let why = why.message();
-    format!("the cache {path:?} cannot keep everything: it {why}{advice}; what it cannot keep is read from its source")
+    format!(
+        "the cache {path:?} cannot store everything: it {why}{advice}; files that are not cached are read from the source"
+    )
 }

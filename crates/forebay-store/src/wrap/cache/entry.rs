@@ -1,12 +1,12 @@
-//! An entry as it lies on the disk: the object's bytes or some of them, the text of its key, and a footer.
+//! The file format of an entry: the object's bytes or a range of them, the text of its key, and a footer.
 //!
 //! ```text
 //! content | key | magic 8, version 4, key bytes 4, content bytes 8, object bytes 8, object mtime 8,
 //!                 xxh3 of the content 8, xxh3 of key and footer 8
 //! ```
 //!
-//! Nothing is written with fsync. What a crash of the machine leaves may be short, zeros, or old blocks of the disk; all of
-//! it fails one of the two checksums, and then it is as if it had never been there.
+//! Nothing is flushed with fsync. After a crash of the machine an entry may be short, or contain zeros or old blocks;
+//! it then fails one of the two checksums and is treated as absent.
 
 use std::fs::File;
 use std::io;
@@ -19,13 +19,13 @@ use super::key::Key;
 use crate::store::Stat;
 
 const MAGIC: &[u8; 8] = b"forebay\xfb";
-/// Of the layout above, and of the directory that entries lie in. Another version is not read.
+/// Version of the layout above, and of the entry directory. Entries of other versions are not read.
 pub(super) const VERSION: u32 = 1;
 const FOOTER: usize = 56;
 /// Longer than any path of a store.
 const MAX_KEY: u32 = 1 << 16;
 
-/// What stands behind the content.
+/// The bytes after the content: key and footer.
 pub(super) fn tail(key: &Key, content: &[u8], stat: Stat) -> Vec<u8> {
     let mut tail = key.text.clone();
     tail.extend_from_slice(MAGIC);
@@ -39,26 +39,26 @@ pub(super) fn tail(key: &Key, content: &[u8], stat: Stat) -> Vec<u8> {
     tail
 }
 
-/// What an entry says of itself.
+/// The metadata of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(super) key: Vec<u8>,
     pub(crate) content_bytes: u64,
-    /// The version of the object that it was made of.
+    /// The version of the object that it holds.
     pub(super) stat: Stat,
     checksum: u64,
 }
 
 impl Head {
-    /// Whether these bytes are what was written.
+    /// Whether these bytes match the stored checksum.
     pub(crate) fn is_of(&self, content: &[u8]) -> bool {
         content.len() as u64 == self.content_bytes && xxh3_64(content) == self.checksum
     }
 }
 
-/// Reads what an entry of so many bytes says of itself; `None` when it is not whole, damaged, or of another version.
+/// Reads the metadata of an entry of this file length; `None` if it is truncated, damaged, or of another version.
 pub(crate) fn head(file: &File, length: u64) -> io::Result<Option<Head>> {
-    /// Enough for the footer and most keys in one call.
+    /// Covers the footer and most keys in one call.
     const GUESS: u64 = 512;
     let guess = length.min(GUESS);
     let mut tail = vec![0; guess as usize];
@@ -80,8 +80,8 @@ pub(crate) fn head(file: &File, length: u64) -> io::Result<Option<Head>> {
         .filter(|head| head.content_bytes == length - whole))
 }
 
-/// Adds a range of the content to `bytes`; false when the content is not what was written. That is known only of all of
-/// it, so that all of it is read, in pieces.
+/// Appends a range of the content to `bytes`; false if the content is damaged. The checksum covers the whole content,
+/// so all of it is read, in pieces.
 pub(crate) fn range_of(file: &File, head: &Head, range: &Range<u64>, bytes: &mut Vec<u8>) -> io::Result<bool> {
     const PIECE: u64 = 1 << 20;
     let mut checksum = Xxh3::new();
@@ -99,7 +99,7 @@ pub(crate) fn range_of(file: &File, head: &Head, range: &Range<u64>, bytes: &mut
     Ok(checksum.digest() == head.checksum)
 }
 
-/// An entry with the checksums that its bytes ask for, as far as its lengths make sense.
+/// An entry with valid checksums for these bytes, as far as its lengths make sense.
 #[cfg(feature = "testing")]
 pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut entry = bytes.to_vec();
@@ -139,7 +139,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + N].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Fills `bytes` from a place in a file; false when it ends before that.
+/// Fills `bytes` from an offset of a file; false if the file ends before that.
 pub(super) fn fill(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
     match file.read_exact_at(bytes, at) {
         Ok(()) => Ok(true),
@@ -207,7 +207,7 @@ mod tests {
             assert!(range_of(&file, &head, &range, &mut bytes).unwrap());
             assert!(bytes == content[range.start as usize..range.end as usize], "{range:?}");
         }
-        // Far from what is asked for.
+        // Far from the requested range.
         file.write_all_at(&[!content[2 << 20]], 2 << 20).unwrap();
         assert!(!range_of(&file, &head, &(0..10), &mut Vec::new()).unwrap());
         file.set_len(100).unwrap();

@@ -1,69 +1,70 @@
-//! What goes when there is no room: what was not used for longest.
+//! Eviction: the least recently used entries go first.
 //!
-//! A cache of up to some thousand entries is looked at as a whole. Of a larger one a part is: entries are spread over
-//! directories by hash, so that any few directories are a fair sample, and the oldest of a sample are among the oldest of all.
-//! Whoever reads an entry has it open, and reads on when it is removed.
+//! A cache of up to a few thousand entries is examined as a whole. Of a larger one a sample is: entries are spread over
+//! directories by hash, so any few directories are a fair sample, and the oldest entries of a sample are among the
+//! oldest of all. A reader has its entry open, and can finish reading after it was removed.
 
 use std::io;
 
 use super::folder::Folder;
 use super::key::{SHARDS, shard};
-use super::usage::{Gate, Seen};
+use super::usage::{ScannedEntry, UsageLock};
 
-/// Entries that are looked at for one decision. 4096 take some 30 ms (measured: 15 ms for 2000).
+/// Entries examined for one decision. 4096 take some 30 ms (measured: 15 ms for 2000).
 const SAMPLE: usize = 4096;
 
-/// Removes the oldest entries until no more than `must` bytes are left, or nothing that can be removed; and on until `wish`
-/// are left, so that not every one has to look for what can go, but not for long: others wait. Returns how many went.
-pub(super) fn evict(gate: &mut Gate<'_>, must: u64, wish: u64) -> io::Result<u64> {
-    /// An entry goes in some 30 µs on a fast disk, and in a few ms on a slow one. Not measured.
+/// Evicts the oldest entries until at most `must` bytes are left, or nothing more can be removed. Then continues
+/// towards `wish`, so that not every write has to evict, but only briefly, because others wait. Returns how many were
+/// evicted.
+pub(super) fn evict(usage: &mut UsageLock<'_>, must: u64, wish: u64) -> io::Result<u64> {
+    /// Removing an entry takes some 30 µs on a fast disk, and a few ms on a slow one. Not measured.
     const ENOUGH: u64 = 512;
     let mut evicted = 0;
     let mut looked_at = 0;
-    let is_done = |gate: &Gate<'_>, evicted| {
-        let total = gate.table.total();
+    let is_done = |usage: &UsageLock<'_>, evicted| {
+        let total = usage.table.total();
         total <= wish || total <= must && evicted >= ENOUGH
     };
     let mut sample = Vec::new();
-    while !is_done(gate, evicted) && looked_at < SHARDS {
+    while !is_done(usage, evicted) && looked_at < SHARDS {
         let wanted = sample.len() + SAMPLE;
         while sample.len() < wanted && looked_at < SHARDS {
-            let slot = gate.table.cursor;
-            gate.table.cursor = (slot + 1) % SHARDS;
+            let slot = usage.table.cursor;
+            usage.table.cursor = (slot + 1) % SHARDS;
             looked_at += 1;
-            // A count is never too small: there is nothing where it is zero.
-            if gate.table.get(slot) > 0 {
-                sample.extend(gate.recount(slot)?.entries);
+            // Counts are never too small, so a zero means an empty directory.
+            if usage.table.get(slot) > 0 {
+                sample.extend(usage.recount(slot)?.entries);
             }
         }
-        sample.sort_unstable_by_key(|seen: &Seen| seen.mtime_ns);
-        // The younger half of a part may be younger than much of what was not looked at.
+        sample.sort_unstable_by_key(|seen: &ScannedEntry| seen.mtime_ns);
+        // The younger half of a sample may be younger than many entries outside it.
         let count = if looked_at == SHARDS { sample.len() } else { sample.len() / 2 };
         for seen in sample.drain(..count) {
-            if is_done(gate, evicted) {
+            if is_done(usage, evicted) {
                 break;
             }
-            evicted += u64::from(remove(gate, &seen));
+            evicted += u64::from(remove(usage, &seen));
         }
     }
-    gate.save()?;
+    usage.save()?;
     Ok(evicted)
 }
 
-/// First the file, then the number: what dies in between counts too much.
-fn remove(gate: &mut Gate<'_>, seen: &Seen) -> bool {
-    let Ok(folder) = gate.folder.folder(&shard(seen.slot)) else { return false };
-    // One that cannot be removed (an immutable file, say) is not the only one.
+/// First the file, then the count: after a crash in between the count is too large, never too small.
+fn remove(usage: &mut UsageLock<'_>, seen: &ScannedEntry) -> bool {
+    let Ok(folder) = usage.folder.folder(&shard(seen.slot)) else { return false };
+    // If one cannot be removed (an immutable file, say), others can.
     let is_gone = folder.unlink(&seen.name).is_ok();
     if is_gone {
-        gate.table.subtract(seen.slot, seen.bytes);
+        usage.table.subtract(seen.slot, seen.bytes);
     }
     is_gone
 }
 
-/// Removes an entry if it is still the file that was looked at.
+/// Removes an entry if it is still the file that was examined.
 pub(super) fn remove_known(
-    gate: &mut Gate<'_>,
+    usage: &mut UsageLock<'_>,
     folder: &Folder,
     slot: usize,
     name: &str,
@@ -71,9 +72,9 @@ pub(super) fn remove_known(
 ) -> io::Result<bool> {
     let is_gone = remove_uncounted(folder, name, identity)?;
     if is_gone {
-        // Whoever damaged it may have made it longer or shorter than it was counted.
-        gate.recount(slot)?;
-        gate.save()?;
+        // Damage may have changed its length since it was counted.
+        usage.recount(slot)?;
+        usage.save()?;
     }
     Ok(is_gone)
 }
@@ -88,7 +89,7 @@ pub(super) fn remove_uncounted(folder: &Folder, name: &str, identity: (u64, u64)
 
 #[cfg(test)]
 mod tests {
-    use super::super::claim::enter;
+    use super::super::claim::lock_usage;
     use super::super::key::Key;
     use super::*;
     use std::path::Path;
@@ -106,21 +107,21 @@ mod tests {
             file.set_len(1).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64)).unwrap();
         }
-        let mut gate = enter(&folder).unwrap();
-        assert_eq!(gate.table.total(), COUNT as u64 * 4096, "counted when it is first looked at");
-        let goal = gate.table.total() / 10 * 9;
-        let evicted = evict(&mut gate, goal, 0).unwrap();
-        assert!(gate.table.total() <= goal && evicted as usize <= COUNT / 10 + 1, "no more than has to");
-        assert!(gate.table.cursor > SHARDS / 4 && gate.table.cursor < SHARDS, "of a part of the directories");
+        let mut usage = lock_usage(&folder).unwrap();
+        assert_eq!(usage.table.total(), COUNT as u64 * 4096, "counted when it is first looked at");
+        let goal = usage.table.total() / 10 * 9;
+        let evicted = evict(&mut usage, goal, 0).unwrap();
+        assert!(usage.table.total() <= goal && evicted as usize <= COUNT / 10 + 1, "no more than has to");
+        assert!(usage.table.cursor > SHARDS / 4 && usage.table.cursor < SHARDS, "of a part of the directories");
         let is_gone = |number: &usize| !place.path().join(&name(*number).shard).join(&name(*number).entry).exists();
         let gone: Vec<_> = (0..COUNT).filter(is_gone).collect();
         assert_eq!(gone.len() as u64, evicted);
         // The oldest tenth of all is the oldest fifth of half of them.
         assert!(gone.iter().all(|number| *number < COUNT / 4), "{:?}", gone.last());
-        let counted = gate.table.clone();
-        (0..SHARDS).for_each(|slot| drop(gate.recount(slot).unwrap()));
-        assert_eq!(gate.table, counted, "and what is left was counted right");
-        assert_eq!(evict(&mut gate, 0, 0).unwrap(), COUNT as u64 - evicted, "all of them, if need be");
-        assert_eq!(gate.table.total(), 0);
+        let counted = usage.table.clone();
+        (0..SHARDS).for_each(|slot| drop(usage.recount(slot).unwrap()));
+        assert_eq!(usage.table, counted, "and what is left was counted right");
+        assert_eq!(evict(&mut usage, 0, 0).unwrap(), COUNT as u64 - evicted, "all of them, if need be");
+        assert_eq!(usage.table.total(), 0);
     }
 }

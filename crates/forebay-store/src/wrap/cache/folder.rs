@@ -1,5 +1,5 @@
-//! Directories by descriptor. What lies in a cache may have been put there by anybody, so that nothing below a directory
-//! is reached through a link, and nothing is opened that is not a regular file.
+//! Directories accessed by descriptor. Files in a cache may have been placed there by other users, so no links are
+//! followed below the directory, and only regular files are opened.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -11,21 +11,21 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat};
 
-/// Which file it is, and what of it matters here.
+/// The identity and metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct FileInfo {
     /// Device and inode.
     pub(super) identity: (u64, u64),
     pub(super) is_file: bool,
     pub(super) is_folder: bool,
-    /// It has other names beside this one.
+    /// It has other hard links.
     pub(super) is_shared: bool,
     pub(super) length: u64,
-    /// When it was last written to, or used: nanoseconds since 1970.
+    /// When it was last written or used: nanoseconds since 1970.
     pub(super) mtime_ns: i64,
 }
 
-impl Known {
+impl FileInfo {
     pub(super) fn of(file: &File) -> io::Result<Self> {
         Ok(Self::from(&fstat(file)?))
     }
@@ -43,18 +43,18 @@ impl Known {
     }
 }
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
 impl Folder {
-    /// Opens it by its path: links in that are the user's own choice.
+    /// Opens it by its path. Links in the path are the user's own choice.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NONBLOCK).open(path)?;
         Ok(Self(file.into()))
     }
 
-    /// Whether it still has a name.
+    /// Whether it has not been removed.
     pub(super) fn is_there(&self) -> bool {
         fstat(&self.0).is_ok_and(|found| found.st_nlink > 0)
     }
@@ -69,12 +69,12 @@ impl Folder {
         Ok(rustix::fs::openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?)
     }
 
-    /// A directory in it.
+    /// Opens a subdirectory.
     pub(super) fn folder(&self, name: &str) -> io::Result<Self> {
         self.at(name, OFlags::RDONLY | OFlags::DIRECTORY).map(Self)
     }
 
-    /// The same, made if it is not there: for this user alone.
+    /// The same; creates it if necessary, with access for this user only.
     pub(super) fn make_folder(&self, name: &str) -> io::Result<Self> {
         match self.folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -86,14 +86,14 @@ impl Folder {
         }
     }
 
-    /// A regular file in it, for reading.
-    pub(super) fn read(&self, name: &str) -> io::Result<(File, Known)> {
+    /// Opens a regular file for reading.
+    pub(super) fn read(&self, name: &str) -> io::Result<(File, FileInfo)> {
         regular(self.at(name, OFlags::RDONLY)?)
     }
 
-    /// A regular file in it, for writing, made if it is not there. One that has another name elsewhere is not written to:
-    /// it may be somebody's.
-    pub(super) fn write(&self, name: &str) -> io::Result<(File, Known)> {
+    /// Opens a regular file for writing, and creates it if necessary. A file with other hard links is refused: it may
+    /// be someone else's data.
+    pub(super) fn write(&self, name: &str) -> io::Result<(File, FileInfo)> {
         let (file, known) = regular(self.at(name, OFlags::RDWR | OFlags::CREATE)?)?;
         if known.is_shared {
             return Err(io::Error::from_raw_os_error(libc::EMLINK));
@@ -101,22 +101,22 @@ impl Folder {
         Ok((file, known))
     }
 
-    /// What a name in it is, a link not followed.
-    pub(super) fn stat(&self, name: &str) -> io::Result<Known> {
-        Ok(Known::from(&rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    /// The metadata of a name; links are not followed.
+    pub(super) fn stat(&self, name: &str) -> io::Result<FileInfo> {
+        Ok(FileInfo::from(&rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Removes a name that is no directory.
+    /// Removes a name that is not a directory.
     pub(super) fn unlink(&self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
-    /// Removes a directory in it, if it is empty.
+    /// Removes a subdirectory if it is empty.
     pub(super) fn remove_folder(&self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Gives a file another name in the same directory, in place of what had it.
+    /// Renames a file within the directory, replacing an existing one.
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.0, from, &self.0, to)?)
     }
@@ -136,15 +136,15 @@ impl Folder {
     }
 }
 
-/// Marks a file as used now. Without the right to, it only looks older than it is.
+/// Marks a file as used now. Without permission it keeps its old time.
 pub(super) fn touch(file: &File) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let _touched = rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: now });
 }
 
-fn regular(descriptor: OwnedFd) -> io::Result<(File, Known)> {
+fn regular(descriptor: OwnedFd) -> io::Result<(File, FileInfo)> {
     let file = File::from(descriptor);
-    let known = Known::of(&file)?;
+    let known = FileInfo::of(&file)?;
     match known.is_file {
         true => Ok((file, known)),
         false => Err(io::Error::from_raw_os_error(libc::EISDIR)),

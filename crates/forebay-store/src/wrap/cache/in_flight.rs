@@ -1,4 +1,4 @@
-//! Threads of one process that want the same object at the same time: one of them gets it, and the others wait for that.
+//! Threads of one process that need the same object at the same time: one fetches it, the others wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::key::Name;
 use super::lock::Waited;
-use crate::store::Ends;
+use crate::store::CancelSignals;
 
-/// What became of getting an object.
+/// The result of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// There is an entry now.
+    /// The object is cached now.
     Kept,
-    /// It was got, and not kept.
+    /// Fetched, but not cached.
     Passed,
-    /// It was not got.
+    /// The fetch failed.
     Failed,
 }
 
@@ -28,19 +28,19 @@ struct Fetch {
     finished: Condvar,
 }
 
-/// Objects that threads of this process are getting.
+/// Objects that threads of this process are fetching.
 #[derive(Debug, Default)]
 pub(super) struct FetchesInFlight(Mutex<HashMap<Name, Arc<Fetch>>>);
 
-/// What a thread that wants an object is to do.
+/// The next step for a thread that needs an object.
 pub(super) enum Joined<'a> {
-    /// Get it.
+    /// Fetch it.
     Leader(Leader<'a>),
-    /// Another one tried.
+    /// Another thread has finished.
     Finished(Outcome),
 }
 
-/// The others wait until this is dropped.
+/// The other threads wait until this is dropped.
 pub(super) struct Leader<'a> {
     fetches: &'a FetchesInFlight,
     name: Name,
@@ -65,9 +65,9 @@ impl FetchesInFlight {
         lock(&self.0)
     }
 
-    /// Leads, or waits for whoever does.
-    pub(super) fn join(&self, name: &Name, until: Instant, ends: Option<&Ends>) -> Waited<Joined<'_>> {
-        /// A stop is noticed this late.
+    /// Becomes the leader, or waits for the thread that is.
+    pub(super) fn join(&self, name: &Name, until: Instant, signals: Option<&CancelSignals>) -> Waited<Joined<'_>> {
+        /// Delay until a stop is noticed.
         const SLICE: Duration = Duration::from_millis(50);
         let fetch = {
             let mut map = self.map();
@@ -91,7 +91,7 @@ impl FetchesInFlight {
             if let Some(outcome) = *outcome {
                 return Waited::Done(Joined::Finished(outcome));
             }
-            if ends.is_some_and(Ends::is_raised) {
+            if signals.is_some_and(CancelSignals::is_raised) {
                 return Waited::Stopped;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -123,7 +123,7 @@ mod tests {
         let wait = || matches!(fetches.join(&name, far, None), Waited::Done(Joined::Finished(Outcome::Kept)));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(wait);
-            // Until the other one has it too, beside the map and the leader.
+            // Until the other thread holds it too, besides the map and the leader.
             while Arc::strong_count(&leader.fetch) < 3 {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! A cache looked at from outside: how much is in it, whether it is whole, and emptying it. Runs that use it go on.
+//! Inspecting a cache from outside: its size, its integrity, and clearing it. Runs that use it can continue.
 
 use std::io;
 use std::path::Path;
@@ -6,71 +6,71 @@ use std::sync::Arc;
 
 use forebay_core::{Error, Result};
 
-use super::claim::enter;
+use super::claim::lock_usage;
 use super::directory::{Cache, format_folder, is_format, root};
 use super::entry::{self, Head};
 use super::evict::remove_known;
 use super::folder::Folder;
-use super::key::{Key, SHARDS, Sort, is_shard, shard, sort_of};
+use super::key::{FileKind, Key, SHARDS, file_kind, is_shard, shard};
 use super::lock::Lock;
 use super::usage::{USAGE, disk_bytes, is_absent, peek};
 use crate::hint::failed;
 use crate::local::resize;
 
-/// How much is in a cache.
+/// The content of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheInfo {
-    /// Objects that it keeps, and ranges of objects.
+    /// Cached objects, and ranges of objects.
     pub entries: u64,
-    /// What they take on the disk.
+    /// Their size on disk.
     pub bytes: u64,
-    /// The most that it held, by the settings of whoever wrote to it last; `None` when nobody has yet.
+    /// The size limit of the process that wrote last; `None` if none has.
     pub limit_bytes: Option<u64>,
-    /// Objects on their way into it.
+    /// Entries that are being written.
     pub parts: u64,
-    /// When the entry that was not used for longest was used, in nanoseconds since 1970.
+    /// When the least recently used entry was used, in nanoseconds since 1970.
     pub oldest_ns: Option<i64>,
-    /// Files that are not of forebay. They are never touched.
+    /// Files that are not forebay's. They are never touched.
     pub foreign: u64,
-    /// Entries that other versions of forebay keep in another format: their number, and what they take.
+    /// Entries of other format versions: their number, and their size on disk.
     pub other_formats: (u64, u64),
 }
 
-/// An entry that was not what had been written.
+/// A damaged entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
     /// Its file, below the cache.
     pub file: String,
-    /// The object that it was of, if it still says so.
+    /// The path of its object, if it is still readable.
     pub path: Option<String>,
     /// Whether it could be removed.
     pub is_removed: bool,
 }
 
-/// What reading all of a cache gave.
+/// The result of verifying a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Entries that are whole.
+    /// Intact entries.
     pub entries: u64,
-    /// Bytes of the objects in them.
+    /// Object bytes in them.
     pub bytes: u64,
-    /// Entries that are not, and were removed.
+    /// Damaged entries, which were removed if possible.
     pub damaged: Vec<Damaged>,
 }
 
-/// What was removed from a cache.
+/// The result of clearing a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleared {
-    /// Entries, of whatever format.
+    /// Entries removed, of any format version.
     pub entries: u64,
-    /// What they took on the disk.
+    /// Their size on disk.
     pub bytes: u64,
-    /// Files that are not of forebay, and were left.
+    /// Files that are not forebay's, and were left.
     pub foreign: u64,
 }
 
 impl Cache {
-    /// How much is in the cache at a path.
+    /// The content of the cache at a path.
     pub fn info(path: &Path) -> Result<CacheInfo> {
         let look = |root: &Folder| {
             let mut info = CacheInfo::default();
@@ -101,8 +101,8 @@ impl Cache {
         look(&marked(path)?).map_err(|error| failed("examined", path, error))
     }
 
-    /// Reads every entry of the cache at a path and removes those that are damaged. `progress` is told how many of the
-    /// directories were read, and how many there are.
+    /// Reads every entry of the cache at a path and removes damaged ones. `progress` receives the number of directories
+    /// done, and their total.
     pub fn verify(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Verified> {
         let root = marked(path)?;
         let mut verified = Verified::default();
@@ -124,18 +124,19 @@ impl Cache {
         Ok(verified)
     }
 
-    /// Removes every entry of the cache at a path, of whatever format, and nothing else. It stays a cache.
+    /// Removes every entry of the cache at a path, of any format version, and nothing else. The directory stays a
+    /// cache.
     pub fn clear(path: &Path) -> Result<Cleared> {
         let empty = |root: &Folder| {
             let mut cleared = Cleared::default();
             each_format(root, &mut |format, name| {
-                // Of another format only what names say is known; nobody here can lock it.
-                let mut gate = if name == format_folder() { Some(enter(format)?) } else { None };
+                // Entries of other versions are known by their names only, and cannot be locked.
+                let mut usage = if name == format_folder() { Some(lock_usage(format)?) } else { None };
                 for slot in 0..SHARDS {
                     each_in_shard(format, slot, &mut |shard, found| {
                         match found {
                             Found::Foreign => cleared.foreign += 1,
-                            // One whose owner lives becomes an entry in a moment.
+                            // A part file with a live owner will be an entry in a moment.
                             Found::Part(name) => {
                                 if let Some(_alone) = Lock::attempt(shard, name)? {
                                     shard.unlink(name)?;
@@ -149,15 +150,15 @@ impl Cache {
                         }
                         Ok(())
                     })?;
-                    if let Some(gate) = &mut gate {
-                        gate.recount(slot)?;
+                    if let Some(usage) = &mut usage {
+                        usage.recount(slot)?;
                     }
-                    // It stays where something foreign is left in it.
+                    // Fails if a foreign file is left in it.
                     let _removed = format.remove_folder(&shard(slot));
                 }
                 cleared.foreign += foreign_in(format)?;
-                match gate {
-                    Some(gate) => gate.save(),
+                match usage {
+                    Some(usage) => usage.save(),
                     None => {
                         // As above.
                         let _removed = root.remove_folder(name);
@@ -171,21 +172,21 @@ impl Cache {
     }
 }
 
-/// The directory of a cache; an error if it is none.
+/// Opens the directory of a cache; an error if it is not a cache.
 fn marked(path: &Path) -> Result<Folder> {
     match root(path) {
         Ok(Some(root)) => Ok(root),
-        Ok(None) => Err(Error::config("is not a cache of forebay: it has no file \"forebay-cache\" in it")
+        Ok(None) => Err(Error::config("is not a forebay cache: it contains no file \"forebay-cache\"")
             .at_path(path)
-            .with_hint("give the directory that `cache` was given; nothing was touched")),
+            .with_hint("use the directory that was passed as `cache`; nothing was changed")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(failed("opened", path, error).with_hint("give the directory that `cache` was given"))
+            Err(failed("opened", path, error).with_hint("use the directory that was passed as `cache`"))
         }
         Err(error) => Err(failed("opened", path, error)),
     }
 }
 
-/// What a file below a directory of entries is.
+/// The kind of a file in an entry directory.
 enum Found<'a> {
     Entry { name: &'a str, bytes: u64, mtime_ns: i64 },
     Part(&'a str),
@@ -197,7 +198,7 @@ fn each_format(root: &Folder, each: &mut dyn FnMut(&Folder, &str) -> io::Result<
         let Some(name) = name.to_str().filter(|name| is_format(name)) else { continue };
         match root.folder(name) {
             Ok(format) => each(&format, name)?,
-            // A file or a link of that name is not ours.
+            // A file or a link of that name is not forebay's.
             Err(error) if is_absent(&error) => {}
             Err(error) => return Err(error),
         }
@@ -205,7 +206,7 @@ fn each_format(root: &Folder, each: &mut dyn FnMut(&Folder, &str) -> io::Result<
     Ok(())
 }
 
-/// Every file below a directory of entries.
+/// Visits every file in the entry directories.
 fn each_file(format: &Folder, each: &mut dyn FnMut(&Folder, Found<'_>) -> io::Result<()>) -> io::Result<()> {
     for slot in 0..SHARDS {
         each_in_shard(format, slot, each)?;
@@ -213,7 +214,7 @@ fn each_file(format: &Folder, each: &mut dyn FnMut(&Folder, Found<'_>) -> io::Re
     (0..foreign_in(format)?).try_for_each(|_| each(format, Found::Foreign))
 }
 
-/// How much lies beside the directories that is not ours.
+/// The number of foreign files beside the entry directories.
 fn foreign_in(format: &Folder) -> io::Result<u64> {
     let is_ours = |name: &str| name == USAGE || is_shard(name);
     Ok(format.names()?.iter().filter(|name| !name.to_str().is_some_and(is_ours)).count() as u64)
@@ -231,13 +232,13 @@ fn each_in_shard(
         Err(error) => return Err(error),
     };
     for name in shard.names()? {
-        let ours = name.to_str().and_then(|name| Some((name, sort_of(name)?)));
+        let ours = name.to_str().and_then(|name| Some((name, file_kind(name)?)));
         let found = match ours.map(|(name, sort)| (name, sort, shard.stat(name))) {
             Some((_, _, Err(_))) => continue, // gone meanwhile
-            Some((name, Sort::Entry, Ok(known))) if known.is_file => {
+            Some((name, FileKind::Entry, Ok(known))) if known.is_file => {
                 Found::Entry { name, bytes: disk_bytes(known.length), mtime_ns: known.mtime_ns }
             }
-            Some((name, Sort::Part, Ok(known))) if known.is_file => Found::Part(name),
+            Some((name, FileKind::Part, Ok(known))) if known.is_file => Found::Part(name),
             _ => Found::Foreign,
         };
         each(&shard, found)?;
@@ -270,7 +271,7 @@ fn examine(
         verified.bytes += head.content_bytes;
         return Ok(());
     }
-    let removed = enter(folder).and_then(|mut gate| remove_known(&mut gate, shard, slot, name, known.identity));
+    let removed = lock_usage(folder).and_then(|mut usage| remove_known(&mut usage, shard, slot, name, known.identity));
     verified.damaged.push(Damaged {
         file: format!("{}/{}/{name}", format_folder(), super::key::shard(slot)),
         path: head.map(|head| Key::path_in(&head.key)),

@@ -1,4 +1,4 @@
-//! What an entry is of, and the names it goes by.
+//! Keys and file names of entries.
 
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -8,15 +8,15 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::remote::is_url;
 
-/// Directories that entries are spread over, by their names.
+/// Directories that entries are spread over by hash.
 pub(super) const SHARDS: usize = 256;
-/// Hexadecimal digits of an entry's name in its directory; two more are the directory's.
+/// Hexadecimal digits of an entry's file name; its directory's name has two more.
 const DIGITS: usize = 30;
 const PART: &str = ".part";
 
-/// What an entry is of: an object of a store, whole, or a range of its bytes.
+/// The key of an entry: a whole object of a store, or a range of its bytes.
 ///
-/// Its text is kept in the entry and compared, so that two objects whose names hash alike are not mixed up.
+/// Its text is stored in the entry and compared, so that a hash collision cannot mix up two objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) text: Vec<u8>,
@@ -24,12 +24,12 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of a whole object. `identity` tells stores apart whose paths may be the same.
+    /// The key of a whole object. `identity` distinguishes stores that may have the same paths.
     pub(super) fn whole(identity: &str, path: &Path) -> Self {
         Self::of(identity, path, b"whole")
     }
 
-    /// The key of some of its bytes: these, and no others that overlap them.
+    /// The key of exactly this range; overlapping ranges have other keys.
     pub(super) fn range(identity: &str, path: &Path, range: &Range<u64>) -> Self {
         Self::of(identity, path, format!("{}-{}", range.start, range.end).as_bytes())
     }
@@ -37,26 +37,26 @@ impl Key {
     fn of(identity: &str, path: &Path, what: &[u8]) -> Self {
         let absolute = if is_url(path) { None } else { std::path::absolute(path).ok() };
         let path = absolute.as_deref().unwrap_or(path);
-        // No path has a zero in it.
+        // Paths contain no NUL.
         let text = [identity.as_bytes(), path.as_os_str().as_bytes(), what].join(&0);
         let (shard, entry) = Self::name_of(&text);
         Self { text, name: Name { shard, entry } }
     }
 
-    /// The directory and the file of the entry that has this text.
+    /// The directory and the file name of the entry with this text.
     pub(super) fn name_of(text: &[u8]) -> (String, String) {
         let digits = format!("{:032x}", xxh3_128(text));
         (digits[..2].to_owned(), digits[2..].to_owned())
     }
 
-    /// The path in a key's text, for people.
+    /// The path in a key's text, for display.
     pub(super) fn path_in(text: &[u8]) -> String {
         let path = text.split(|&byte| byte == 0).nth(1).unwrap_or_default();
         String::from_utf8_lossy(path).into_owned()
     }
 }
 
-/// Where an entry lies.
+/// The location of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     /// The directory.
@@ -66,7 +66,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// What it is called until it is complete.
+    /// Its file name until it is complete.
     pub(super) fn part(&self) -> String {
         format!("{}{PART}", self.entry)
     }
@@ -76,19 +76,19 @@ impl Name {
     }
 }
 
-/// What a file in a directory of entries is, by its name.
+/// The kind of a file in an entry directory, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum FileKind {
     Entry,
     Part,
 }
 
-/// Names that are not ours have no sort, and are left alone.
-pub(super) fn sort_of(name: &str) -> Option<Sort> {
+/// `None` for files that are not forebay's, which are left alone.
+pub(super) fn file_kind(name: &str) -> Option<FileKind> {
     let is_ours = |name: &str| name.len() == DIGITS && name.bytes().all(is_digit);
     match name.strip_suffix(PART) {
-        Some(entry) => is_ours(entry).then_some(Sort::Part),
-        None => is_ours(name).then_some(Sort::Entry),
+        Some(entry) => is_ours(entry).then_some(FileKind::Part),
+        None => is_ours(name).then_some(FileKind::Entry),
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) fn shard(slot: usize) -> String {
     format!("{slot:02x}")
 }
 
-/// Whether a name is that of a directory of entries.
+/// Whether a name is that of an entry directory.
 pub(super) fn is_shard(name: &str) -> bool {
     name.len() == 2 && name.bytes().all(is_digit)
 }
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn only_names_of_ours_have_a_sort() {
         let name = Key::whole("", Path::new("/a")).name;
-        assert_eq!((sort_of(&name.entry), sort_of(&name.part())), (Some(Sort::Entry), Some(Sort::Part)));
+        assert_eq!((file_kind(&name.entry), file_kind(&name.part())), (Some(FileKind::Entry), Some(FileKind::Part)));
         assert!(is_shard(&name.shard) && is_shard(&shard(255)));
         for foreign in ["", "notes.txt", ".part", "0123456789abcdef0123456789abcdeg", &name.entry.to_uppercase()] {
-            assert_eq!(sort_of(foreign).filter(|_| foreign != name.entry), None, "{foreign}");
+            assert_eq!(file_kind(foreign).filter(|_| foreign != name.entry), None, "{foreign}");
         }
-        assert_eq!(sort_of(&format!("{}.bak", name.entry)), None);
+        assert_eq!(file_kind(&format!("{}.bak", name.entry)), None);
         assert!(!is_shard("FF") && !is_shard("f") && !is_shard("usage"));
     }
 }

@@ -1,35 +1,34 @@
-//! Locks between processes, which the kernel takes away from an owner that dies: flock(2), and no number of a process
-//! written anywhere.
+//! Locks between processes with flock(2), which the kernel releases when the owner dies. No process ids are stored.
 //!
-//! flock(2) has no deadline, so that whoever waits asks again and again. A lock belongs to the open file, which a forked
-//! child has too: its owner gives it back by name, and does not rely on closing.
+//! flock(2) has no deadline, so waiting is polling. The lock belongs to the open file, which a forked child shares: so
+//! the owner unlocks explicitly instead of relying on closing the file.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::calls::again;
-use super::folder::{Folder, Known};
-use crate::store::Ends;
+use super::calls::restart_clock;
+use super::folder::{FileInfo, Folder};
+use crate::store::CancelSignals;
 
 /// A locked file, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     pub(super) file: File,
-    pub(super) known: Known,
+    pub(super) known: FileInfo,
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // It fails only for what is no lock.
+        // Unlocking a locked file does not fail.
         let _unlocked = self.file.unlock();
     }
 }
 
 impl Lock {
-    /// Locks a file of a directory, made if it is not there; `None` when somebody else has it.
+    /// Locks a file of a directory, and creates it if necessary; `None` if another owner holds it.
     pub(super) fn attempt(folder: &Folder, name: &str) -> io::Result<Option<Self>> {
-        /// Each time, another process has removed or replaced it between two calls of this one.
+        /// In each attempt another process has removed or replaced it between two calls of this one.
         const MAX_ATTEMPTS: u32 = 16;
         for _ in 0..MAX_ATTEMPTS {
             let (file, _) = folder.write(name)?;
@@ -39,9 +38,9 @@ impl Lock {
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            let known = Known::of(&file)?;
+            let known = FileInfo::of(&file)?;
             let lock = Self { file, known };
-            // It may have been renamed or removed before it was locked: then it is not the lock any more.
+            // If it was renamed or removed before it was locked, it is no longer the lock.
             if lock.is_in_place(folder, name) {
                 return Ok(Some(lock));
             }
@@ -49,7 +48,7 @@ impl Lock {
         Ok(None)
     }
 
-    /// Whether the locked file is still the one that has this name.
+    /// Whether the locked file still has this name.
     pub(super) fn is_in_place(&self, folder: &Folder, name: &str) -> bool {
         folder.stat(name).is_ok_and(|known| known.identity == self.known.identity)
     }
@@ -63,21 +62,21 @@ pub(super) enum Waited<T> {
     Stopped,
 }
 
-/// Asks again and again, with pauses that grow, until there is an answer.
+/// Polls with growing pauses until there is a result.
 pub(super) fn wait<T, E>(
     until: Instant,
-    ends: Option<&Ends>,
+    signals: Option<&CancelSignals>,
     mut ask: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Waited<T>, E> {
-    /// The first is about how long a small entry takes to be written; the last is how late an answer may be noticed.
+    /// The first is about the time that writing a small entry takes; the last is the worst delay in noticing a result.
     const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
     let mut pause = PAUSES.0;
     loop {
-        if ends.is_some_and(Ends::is_raised) {
+        if signals.is_some_and(CancelSignals::is_raised) {
             return Ok(Waited::Stopped);
         }
-        // Whoever has the lock is waited for, not the disk.
-        again();
+        // This thread waits for the lock's owner, not for the disk.
+        restart_clock();
         if let Some(answer) = ask()? {
             return Ok(Waited::Done(answer));
         }
@@ -142,10 +141,12 @@ mod tests {
         let (stop, cancel) = (Stop::new().unwrap(), Cancel::default());
         stop.raise();
         cancel.raise();
-        for ends in
-            [Ends { stop: Some(stop), cancel: Some(Cancel::default()) }, Ends { stop: None, cancel: Some(cancel) }]
-        {
-            let waited = wait(Instant::now() + Duration::from_secs(60), Some(&ends), || Ok::<_, io::Error>(None::<()>));
+        for signals in [
+            CancelSignals { stop: Some(stop), cancel: Some(Cancel::default()) },
+            CancelSignals { stop: None, cancel: Some(cancel) },
+        ] {
+            let waited =
+                wait(Instant::now() + Duration::from_secs(60), Some(&signals), || Ok::<_, io::Error>(None::<()>));
             assert!(matches!(waited, Ok(Waited::Stopped)));
         }
     }

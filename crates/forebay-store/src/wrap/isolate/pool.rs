@@ -1,4 +1,4 @@
-//! The readers at hand, those that were written off, and the thread that starts them.
+//! The pool of reader processes: idle ones, killed ones that are still alive, and the thread that starts them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::process::Reader;
 use super::program;
-use super::reap::{self, PATIENCE};
+use super::reap::{self, MAX_WAIT};
 use crate::mount::Mount;
 use crate::stuck::{Stuck, too_many_stuck};
 
-/// What there is of reader processes.
+/// Statistics of reader processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readers {
-    /// At hand, idle or reading.
+    /// Idle or reading.
     pub alive: usize,
-    /// Killed for not answering, and not dead yet.
+    /// Killed because they did not answer, but still alive.
     pub lost: usize,
     /// Started so far.
     pub started: u64,
-    /// Killed so far for not answering in time.
+    /// Killed so far because they did not answer in time.
     pub written_off: u64,
-    /// Ended so far without being told to.
+    /// Exited so far on their own.
     pub died: u64,
 }
 
@@ -44,13 +44,13 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     idle: Vec<Reader>,
-    /// Idle ones, those in use, and those being started.
+    /// Idle, in use, and being started.
     count: usize,
-    /// Those being started.
+    /// Being started.
     starting: usize,
     lost: Vec<Lost>,
     spawner: Option<Spawner>,
-    /// Nobody needs readers now: those that are given back are ended.
+    /// No readers are needed now: readers that are returned are ended.
     is_resting: bool,
     started: u64,
     written_off: u64,
@@ -67,14 +67,14 @@ struct Lost {
 }
 
 impl State {
-    /// The reader that was idle for the shortest time, of those whose window has room if any has: what the others read
-    /// would be copied.
+    /// The most recently used idle reader, preferably one whose window has room: with a full window, bytes must be
+    /// copied.
     fn pop_idle(&mut self) -> Option<Reader> {
         let roomy = self.idle.iter().rposition(|reader| reader.window().has_room());
         roomy.map(|at| self.idle.remove(at)).or_else(|| self.idle.pop())
     }
 
-    /// Reaps what has died of the lost. Never waits.
+    /// Reaps lost readers that have died. Never waits.
     fn reap(&mut self) {
         self.lost.retain_mut(|lost| matches!(lost.child.try_wait(), Ok(None)));
     }
@@ -95,7 +95,7 @@ impl Pool {
         self.max_readers
     }
 
-    /// A forked child has copies of the sockets, and must not use them; nor the lock, which may be held for ever.
+    /// A forked child shares the sockets but must not use them, nor the lock, which may be held for ever.
     pub(super) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
@@ -104,7 +104,7 @@ impl Pool {
         self.state.lock()
     }
 
-    /// A reader: an idle one, or a new one.
+    /// An idle reader, or a new one.
     pub(super) fn take(&self, until: Instant) -> Result<Reader> {
         let mut state = self.state();
         loop {
@@ -116,7 +116,8 @@ impl Pool {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let message = format!("found none of {} reader processes free within its deadline", self.max_readers);
+                let message =
+                    format!("was not read: all {} reader processes were busy until its deadline", self.max_readers);
                 return Err(Error::new(Kind::Timeout, message).transient());
             }
             self.freed.wait_for(&mut state, left);
@@ -147,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// Takes back a reader that has answered everything it was asked.
+    /// Returns a reader that has answered all requests.
     pub(super) fn give_back(&self, reader: Reader) {
         let mut state = self.state();
         state.idle.push(reader);
@@ -158,7 +159,7 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    /// Ends the readers that are idle now, and each of the others when it is given back, until one is needed again.
+    /// Ends idle readers now, and busy ones when they are returned, until a reader is needed again.
     pub(super) fn rest(&self) {
         let mut state = self.state();
         state.is_resting = true;
@@ -180,7 +181,7 @@ impl Pool {
         }
     }
 
-    /// Kills a reader that does not answer, and goes on without it.
+    /// Kills a reader that does not answer, and continues without it.
     pub(super) fn write_off(&self, reader: Reader, path: &Path, since: Instant) {
         let child = reader.kill();
         let lost = Lost { child, path: path.to_owned(), mount: Mount::of(path), since };
@@ -196,9 +197,9 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    /// Takes leave of a reader that ended by itself; says how, where that is known soon.
-    pub(super) fn bury(&self, reader: Reader) -> Option<ExitStatus> {
-        let (status, unreaped) = reap::wait(reader.kill(), Instant::now() + PATIENCE);
+    /// Reaps a reader that exited on its own, and returns its exit status if it is available soon.
+    pub(super) fn reap_dead(&self, reader: Reader) -> Option<ExitStatus> {
+        let (status, unreaped) = reap::wait(reader.kill(), Instant::now() + MAX_WAIT);
         reap::later(unreaped.into_iter().collect());
         let mut state = self.state();
         state.count -= 1;
@@ -231,7 +232,7 @@ impl Drop for Pool {
         let is_forked = self.is_forked();
         let state = self.state.get_mut();
         if is_forked {
-            // Its own copies of the descriptors are closed with it; processes and threads are the parent's.
+            // Only the copied descriptors are closed; processes and threads belong to the parent.
             std::mem::forget(state.spawner.take());
             return;
         }
@@ -251,8 +252,8 @@ fn not_started(error: io::Error) -> Error {
     )
 }
 
-/// The thread that starts readers. They die with the thread that started them (`PR_SET_PDEATHSIG` is of threads, not
-/// of processes), and those of the loader come and go.
+/// The thread that starts readers. Readers die with the thread that started them (`PR_SET_PDEATHSIG` applies to
+/// threads, not processes), and the loader's threads come and go.
 #[derive(Debug)]
 struct Spawner {
     requests: Sender<SpawnRequest>,
@@ -279,14 +280,14 @@ impl Spawner {
 
     fn end(self) {
         drop(self.requests);
-        // It does nothing that could panic; were it so, there is nothing more to do.
+        // It cannot panic; if it did, there would be nothing left to do.
         let _ended = self.thread.join();
     }
 }
 
 fn start(requests: &Sender<SpawnRequest>) -> io::Result<Reader> {
     let (request, started) = sync_channel(1);
-    let gone = || io::Error::other("the thread that starts them has ended");
+    let gone = || io::Error::other("the thread that starts reader processes has ended");
     requests.send(request).map_err(|_| gone())?;
     started.recv().map_err(|_| gone())?
 }
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(error.to_string(), expected);
         assert_eq!((pool.readers().lost, pool.readers().alive), (1, 0));
         pool.state().lost[0].child.kill().unwrap();
-        // The kernel let it go: there is room again.
+        // Once the kernel has released it, there is room again.
         while pool.readers().lost > 0 {
             sleep(Duration::from_millis(1));
         }

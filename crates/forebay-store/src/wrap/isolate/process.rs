@@ -1,4 +1,4 @@
-//! One reader process, seen from here: its socket, its window, and how long it is waited for.
+//! One reader process as seen from the loader: its socket, its window, and waiting for its answers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,21 +16,21 @@ use super::window::Window;
 use crate::reader::protocol::{ANSWER_BYTES, Answer};
 use crate::store::Stop;
 
-/// After a stop, a healthy reader gets this long to finish its piece, so that it need not be started again.
+/// After a stop, a healthy reader gets this long to finish its piece, so that it need not be restarted.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Silence {
+pub(super) enum NoAnswer {
     /// Its socket is closed.
     Died,
     /// The deadline passed.
     Late,
-    /// The call was stopped; with the answer, if it came all the same.
+    /// The call was stopped; with the answer if it had arrived.
     Stopped(Option<Answer>),
 }
 
-/// A reader process. Dropping it closes its socket, which makes it leave; it is the pool that reaps it.
+/// A reader process. Dropping it closes its socket, which makes it exit; the pool reaps it.
 #[derive(Debug)]
 pub(super) struct Reader {
     child: Child,
@@ -39,7 +39,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts one. It dies with the *thread* that calls this (`PR_SET_PDEATHSIG`), so that has to outlive it.
+    /// Starts one. It dies with the *thread* that calls this (`PR_SET_PDEATHSIG`), which must outlive it.
     pub(super) fn start() -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         let (window, file) = Window::new()?;
@@ -50,26 +50,26 @@ impl Reader {
                 .stdin(Stdio::from(theirs.try_clone()?))
                 .stdout(Stdio::from(file.try_clone()?))
                 .stderr(Stdio::null())
-                // The terminal's Ctrl-C is for the loader's process.
+                // Ctrl-C in the terminal is for the loader's process only.
                 .process_group(0)
                 .spawn()
         })?;
         Ok(Self { child, socket, window })
     }
 
-    /// Sends a request; false when nobody is there to take it.
+    /// Sends a request; false if the process is gone.
     pub(super) fn send(&self, message: &[u8]) -> bool {
         retry_on_intr(|| send(&self.socket, message, SendFlags::NOSIGNAL)).is_ok()
     }
 
     /// Waits for the answer to the request sent last.
-    pub(super) fn wait(&self, until: Instant, stop: Option<&Stop>) -> Result<Answer, Silence> {
+    pub(super) fn wait(&self, until: Instant, stop: Option<&Stop>) -> Result<Answer, NoAnswer> {
         match self.poll(until, stop) {
-            Polled::Ready => self.receive().ok_or(Silence::Died),
-            Polled::Late => Err(Silence::Late),
+            Polled::Ready => self.receive().ok_or(NoAnswer::Died),
+            Polled::Late => Err(NoAnswer::Late),
             Polled::Stopped => match self.poll(until.min(Instant::now() + GRACE), None) {
-                Polled::Ready => Err(Silence::Stopped(self.receive())),
-                _ => Err(Silence::Stopped(None)),
+                Polled::Ready => Err(NoAnswer::Stopped(self.receive())),
+                _ => Err(NoAnswer::Stopped(None)),
             },
         }
     }
@@ -80,10 +80,10 @@ impl Reader {
         let mut watched = [self.socket.as_fd(), stop.map_or(self.socket.as_fd(), AsFd::as_fd)].map(watch);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // What is too long for the kernel's clock is for ever.
+            // A time that the kernel cannot represent is no limit.
             let timeout = Timespec::try_from(left).ok();
             if poll(&mut watched, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
-                // An answer that is here counts, whatever else happened.
+                // An answer that has arrived counts, whatever else happened.
                 return if watched[0].revents().is_empty() { Polled::Stopped } else { Polled::Ready };
             }
             if left.is_zero() {
@@ -103,14 +103,14 @@ impl Reader {
         self.child.id()
     }
 
-    /// Where it puts what it reads. Nobody else asks the window for views, so it is in use no longer than its reader.
+    /// Its shared memory. Only the reader's owner asks the window for views, so it is in use no longer than its reader.
     pub(super) fn window(&self) -> &Arc<Window> {
         &self.window
     }
 
-    /// Kills it without waiting, and closes everything that was for it.
+    /// Kills it without waiting, and closes its socket and window.
     pub(super) fn kill(mut self) -> Child {
-        // It may be dead already; a process that cannot die keeps the signal until it can.
+        // It may be dead already. If it is stuck in the kernel, the signal stays pending.
         let _killed = self.child.kill();
         self.child
     }
@@ -122,7 +122,7 @@ enum Polled {
     Stopped,
 }
 
-/// Packets, so that a request is taken whole.
+/// SEQPACKET, so that a request arrives whole.
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }

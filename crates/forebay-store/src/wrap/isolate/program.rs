@@ -1,4 +1,4 @@
-//! The reader's executable: carried in this library, and run from memory, so that there is no file to ship or to find.
+//! The reader's executable: embedded in this library and run from memory, so there is no file to ship or to find.
 
 use std::ffi::{CStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -13,32 +13,32 @@ use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::fcntl_dupfd_cloexec;
 
-/// Made by `build.rs`.
+/// Built by `build.rs`.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay-reader"));
 
-/// Set to the path of a reader of one's own, where neither memory nor the temporary directory may be executed.
+/// Path of a reader executable, for systems on which neither memory nor the temporary directory is executable.
 const VARIABLE: &str = "FOREBAY_READER";
 
-/// The executable in memory, once it is there; one descriptor, until no reader is needed.
+/// The executable in memory, with one descriptor, until no reader is needed.
 static IN_MEMORY: Mutex<Option<Arc<File>>> = Mutex::new(None);
 
-/// Gives back the memory and the descriptor. Whoever needs the executable next writes it again.
+/// Frees the memory and the descriptor. The next start writes the executable again.
 pub(super) fn forget() {
     let known = IN_MEMORY.lock().take();
-    // Closed now, or by the last that starts a reader with it at the moment.
+    // Closed now, or when the last concurrent start is done with it.
     drop(known);
 }
 
-/// Runs the reader: `FOREBAY_READER` where it is set, else from memory, else from a file that is gone afterwards.
+/// Runs the reader: `FOREBAY_READER` if set, else from memory, else from a temporary file.
 pub(super) fn run(start: impl Fn(&Path) -> io::Result<Child>) -> io::Result<Child> {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         return start(Path::new(&path)).map_err(|error| explained(VARIABLE, error));
     }
-    // Kept open for as long as it is started by its descriptor's number.
+    // Kept open while it is started through its descriptor's path.
     let in_memory = in_memory();
     let path = |program: &File| PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
     match in_memory.and_then(|program| start(&path(&program))) {
-        // Memory that may not be executed (vm.memfd_noexec, a sandbox), no /proc, or no memfd at all.
+        // Memory is not executable (vm.memfd_noexec, a sandbox), there is no /proc, or no memfd.
         Err(error)
             if matches!(
                 error.raw_os_error(),
@@ -47,7 +47,8 @@ pub(super) fn run(start: impl Fn(&Path) -> io::Result<Child>) -> io::Result<Chil
         {
             let (directory, program) = in_file()?;
             let started = start(&program);
-            // The running process keeps what it needs; a file that cannot be removed is in the temporary directory.
+            // The running process does not need the file any more. If it cannot be removed, it stays in the temporary
+            // directory.
             let _removed = std::fs::remove_dir_all(directory);
             started.map_err(|error| explained(&program.display().to_string(), error))
         }
@@ -55,7 +56,7 @@ pub(super) fn run(start: impl Fn(&Path) -> io::Result<Child>) -> io::Result<Chil
     }
 }
 
-/// Keeps the number, which says what to do, and adds what was tried.
+/// Keeps the errno, which determines the hint, and adds what was tried.
 fn explained(what: &str, error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN) => error,
@@ -92,7 +93,7 @@ fn in_file() -> io::Result<(PathBuf, PathBuf)> {
     Ok((directory, program))
 }
 
-/// An unnamed file in memory, on a descriptor above those of standard input and output.
+/// An unnamed file in memory, on a descriptor above standard input and output.
 pub(super) fn memory_file(name: &CStr, flags: MemfdFlags) -> io::Result<File> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | flags)?;
     let file = if file.as_raw_fd() > 2 { file } else { fcntl_dupfd_cloexec(&file, 3)? };
@@ -110,7 +111,7 @@ mod tests {
             tried.set(tried.get() + 1);
             match tried.get() {
                 1 => Err(io::Error::from_raw_os_error(libc::EACCES)),
-                // Without a socket it leaves at once.
+                // Without a socket it exits at once.
                 _ => std::process::Command::new(program).arg("0").spawn(),
             }
         });

@@ -1,5 +1,5 @@
-//! Takes leave of processes that were killed. One that is stuck in the kernel dies when its mount answers, and is reaped
-//! then: by a thread that runs only while there are any, and that nobody waits for.
+//! Reaps processes that were killed. A process stuck in the kernel dies only when its mount answers. A background
+//! thread reaps it then; the thread runs only while there are such processes, and is never waited for.
 
 use std::process::{Child, ExitStatus};
 use std::thread::{Builder, sleep};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long a killed process is waited for before it is left to the thread. A healthy one takes 1 ms.
-pub(super) const PATIENCE: Duration = Duration::from_millis(200);
-/// Between two looks of the thread: the first, and the longest.
+/// How long to wait for a killed process before it is left to the thread. A healthy one takes 1 ms.
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(200);
+/// Between two polls of the thread: the first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// What is to be reaped, and whether a thread does so.
+/// Processes to reap, and whether the thread is running.
 #[derive(Debug, Default)]
 struct Unreaped {
     children: Vec<Child>,
     has_thread: bool,
-    /// The process that they are children of: not a forked one.
+    /// The parent process: a forked child must not reap them.
     process: u32,
 }
 
 static UNREAPED: Mutex<Unreaped> = Mutex::new(Unreaped { children: Vec::new(), has_thread: false, process: 0 });
 
-/// How it ended, or the process itself, if it has not by then.
+/// The exit status, or the process itself if it is still alive at `until`.
 pub(super) fn wait(mut child: Child, until: Instant) -> (Option<ExitStatus>, Option<Child>) {
     loop {
         match child.try_wait() {
@@ -34,13 +34,13 @@ pub(super) fn wait(mut child: Child, until: Instant) -> (Option<ExitStatus>, Opt
     }
 }
 
-/// Waits a moment for processes that were killed; those that are not dead by then are reaped later.
+/// Waits briefly for processes that were killed; those still alive then are reaped later.
 pub(super) fn soon(children: Vec<Child>) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + MAX_WAIT;
     later(children.into_iter().filter_map(|child| wait(child, until).1).collect());
 }
 
-/// Reaps them whenever they die.
+/// Reaps them when they die.
 pub(super) fn later(children: Vec<Child>) {
     if children.is_empty() {
         return;
@@ -51,7 +51,7 @@ pub(super) fn later(children: Vec<Child>) {
     }
     unreaped.children.extend(children);
     if !unreaped.has_thread {
-        // Without a thread they stay zombies until the next ones come, or the process ends.
+        // Without a thread they stay zombies until the next call, or until the process ends.
         unreaped.has_thread = Builder::new().name("forebay-reap".to_owned()).spawn(run).is_ok();
     }
 }

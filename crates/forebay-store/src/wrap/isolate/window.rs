@@ -1,5 +1,5 @@
-//! The memory that a reader fills and this process reads. What came in one piece is used where it lies; the reader
-//! fills other parts of the window meanwhile, so nobody waits for whoever uses it.
+//! The shared memory that a reader writes and this process reads. Bytes that arrive in one piece are used in place; the
+//! reader continues in other parts of the window, so it need not wait for the consumer.
 
 use std::fs::File;
 use std::io;
@@ -14,31 +14,31 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::program;
 use crate::reader::protocol::{Span, WINDOW_BYTES};
 
-/// The unit that parts of a window are given out in: one bit of a word each.
-const PANE_BYTES: usize = WINDOW_BYTES / u64::BITS as usize;
-/// Panes in a row that stay free whatever is held, for the next object: 256 KiB. What would leave fewer is copied.
-const RESERVED_PANES: u32 = 16;
+/// The allocation unit of a window: one bit of a word each.
+const BLOCK_BYTES: usize = WINDOW_BYTES / u64::BITS as usize;
+/// Adjacent blocks that are kept free for the next object: 256 KiB. If keeping an object leaves fewer, it is copied.
+const RESERVED_BLOCKS: u32 = 16;
 
-/// The memory of one reader, mapped in both processes. It keeps its size: neither side can run past its end.
+/// The shared memory of one reader, mapped in both processes. Its size is sealed: neither side can run past its end.
 #[derive(Debug)]
 pub(super) struct Window {
     address: NonNull<u8>,
-    /// The panes that nobody has, a bit each.
+    /// Free blocks, one bit each.
     free: AtomicU64,
 }
 
-// SAFETY: the mapping belongs to no thread. Which part may be read by whom is said by the views, whose panes are given
-// out and taken back with atomic operations.
+// SAFETY: the mapping belongs to no thread. Views control which part may be read by whom; their blocks are allocated and
+// freed with atomic operations.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// A new one, and the descriptor that a reader needs to map it; it is not needed here.
+    /// Creates a window, and the descriptor that a reader needs to map it; this process does not need the descriptor.
     pub(super) fn new() -> io::Result<(Arc<Self>, File)> {
         let file = program::memory_file(c"forebay-window", MemfdFlags::ALLOW_SEALING)?;
         file.set_len(WINDOW_BYTES as u64)?;
-        // What cannot shrink cannot take pages away that are mapped: reading them is never SIGBUS.
+        // A file that cannot shrink cannot lose mapped pages: reading them is never SIGBUS.
         fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
         // SAFETY: a new mapping, at an address of the kernel's choice, of a file that is and stays that long.
         let address = unsafe { mmap(std::ptr::null_mut(), WINDOW_BYTES, ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
@@ -46,21 +46,21 @@ impl Window {
         Ok((Arc::new(Self { address, free: AtomicU64::new(u64::MAX) }), file))
     }
 
-    /// Whether an object of usual size could be kept.
+    /// Whether an object of usual size could be kept in place.
     pub(super) fn has_room(&self) -> bool {
-        Panes::longest(self.free.load(Acquire)).count >= 2 * RESERVED_PANES
+        Blocks::longest(self.free.load(Acquire)).count >= 2 * RESERVED_BLOCKS
     }
 
-    /// The largest part that nobody has; `None` when there is none at all.
+    /// Takes the largest free part; `None` if there is none.
     pub(super) fn view(self: &Arc<Self>) -> Option<View> {
-        let mut panes = Panes { first: 0, count: 0 };
+        let mut blocks = Blocks { first: 0, count: 0 };
         let take = |free| {
-            panes = Panes::longest(free);
-            (panes.count > 0).then_some(free & !panes.bits())
+            blocks = Blocks::longest(free);
+            (blocks.count > 0).then_some(free & !blocks.bits())
         };
-        // Acquire: whoever had these panes before has read what it wanted.
+        // Acquire: the previous owner of these blocks has finished reading.
         self.free.fetch_update(AcqRel, Acquire, take).ok()?;
-        Some(View { window: Arc::clone(self), panes })
+        Some(View { window: Arc::clone(self), blocks })
     }
 }
 
@@ -71,62 +71,62 @@ impl Drop for Window {
     }
 }
 
-/// A part of a window that nobody else has here. Dropping it gives it back.
+/// A part of a window with one owner in this process. Dropping it frees it.
 ///
 /// The reader writes to it between a request that names it and the answer, and at no other time. A reader that was
-/// written off may still do so: its window is never given out again, because only the reader's owner asks it for views.
+/// killed may still do so, but its window is never used again, because only the reader's owner asks it for views.
 #[derive(Debug)]
 pub(crate) struct View {
     window: Arc<Window>,
-    panes: Panes,
+    blocks: Blocks,
 }
 
 impl View {
-    /// Where it lies, for a request.
+    /// Its position, for a request.
     pub(super) fn span(&self) -> Span {
-        let [offset, length] = [self.panes.first, self.panes.count].map(|panes| panes * PANE_BYTES as u32);
+        let [offset, length] = [self.blocks.first, self.blocks.count].map(|blocks| blocks * BLOCK_BYTES as u32);
         Span { offset, length }
     }
 
-    /// All of it, with what the reader has put there. Only after its answer.
+    /// All of it, including the bytes that the reader has written. Only valid after its answer.
     pub(super) fn bytes(&self) -> &[u8] {
         let Span { offset, length } = self.span();
-        // SAFETY: the span is within the mapping, which lives as long as `self.window`. Nobody writes to it: the reader
-        // has answered, and a request that names the view again needs its owner, who cannot have lent it then.
+        // SAFETY: the span is within the mapping, which lives as long as `self.window`. Nothing writes to it: the
+        // reader has answered, and a request that names the view again needs its owner, who cannot have lent it then.
         unsafe { std::slice::from_raw_parts(self.window.address.as_ptr().add(offset as usize), length as usize) }
     }
 
-    /// Keeps the first `count` bytes for whoever will use them, and gives back the rest; or, when that leaves too little
-    /// for the reader to go on with, returns all of it.
-    pub(super) fn keep(mut self, count: usize) -> Result<Kept, Self> {
-        let kept = Panes { count: count.div_ceil(PANE_BYTES) as u32, ..self.panes };
-        if kept.count > self.panes.count {
+    /// Keeps the first `count` bytes and frees the rest. If that leaves too little room for the reader, returns the
+    /// whole view instead.
+    pub(super) fn keep(mut self, count: usize) -> Result<WindowBytes, Self> {
+        let kept = Blocks { count: count.div_ceil(BLOCK_BYTES) as u32, ..self.blocks };
+        if kept.count > self.blocks.count {
             return Err(self);
         }
-        let rest = self.panes.bits() & !kept.bits();
-        if Panes::longest(self.window.free.load(Acquire) | rest).count < RESERVED_PANES {
+        let rest = self.blocks.bits() & !kept.bits();
+        if Blocks::longest(self.window.free.load(Acquire) | rest).count < RESERVED_BLOCKS {
             return Err(self);
         }
-        self.panes = kept;
+        self.blocks = kept;
         self.window.free.fetch_or(rest, AcqRel);
-        Ok(Kept { view: self, count })
+        Ok(WindowBytes { view: self, count })
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        self.window.free.fetch_or(self.panes.bits(), AcqRel);
+        self.window.free.fetch_or(self.blocks.bits(), AcqRel);
     }
 }
 
-/// An object that is used in a window.
+/// An object's bytes, used in place in a window.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct WindowBytes {
     view: View,
     count: usize,
 }
 
-impl std::ops::Deref for Kept {
+impl std::ops::Deref for WindowBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -134,15 +134,15 @@ impl std::ops::Deref for Kept {
     }
 }
 
-/// Panes in a row.
+/// A run of adjacent blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Panes {
+struct Blocks {
     first: u32,
     count: u32,
 }
 
-impl Panes {
-    /// The longest row of ones, the first of them.
+impl Blocks {
+    /// The first longest run of ones.
     fn longest(bits: u64) -> Self {
         let (mut longest, mut at) = (Self { first: 0, count: 0 }, 0);
         while let Some(rest) = bits.checked_shr(at).filter(|rest| *rest != 0) {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// What the reader does.
+    /// Acts as the reader.
     fn fill(file: &File, view: &View, byte: u8) {
         let Span { offset, length } = view.span();
         file.write_all_at(&vec![byte; length as usize], offset.into()).unwrap();
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_longest_row_is_found_and_counted() {
-        let row = |first, count| Panes { first, count };
+        let row = |first, count| Blocks { first, count };
         for (bits, longest) in [
             (0, row(0, 0)),
             (1, row(0, 1)),
@@ -185,7 +185,7 @@ mod tests {
             (0b0111_1011_0111, row(7, 4)),
             (u64::MAX << 10, row(10, 54)),
         ] {
-            assert_eq!(Panes::longest(bits), longest, "{bits:b}");
+            assert_eq!(Blocks::longest(bits), longest, "{bits:b}");
         }
         assert_eq!(
             [row(0, 64).bits(), row(63, 1).bits(), row(4, 3).bits(), row(7, 0).bits()],
@@ -202,9 +202,9 @@ mod tests {
             fill(&file, &view, byte);
             kept.push(view.keep(100_000).unwrap());
         }
-        // Seven panes each: 42 are held, and one of the same size leaves 15.
+        // Seven blocks each: 42 are in use, and another seven would leave 15.
         let refused = window.view().unwrap().keep(100_000).unwrap_err();
-        assert_eq!(refused.span(), Span { offset: 42 * PANE_BYTES as u32, length: 22 * PANE_BYTES as u32 });
+        assert_eq!(refused.span(), Span { offset: 42 * BLOCK_BYTES as u32, length: 22 * BLOCK_BYTES as u32 });
         fill(&file, &refused, 99);
         for (byte, kept) in (0..).zip(&kept) {
             assert!(kept.len() == 100_000 && kept.iter().all(|&found| found == byte));
@@ -212,17 +212,17 @@ mod tests {
         drop(refused);
         kept.drain(1..3);
         let view = window.view().unwrap();
-        assert_eq!(view.span(), Span { offset: 42 * PANE_BYTES as u32, length: 22 * PANE_BYTES as u32 });
+        assert_eq!(view.span(), Span { offset: 42 * BLOCK_BYTES as u32, length: 22 * BLOCK_BYTES as u32 });
         drop((kept, view));
         assert_eq!(window.view().unwrap().span(), Span { offset: 0, length: WINDOW_BYTES as u32 });
     }
 
     #[test]
-    fn nothing_is_given_out_twice_whoever_gives_back() {
+    fn nothing_is_given_out_twice() {
         let (window, _file) = Window::new().unwrap();
         let whole = window.view().unwrap();
         assert!(window.view().is_none());
-        assert!(whole.keep(WINDOW_BYTES).is_err(), "the reader would have nothing to go on with");
+        assert!(whole.keep(WINDOW_BYTES).is_err(), "the reader would have no room left");
         let seen = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -230,7 +230,7 @@ mod tests {
                     for size in 0..20_000 {
                         let Some(view) = window.view() else { continue };
                         let Ok(kept) = view.keep(size % 200_000) else { continue };
-                        let bits = kept.view.panes.bits();
+                        let bits = kept.view.blocks.bits();
                         assert_eq!(seen.fetch_or(bits, AcqRel) & bits, 0);
                         seen.fetch_and(!bits, AcqRel);
                     }

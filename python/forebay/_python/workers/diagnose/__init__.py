@@ -1,1 +1,1 @@
-"""What is reported of workers and samples: deaths, stacks, growth, incidents, statistics."""
+"""Reports about workers and samples: deaths, stacks, growth, incidents, statistics."""

@@ -54,7 +54,7 @@ def add_hint(error: BaseException, dataset: Any) -> None:
 
 
 def of_file(said: Incident, file: tuple[int, int] | None, is_known: bool) -> Incident:
-    """Adds what is known of the file whose bytes are to blame, where the loop goes on without the sample."""
+    """Adds what is known about the file that caused the failure, if the loop continues without the sample."""
     if file is None or said.outcome not in ("replaced", "skipped"):
         return said
     hint = _KNOWN if is_known else said.hint

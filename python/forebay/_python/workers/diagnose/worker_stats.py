@@ -90,7 +90,7 @@ class Growths:
     def note(
         self, source: WorkerHandle, memory: float | None, descriptors: float | None, files: list[tuple[str, int]]
     ) -> None:
-        """Keeps what a worker grows by for every 1,000 samples."""
+        """Records a worker's growth per 1,000 samples."""
         if memory is None and descriptors is None:
             return
         found = {

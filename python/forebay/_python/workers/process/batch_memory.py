@@ -1,4 +1,4 @@
-"""How much memory a batch takes, about: what it holds in arrays, tensors, pictures, bytes and text, at any depth."""
+"""The approximate memory of a batch: its arrays, tensors, pictures, bytes and text, at any depth."""
 
 import math
 import sys

@@ -37,7 +37,7 @@ class _Tried:
 
     sample: Any = None
     attempts: int = 0
-    # Why it was given up; None: it is there.
+    # Why it was given up; None if it was loaded.
     error: Exception | None = None
     # What an earlier attempt met.
     passed: Exception | None = None
@@ -106,7 +106,8 @@ class Fetcher:
         if job.is_iterable:
             self._stream = _Stream(self._dataset, state)
             if state is not None and state.get("finished"):
-                # That pass is over, which a generator that was told where to go on learns only when it is asked.
+                # That pass is over. A generator that resumed its position notices that only when it is asked for a
+                # sample.
                 self._stream.draw()
                 self._stream = _Stream(self._dataset, None)
         # Decided once: the attribute may be computed, and `None` switches it off.
@@ -300,7 +301,9 @@ class Fetcher:
                 tried.passed = error
 
     def _pause(self, tries: _forebay.Tries, error: Exception) -> tuple[float | None, tuple[int, int] | None, bool]:
-        """Seconds until the next attempt, `None` where there is none; what is known of the file that is to blame."""
+        """Seconds until the next attempt, or `None` if there is none; and what is known about the file that caused the
+        failure.
+        """
         code, stage = hints.classified(error)
         return tries.after(incidents.errno_of(error), code, stage, incidents.path_of(error))
 
@@ -370,7 +373,7 @@ class _Stream:
             return
         if state["iterator"] is not None:
             self.iterator.load_state_dict(state["iterator"])
-        # As torchdata has it: an iterator that can tell where it is, is asked once more, even if it had ended.
+        # As in torchdata: an iterator that can report its position is asked once more, even if it had ended.
         if state["iterator"] is not None or state["dataset"] is not None:
             self.drawn = state["drawn"]
         else:

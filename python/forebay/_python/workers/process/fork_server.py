@@ -144,7 +144,7 @@ class ForkServer:
             signal.pidfd_send_signal(child.pidfd, number)
 
     def _hasten(self) -> int | None:
-        """Ends workers that took too long to leave; gives the milliseconds until the next one has."""
+        """Ends workers that took too long to exit. Returns the milliseconds until the next one has."""
         for key, until in list(self._leaving.items()):
             left = until - time.monotonic()
             if left > 0 and key in self._children:
@@ -154,7 +154,7 @@ class ForkServer:
         return None
 
     def _take_job(self, digest: bytes, fds: list[int]) -> None:
-        """Keeps a job for the workers to come; without descriptors there is none any more."""
+        """Keeps a job for later workers; without descriptors it is dropped."""
         for fd in self._handles:
             os.close(fd)
         self._job, self._handles = None, []
@@ -356,7 +356,7 @@ class ForkServer:
         self._wait(_GRACE_SECONDS)
         for child in self._children.values():
             signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-        # One that is stuck in the kernel is not waited for: it ends when the kernel lets it.
+        # A worker that is stuck in the kernel is not waited for: it ends when the kernel lets it.
         self._wait(_REAP_SECONDS)
 
     def _wait(self, seconds: float) -> None:
@@ -381,7 +381,7 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def tie_to(parent: int) -> None:
-    """Ends this process with the one that forked it."""
+    """Ends this process together with the one that forked it."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -29,8 +29,8 @@ from forebay.errors import StoppedError, WorkerDiedError
 
 # Deaths of the fork server without a batch in between, before all workers are given up.
 _MAX_FORK_SERVER_DEATHS = 5
-# Between the dump of a stack and the end of its worker: the dump is written within microseconds, a look that was
-# taken after the machine had slept is corrected.
+# Between the dump of a stack and the end of its worker: the dump is written within microseconds; a deadline that passed
+# while the machine slept is corrected.
 _DUMP_SECONDS = 0.1
 # After that a killed worker is written off: it is stuck in the kernel.
 _KILL_SECONDS = 2.0
@@ -171,7 +171,7 @@ class ProcessWorkers:
     # ── the fork server ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _revive(self) -> None:
-        """Has a fork server that knows the job, also after another one was given up."""
+        """Makes sure that there is a fork server that has the job, also after another one was given up."""
         self._failure, self._fork_server_deaths = None, 0
         if self._resources.process is None:
             self._open_fork_server()
@@ -214,7 +214,7 @@ class ProcessWorkers:
         self._send_tasks(queue)
 
     def _greet(self, new: WorkerHandle) -> bool:
-        """Tells a worker what it is told first; `False` where it has to wait."""
+        """Sends a worker its first message; `False` if it has to wait."""
         if new.hello is None:
             return True
         try:
@@ -327,7 +327,7 @@ class ProcessWorkers:
         """Workers count what they sent by themselves."""
 
     def _settle_debts(self) -> bool:
-        """Before a wait: workers may be waiting for room that is there already, or for tasks that had no room.
+        """Before a wait: sends what earlier had no room, to workers that may be waiting for it.
 
         `False` where a worker could not be begun with, which no message will remind us of.
         """
@@ -449,7 +449,7 @@ class ProcessWorkers:
             self._listen(gone)
 
     def _replace(self, gone: WorkerHandle, pid: int, exit_code: int | None, tail: bytes) -> None:
-        """Puts another worker in the place of one that ended."""
+        """Replaces a worker that ended."""
         self._drain(gone)
         queue = self._queues.get(gone.shard)
         current = gone.page.current()
@@ -517,7 +517,7 @@ class ProcessWorkers:
     # ── deadlines ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _watch(self, now: float) -> float | None:
-        """Ends workers that are past their deadline; gives how long nothing has to be looked at."""
+        """Ends workers that are past their deadline. Returns how long until the next check."""
         due: float | None = None
         for queue in self._queues.values():
             each = queue.worker

@@ -61,7 +61,7 @@ class Streams:
 
 
 def restore(states: tuple[bytes, bytes, bytes]) -> None:
-    """Makes the generators of this process go on from there."""
+    """Restores the generators of this process to that state."""
     of_python, of_numpy, of_torch = states
     if of_python:
         version, has_gauss, gauss, *numbers = _PYTHON.unpack(of_python)

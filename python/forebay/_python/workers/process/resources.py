@@ -38,7 +38,7 @@ class WorkerHandle:
     connection: messages.Connection
     page: status_page.StatusPage
     dump: int
-    # What it is told first, until it is.
+    # The first message, until it is sent.
     hello: bytes | None = None
     tenancy: blocks.Tenancy = field(default_factory=blocks.Tenancy)
     growth: Growth = field(default_factory=Growth)
@@ -106,7 +106,7 @@ class Resources:
         self._close_job()
 
     def open(self, modules: list[str]) -> int:
-        """Starts the fork server, which imports these first; gives the descriptor it is heard at."""
+        """Starts the fork server, which imports these first. Returns the descriptor of its socket."""
         _unreaped[:] = [process for process in _unreaped if process.poll() is None]
         here = Environment.current()
         told = {
@@ -205,7 +205,7 @@ class Resources:
         return new
 
     def drop_job(self) -> None:
-        """Frees what the job holds, here and in the fork server: a dataset may be most of the memory there is."""
+        """Frees the job's memory, here and in the fork server: a dataset may take most of the memory."""
         if self.job is not None:
             self._close_job()
             self.tell(fork_server.JOB, b"")

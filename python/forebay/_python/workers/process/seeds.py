@@ -12,7 +12,7 @@ from forebay._arrays.optional_packages import imported
 
 
 def of_worker(base_seed: int, shard: int) -> int:
-    """Seeds this process as torch seeds its worker, and gives the seed that `get_worker_info()` tells."""
+    """Seeds this process as torch seeds its worker. Returns the seed for `get_worker_info()`."""
     seed = base_seed + shard
     random.seed(seed)
     torch_data.seed(seed)
@@ -55,7 +55,7 @@ class Kept:
         self._torch = torch_data.random_state()
 
     def put_back(self) -> None:
-        """Makes them go on where they were."""
+        """Restores their state."""
         random.setstate(self._python)
         if self._numpy is not None and (numpy := imported("numpy")) is not None:
             numpy.random.set_state(self._numpy)

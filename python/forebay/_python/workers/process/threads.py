@@ -1,8 +1,8 @@
 """Workers that are threads of this process: for datasets that release the GIL, and for Python without one.
 
 The dataset is the caller's own object, so nothing is pickled and nothing is copied. A thread cannot be ended from
-outside: one that is past its deadline is written off, and another one takes its place, unless the samples are a stream
-that only it has in hand: then the run ends with the error.
+outside: a thread past its deadline is written off and replaced. If it iterates a stream, which only that thread can
+continue, the run ends with the error.
 """
 
 import atexit
@@ -82,7 +82,7 @@ class _Room:
             self._changed.notify_all()
 
     def open(self) -> None:
-        """Lets the worker go on, whatever there is: it is to leave."""
+        """Wakes the worker, so that it can exit."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class _Room:
 
 @dataclass
 class _ThreadWorker:
-    """A worker thread: what it shares with the loader's thread."""
+    """A worker thread, and the state that it shares with the loader's thread."""
 
     shard: int
     room: _Room

@@ -1,4 +1,4 @@
-"""The loop in a worker process: takes tasks, makes them, sends results, and looks at what it uses itself."""
+"""The loop of a worker process: takes tasks, runs them, sends results, and checks its own resource usage."""
 
 import contextlib
 import errno
@@ -68,7 +68,7 @@ class _Gone(BaseException):
 
 
 class _FullError(BaseException):
-    """The worker cannot go on; another one can."""
+    """The worker cannot continue; another one can."""
 
 
 class _Meter:
@@ -147,7 +147,7 @@ class Worker:
     # ── beginnings ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, hello: Hello, memory: Any, handles: list[int]) -> None:
-        """Makes the job its own; what the user's code raises is told with every task."""
+        """Takes the job; an exception of the user's code is reported with every task."""
 
         def enter() -> Job:
             job: Job = replace(serialisation.open_job(memory, handles), **hello.changes)
@@ -404,7 +404,7 @@ def main(fds: list[int], memory: Any, handles: list[int]) -> int:
 
 
 def _prepare(dump: int) -> None:
-    """Makes crashes tell where they were, output appear at once, and this process the one that runs out of memory."""
+    """Makes crashes report where they were, output appear at once, and the OOM killer prefer this process."""
     faulthandler.enable(dump, all_threads=True)
     faulthandler.register(STACK_SIGNAL, dump, all_threads=True)
     pid, leave = os.getpid(), os._exit

@@ -25,7 +25,7 @@ def of_thread(job: Job, shard: int) -> Any | None:
     """The worker info of a thread that works for a shard; `None` if it has none.
 
     The generators of random numbers are those of the whole process, so they are not seeded; `get_worker_info().rng` has
-    some of the worker's own, which go on from batch to batch.
+    some of the worker's own, which continue from batch to batch.
     """
     if job.output != "torch" or not job.shard_count:
         return None

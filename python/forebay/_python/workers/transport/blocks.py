@@ -158,7 +158,7 @@ class Pool:
         self.end_task()
 
     def end_task(self) -> None:
-        """Forgets what belongs to the task at hand."""
+        """Forgets everything about the current task."""
         for block in self.current:
             self._settle(block)
         self.current.clear()

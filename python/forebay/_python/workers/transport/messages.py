@@ -1,6 +1,6 @@
 """Messages between processes: one packet each, over a pair of unix sockets, with descriptors beside it if need be.
 
-What is too long for a packet goes into an unnamed file in memory, and the packet carries that file.
+A message too long for a packet goes into an unnamed file in memory, and the packet carries that file.
 """
 
 import array
@@ -43,7 +43,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Connection:
-    """One end. What `receive` gives is valid until it is called again."""
+    """One end. The result of `receive` is valid until the next call."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -110,7 +110,7 @@ class Connection:
         return bool(poll.poll(max(0.0, timeout_seconds) * 1000))
 
     def peek(self, size_bytes: int) -> tuple[int, bytes]:
-        """(kind, content) of the message that `receive` gives next, up to so many bytes; (-1, b"") at the end."""
+        """(kind, content) of the message that `receive` will return next, up to so many bytes; (-1, b"") at the end."""
         told = self._end.recv(1 + size_bytes, socket.MSG_PEEK)
         return (told[0] & ~_ELSEWHERE, told[1:]) if told else (-1, b"")
 
@@ -125,7 +125,8 @@ class Connection:
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            # The other side left without reading everything. The kernel says so once, before what that side had sent.
+            # The other side closed without reading everything. The kernel reports that once, before the data which that
+            # side had sent.
             return self.receive(is_patient)
         fds: list[int] = []
         for level, kind, data in beside:

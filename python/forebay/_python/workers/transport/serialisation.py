@@ -180,7 +180,7 @@ class Arrived:
             self._tenancy.returns.extend(where for where, (_, is_copied) in arrays.items() if is_copied)
 
     def discard(self) -> None:
-        """Gives back what it came in, unopened."""
+        """Returns its block of memory unopened."""
         self._tenancy.returns.extend({where for where, _, _ in self._segments if where != _INLINE})
 
 
@@ -225,7 +225,7 @@ def _in_band(value: Any) -> tuple[bytes]:
 
 
 def sent_exception(error: BaseException) -> Any:
-    """What is sent for an exception; where its class cannot be, a `RuntimeError` that says what it was."""
+    """What is sent for an exception; if its class cannot be sent, a `RuntimeError` that names it."""
     try:
         sent = SentException(error)
         pickle.loads(_in_band(sent)[0]).again()

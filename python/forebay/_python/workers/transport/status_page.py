@@ -14,7 +14,7 @@ from forebay._python.workers.transport.blocks import PAGE_BYTES, Mapping
 # What a worker is at.
 STARTING, IDLE, WORKING, SENDING, WAITING, LEAVING = range(6)
 
-# How often a worker looks at what it uses.
+# How often a worker checks its resource usage.
 _LOOK_NS = 50_000_000
 
 _HAND = struct.Struct("<qqqqq")  # stage, generation, number, position, since
