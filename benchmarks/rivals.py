@@ -8,6 +8,7 @@ A rival prints "ready", and a line of JSON for each line it reads, which says ho
 import json
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 
@@ -44,6 +45,12 @@ class Rival:
         """Its turn; what it tells of it."""
         self.begin(epochs)
         return self.end()
+
+    def peak_bytes(self) -> int:
+        """The most memory that it had in use so far."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text("utf-8")
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) << 10
 
     def close(self) -> None:
         """Waits for its end."""
