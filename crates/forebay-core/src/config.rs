@@ -172,7 +172,7 @@ impl Config {
             }
             (true, Some(window), None) => {
                 let message = format!("shuffle_window: expected a dataset whose samples lie in blocks, got {window}");
-                return Err(Error::config(message).with_hint("leave `shuffle_window` out to shuffle all samples"));
+                return Err(Error::config(message).with_hint("without a window, all samples are shuffled"));
             }
         };
         let Self { batch_size, world_size, drop_last, seed, .. } = *self;

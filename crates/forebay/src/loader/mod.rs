@@ -131,7 +131,7 @@ impl Loader {
         let decoded_cache = config.decoded_cache_bytes.map(|limit_bytes| {
             let pipeline = source.recipe.pipeline().ok_or_else(|| {
                 Error::config("cache: expected pictures for \"decoded\", got samples of another kind")
-                    .with_hint("cache=\"memory\" keeps what is read of them")
+                    .with_hint("`cache=\"memory\"` keeps the bytes that are read")
             })?;
             pipeline.check_fixed().map(|()| Arc::new(DecodedCache::new(limit_bytes)))
         });
