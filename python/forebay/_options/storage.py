@@ -39,7 +39,7 @@ def root(given: str | os.PathLike[str], options: Mapping[str, Any] | None) -> tu
 def cache(
     directory: str | os.PathLike[str] | None, limit: int | str | None, revalidates: bool
 ) -> tuple[str, int | None, bool] | None:
-    """The directory of a cache, `IN_MEMORY` or `DECODED`; what it may hold, and whether the storage is asked before each read."""
+    """The directory of a cache, `IN_MEMORY` or `DECODED`; its limit; whether the storage is asked before each read."""
     if directory is None:
         if limit is not None or revalidates:
             name = "cache_revalidate" if limit is None else "cache_bytes"

@@ -51,9 +51,9 @@ def test_batches_are_the_same_and_savings_are_told(
 
 def test_what_cannot_be_kept_is_refused(damaged: Path, tmp_path: Path) -> None:
     transform = T.Compose(RANDOM)
-    with pytest.raises(fb.errors.ConfigError, match="decode=\"fast\" decodes as much as each random crop"):
+    with pytest.raises(fb.errors.ConfigError, match='decode="fast" decodes as much as each random crop'):
         fb.DataLoader(fb.ImageFolder(damaged, transform, cache="decoded"), 4, decode="fast")
-    with pytest.raises(fb.errors.ConfigError, match="expected pictures for \"decoded\""):
+    with pytest.raises(fb.errors.ConfigError, match='expected pictures for "decoded"'):
         fb.DataLoader(fb.BinaryFiles(damaged, cache="decoded"), 4)
     with pytest.raises(fb.errors.ConfigError, match="cache_revalidate: expected a directory beside it"):
         fb.ImageFolder(damaged, transform, cache="decoded", cache_revalidate=True)
