@@ -84,7 +84,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// Words in backticks that are no settings.
-    const OTHER_WORDS: &[&str] = &["convmv", "dmesg", "lslocks", "retrans", "timeo"];
+    const OTHER_WORDS: &[&str] = &["class", "convmv", "dmesg", "lslocks", "retrans", "timeo"];
     /// What only Python's arguments look like.
     const PYTHON: &[&str] = &["=True", "=False", "=None", "=…", "storage_options="];
 

@@ -49,7 +49,7 @@ class FileDataset(NativeDataset):
     - `None`: nothing. A sample is its content alone.
     - `"directory"`: the directory below the root that it is in (of a list, the directory that a file is in), numbered
       as `classes` and `class_to_idx` say.
-    - values in the order of the samples: numbers, texts or truth values. A dict of several such columns makes each
+    - values in the order of the samples: numbers, text or booleans. A dict of several such columns makes each
       target a dict.
     - with a manifest: the name of a column of it, or a list of names, which makes each target a dict. `"class"` means
       its columns `class` and `label`, as for `ImageFolder`.

@@ -77,8 +77,9 @@ class DatasetFolder(PictureDataset):
     endpoint and so on, under the names that fsspec knows (docs/remote.md).
 
     With `cache`, what is read is kept in that directory, up to `cache_bytes` ("50GiB"; without it half of what its disk
-    has left), for all processes of the machine; `cache="memory"` keeps it in this process. `cache_revalidate=True` asks
-    the storage before each read whether the file is still the one that was kept (docs/cache.md).
+    has left), for all processes of the machine; `cache="memory"` keeps it in this process, and `cache="decoded"` keeps
+    pictures as they are before the first random transform. `cache_revalidate=True` asks the storage before each read
+    whether the file is still the one that was kept (docs/cache.md).
 
     `manifest` names the samples and their classes instead of a scan: a file that `forebay scan` wrote, a CSV or JSONL
     file, or a `Manifest` (docs/manifest.md). `root` and `loader` are then optional; `root` says where the samples are
