@@ -108,6 +108,10 @@ class FaultProxy:
                         if fault in REFUSALS:
                             client.sendall(REFUSALS[fault])
                             continue
+                        if fault == "silence":
+                            # The server is not asked: had it closed an idle connection, the silence would end.
+                            self._stall(client)
+                            return
                         if upstream is None:
                             server = socket.create_connection(("127.0.0.1", self._upstream))
                             upstream = server, self._owned(server, stack)
@@ -135,9 +139,6 @@ class FaultProxy:
 
     def _answer(self, upstream: IO[bytes], client: socket.socket, request: bytes, fault: str | None) -> bool:
         """Passes an answer on, broken as told. False when the connection is to be closed."""
-        if fault == "silence":
-            self._stall(client)
-            return False
         lines = _head(upstream)[:-4].split(b"\r\n")
         fields = {line.split(b":", 1)[0].lower(): line.split(b":", 1)[1].strip() for line in lines[1:]}
         if b"chunked" in fields.get(b"transfer-encoding", b""):

@@ -165,7 +165,7 @@ def test_odd_names_are_delivered(damaged: Damaged) -> None:
 def test_an_empty_class_is_refused_by_name(tmp_path: Path) -> None:
     folders.write_folder(tmp_path, 2)
     (tmp_path / "eel").mkdir()
-    with pytest.raises(FileNotFoundError, match='"eel"'):
+    with pytest.raises(FileNotFoundError, match="for the classes eel"):
         fb.ImageFolder(tmp_path)
 
 
