@@ -6,6 +6,7 @@ mod cached;
 mod decoded;
 mod fields;
 mod fixture;
+mod golden;
 mod hanging;
 mod lifecycle;
 mod memory;
