@@ -30,7 +30,7 @@ use crate::sync::Mutex;
 use crate::{Dataset, Loader, Next, ScanOptions, Source, scan_folder};
 
 /// Of every scenario. Together they are at least 100,000.
-const SCHEDULES: usize = 17_000;
+const SCHEDULES: usize = 13_000;
 const SAMPLES: usize = 5;
 const TICK: Duration = Duration::from_millis(40);
 const DEADLINE: Duration = Duration::from_millis(150);
