@@ -22,7 +22,7 @@ fn truncated(detail: impl Into<String>) -> Error {
 
 fn unsupported(what: &str) -> Error {
     Error::new(Kind::Undecodable, format!("may well be good: forebay does not read npy files of {what}"))
-        .with_hint("open it yourself with `loader`, or save it as an array of plain numbers")
+        .with_hint("save it as an array of plain numbers, or leave it out")
 }
 
 /// A parsed header.

@@ -46,7 +46,7 @@ impl Account {
         Ok(reached)
     }
 
-    /// Checks the books at the end of the epoch. `None`: nobody knows how many samples there are, as of a stream.
+    /// Checks the books at the end of the epoch. `None` where the number of samples is not known, as of a stream.
     pub fn check(&self, expected_planned: Option<u64>) -> Result<()> {
         let books = *self.books.lock().unwrap_or_else(PoisonError::into_inner);
         books.check(self.epoch, expected_planned.unwrap_or(books.planned))

@@ -124,7 +124,7 @@ impl Folder {
     /// All names in it.
     pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
-        // Opened anew: the offset of a descriptor is shared by whoever has it.
+        // A descriptor of its own: duplicates share the read offset.
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();

@@ -154,7 +154,7 @@ impl WorkQueue {
         Ok(state.memory.charge_read(size_bytes, holding))
     }
 
-    /// A thread has read one field of its sample and goes on with `field`. Gives how long that may take.
+    /// Moves a thread from the field that it has read to the next one. Gives how long reading that may take.
     pub(crate) fn next_field(&self, thread: usize, field: Field) -> Result<Duration> {
         let until = self.lock().reads.next_field(thread, field).ok_or_else(abandoned)?;
         Ok(until.saturating_sub(self.context.clock.now()))
