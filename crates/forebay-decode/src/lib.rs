@@ -40,5 +40,5 @@ pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, 
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
     BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, Decoded, Encoding, Fields, FieldsRecipe, InvalidText,
-    JsonRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe,
+    JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe,
 };

@@ -127,6 +127,10 @@ pub trait Recipe: Send + Sync {
     fn uses_landmarks(&self) -> bool {
         false
     }
+    /// The same recipe as one that costs less than handing a sample to another thread, where it is that.
+    fn light(&self) -> Option<&dyn LightRecipe> {
+        None
+    }
     /// Makes one sample: in its place in the batch where it has one, else as a value.
     fn make(&self, sample: Sample<'_>) -> Result<Made>;
     /// Whether bytes that failed would fail with any random choice, too: a verdict about the file.
@@ -141,6 +145,15 @@ pub trait Recipe: Send + Sync {
     fn place(&self, tensor: &Tensor, _slot: &mut [u8]) -> Result<()> {
         Err(Error::internal(format!("a recipe that makes no tensors has no place for one of {:?}", tensor.layout())))
     }
+}
+
+/// A recipe so cheap that the thread which has read a small sample makes it, too. It takes one field, draws no random numbers
+/// and makes values.
+pub trait LightRecipe {
+    /// Bytes of memory that making a sample of this size takes: charged before it is read.
+    fn memory_bytes(&self, size_bytes: u64) -> u64;
+    /// The value that [`Recipe::make`] would make of these bytes, or its error.
+    fn make(&self, bytes: &[u8]) -> Result<Value>;
 }
 
 impl Recipe for Pipeline {

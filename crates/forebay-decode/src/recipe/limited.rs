@@ -3,7 +3,7 @@
 use forebay_core::Result;
 use std::sync::Arc;
 
-use crate::{ColumnSpec, Dense, Fields, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor};
+use crate::{ColumnSpec, Dense, Fields, Layout, LightRecipe, Made, Pipeline, Recipe, Sample, Scratch, Tensor};
 
 /// Another recipe, for objects of at most so many bytes.
 pub struct LimitedRecipe {
@@ -49,6 +49,10 @@ impl Recipe for LimitedRecipe {
 
     fn uses_landmarks(&self) -> bool {
         self.recipe.uses_landmarks()
+    }
+
+    fn light(&self) -> Option<&dyn LightRecipe> {
+        self.recipe.light()
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {

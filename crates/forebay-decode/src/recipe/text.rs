@@ -6,7 +6,7 @@ use std::time::Instant;
 use forebay_core::{Error, Kind, Result};
 
 use crate::memory::reserve;
-use crate::{ColumnKind, ColumnSpec, Dense, Fields, Made, Recipe, Sample, Scratch, Timing, Value};
+use crate::{ColumnKind, ColumnSpec, Dense, Fields, LightRecipe, Made, Recipe, Sample, Scratch, Timing, Value};
 
 /// Every sample is the bytes of its file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,13 +22,25 @@ impl Recipe for BytesRecipe {
     }
 
     fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
-        Ok(fields.only().len() as u64)
+        Ok(LightRecipe::memory_bytes(self, fields.only().len() as u64))
+    }
+
+    fn light(&self) -> Option<&dyn LightRecipe> {
+        Some(self)
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
-        let started = Instant::now();
-        let bytes = copy_of(sample.fields.only())?;
-        Ok((Some(Value::Bytes(bytes)), Timing { decode: started.elapsed(), ..Timing::default() }))
+        made_lightly(self, sample)
+    }
+}
+
+impl LightRecipe for BytesRecipe {
+    fn memory_bytes(&self, size_bytes: u64) -> u64 {
+        size_bytes
+    }
+
+    fn make(&self, bytes: &[u8]) -> Result<Value> {
+        copy_of(bytes).map(Value::Bytes)
     }
 }
 
@@ -151,20 +163,39 @@ impl Recipe for TextRecipe {
     }
 
     fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
+        Ok(LightRecipe::memory_bytes(self, fields.only().len() as u64))
+    }
+
+    fn light(&self) -> Option<&dyn LightRecipe> {
+        Some(self)
+    }
+
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        made_lightly(self, sample)
+    }
+}
+
+impl LightRecipe for TextRecipe {
+    fn memory_bytes(&self, size_bytes: u64) -> u64 {
         // An invalid byte may become three, a byte of Latin-1 two, and a text that grows is copied.
         let times = match (self.encoding, self.invalid) {
             (Encoding::Latin1, _) => 2,
             (_, InvalidText::Replace) => 6,
             _ => 1,
         };
-        Ok((fields.only().len() as u64).saturating_mul(times))
+        size_bytes.saturating_mul(times)
     }
 
-    fn make(&self, sample: Sample<'_>) -> Result<Made> {
-        let started = Instant::now();
-        let text = self.decoded(sample.fields.only())?;
-        Ok((Some(Value::Text(text)), Timing { decode: started.elapsed(), ..Timing::default() }))
+    fn make(&self, bytes: &[u8]) -> Result<Value> {
+        self.decoded(bytes).map(Value::Text)
     }
+}
+
+/// [`Recipe::make`] of a light recipe.
+fn made_lightly(recipe: &dyn LightRecipe, sample: Sample<'_>) -> Result<Made> {
+    let started = Instant::now();
+    let value = recipe.make(sample.fields.only())?;
+    Ok((Some(value), Timing { decode: started.elapsed(), ..Timing::default() }))
 }
 
 /// An encoding that another language's library decodes.

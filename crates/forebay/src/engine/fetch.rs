@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Field, Locator, Result, Stage};
-use forebay_decode::{Fields, Scratch};
+use forebay_decode::{Fields, LightRecipe, Scratch, Value};
 use forebay_store::{Object, Stat};
 
 use crate::engine::decoded_cache::Decoded;
@@ -12,6 +13,9 @@ use crate::engine::reads_in_flight::ReadJob;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::WorkQueue;
 use crate::source::{Objects, bytes_of, check_size, read_located, read_request};
+
+/// Making a larger sample takes longer than handing it to a CPU thread. Not measured.
+const MAX_LIGHT_BYTES: u64 = 64 << 10;
 
 /// Reads until the stream stops, or until a read came back too late.
 pub(crate) fn run(queue: &WorkQueue, thread: usize) {
@@ -31,6 +35,15 @@ pub(crate) struct Read {
     pub(crate) decoded: Option<Arc<Decoded>>,
     /// Bytes that decoding it takes.
     pub(crate) decode_bytes: u64,
+    /// What a light recipe has made of it, so that no CPU thread is needed.
+    pub(crate) made: Option<Value>,
+}
+
+impl Read {
+    /// A sample of which nothing is read.
+    fn of_nothing(decoded: Option<Arc<Decoded>>, decode_bytes: u64) -> Self {
+        Self { objects: Objects::new(), decoded, decode_bytes, made: None }
+    }
 }
 
 /// Why there is nothing to decode, with what is known of the file when it was not read at all.
@@ -80,17 +93,24 @@ fn read(
         }
         if !recipe.reads_bytes() {
             queue.allot(thread, 0).map_err(|error| (at_field(error), None))?;
-            return Ok(Read { objects, decoded: None, decode_bytes: 0 });
+            return Ok(Read::of_nothing(None, 0));
         }
-        let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() });
-        objects.push(object.map_err(|error| (at_field(error), None))?);
+        let light = recipe.light().filter(|_| dataset.field_count() == 1);
+        let asked = Instant::now();
+        let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() }, light);
+        let (object, light) = object.map_err(|error| (at_field(error), None))?;
+        if let Some(made) = light.and_then(|light| make_light(queue, job, light, &object, asked)) {
+            objects.push(object);
+            return Ok(Read { objects, decoded: None, decode_bytes: 0, made: Some(made) });
+        }
+        objects.push(object);
     }
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
     let decode_bytes = recipe.memory_bytes(Fields(&bytes_of(&objects)), scratch).unwrap_or(0);
     let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
     let checked = queue.check_sample_bytes(size_bytes, decode_bytes);
     checked.map_err(|error| (error.at_stage(Stage::Decode), None))?;
-    Ok(Read { objects, decoded: None, decode_bytes })
+    Ok(Read { objects, decoded: None, decode_bytes, made: None })
 }
 
 /// A sample whose picture was kept decoded, and that is not read therefore.
@@ -102,15 +122,51 @@ fn kept(queue: &WorkQueue, thread: usize, job: &ReadJob) -> Result<Option<Read>>
     let Some(decoded) = cache.get(job.sample) else { return Ok(None) };
     queue.allot(thread, 0)?;
     let decode_bytes = pipeline.memory_bytes_from(&decoded.image);
-    Ok(Some(Read { objects: Objects::new(), decoded: Some(decoded), decode_bytes }))
+    Ok(Some(Read::of_nothing(Some(decoded), decode_bytes)))
 }
 
-fn read_field(queue: &WorkQueue, thread: usize, locator: &Locator, field: Field, job: ReadJob) -> Result<Object> {
+/// Reads one field. Gives the light recipe if its memory is charged, too.
+fn read_field<'a>(
+    queue: &WorkQueue,
+    thread: usize,
+    locator: &Locator,
+    field: Field,
+    job: ReadJob,
+    light: Option<&'a dyn LightRecipe>,
+) -> Result<(Object, Option<&'a dyn LightRecipe>)> {
     let source = &queue.context.source;
-    let mut allot = |size| check_size(&*source.recipe, size).and_then(|()| queue.allot(thread, size));
+    let most = queue.context.config.max_sample_bytes();
+    let mut is_light = false;
+    let mut allot = |size| {
+        check_size(&*source.recipe, size)?;
+        let more = light.filter(|_| size <= MAX_LIGHT_BYTES).map(|light| light.memory_bytes(size));
+        let more = more.filter(|more| size + more <= most);
+        is_light = more.is_some();
+        queue.allot(thread, size + more.unwrap_or(0))
+    };
     // The second of two reads does not wait for the first one, as it would in front of a cache.
     let store = if job.is_hedge { source.store.origin().unwrap_or(&*source.store) } else { &*source.store };
     let mut request = read_request(locator, job.within);
     request.cancel = job.cancel.as_ref();
-    read_located(store, &*source.dataset, (job.sample, field), &request, &mut allot)
+    let object = read_located(store, &*source.dataset, (job.sample, field), &request, &mut allot)?;
+    Ok((object, light.filter(|_| is_light)))
+}
+
+/// The sample, made by this thread, which has waited for its bytes since `asked`. `None` if it fails: then a CPU thread makes
+/// it again, and reports the error.
+fn make_light(
+    queue: &WorkQueue,
+    job: &ReadJob,
+    light: &dyn LightRecipe,
+    object: &Object,
+    asked: Instant,
+) -> Option<Value> {
+    let started = Instant::now();
+    queue.context.source.dataset.verify(job.sample, Field(0), &object.bytes).ok()?;
+    let value = light.make(&object.bytes).ok()?;
+    let meters = &queue.context.meters;
+    meters.decode.record_waiting(started - asked);
+    meters.decode.record(started.elapsed());
+    meters.transform.record(Duration::ZERO);
+    Some(value)
 }

@@ -5,8 +5,9 @@
 
 use forebay_core::{Error, Result};
 
-/// Spare buffers are not charged, so they stay small: a buffer that one huge file has grown is freed.
-const MAX_SPARE_BYTES: usize = 1 << 20;
+/// Spare buffers are not charged, so all of them together stay small: this many bytes, or a sixteenth of the budget. Without
+/// them, each read of a large file would be into fresh pages, which the kernel zeroes first.
+const MAX_SPARE_BYTES: u64 = 64 << 20;
 
 /// What is returned to the budget in one call.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +28,13 @@ pub(crate) struct MemoryBudget {
     pub(crate) waiting: usize,
     /// Empty buffers for compressed bytes.
     spare: Vec<Vec<u8>>,
+    /// Their memory.
+    spare_bytes: u64,
 }
 
 impl MemoryBudget {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, used_bytes: 0, holding: 0, waiting: 0, spare: Vec::new() }
+        Self { limit_bytes, used_bytes: 0, holding: 0, waiting: 0, spare: Vec::new(), spare_bytes: 0 }
     }
 
     /// Bytes charged.
@@ -64,7 +67,9 @@ impl MemoryBudget {
     pub(crate) fn charge_read(&mut self, bytes: u64, holding: usize) -> Vec<u8> {
         self.used_bytes += bytes;
         self.holding += holding;
-        self.spare.pop().unwrap_or_default()
+        let spare = self.spare.pop().unwrap_or_default();
+        self.spare_bytes -= spare.capacity() as u64;
+        spare
     }
 
     /// Returns a charge. A charge that was never made is a bug, and an error: a counter that wrapped around would make every
@@ -81,9 +86,12 @@ impl MemoryBudget {
         )))
     }
 
-    /// Keeps a buffer for reuse, unless it is large or there are `max_spare` already.
+    /// Keeps a buffer for reuse, unless there are `max_spare` already, or too many bytes.
     pub(crate) fn reuse(&mut self, buffer: Vec<u8>, max_spare: usize) {
-        if (1..=MAX_SPARE_BYTES).contains(&buffer.capacity()) && self.spare.len() < max_spare {
+        let bytes = self.spare_bytes + buffer.capacity() as u64;
+        let most = MAX_SPARE_BYTES.min(self.limit_bytes / 16);
+        if buffer.capacity() > 0 && bytes <= most && self.spare.len() < max_spare {
+            self.spare_bytes = bytes;
             self.spare.push(buffer);
         }
     }
@@ -115,13 +123,18 @@ mod tests {
     }
 
     #[test]
-    fn small_buffers_are_reused_and_large_ones_are_freed() {
-        let mut memory = MemoryBudget::new(100);
+    fn buffers_are_reused_up_to_a_number_and_a_size_of_all_of_them() {
+        let mut memory = MemoryBudget::new(16 * 100);
+        let reused = |memory: &mut MemoryBudget| {
+            let sizes: Vec<_> = (0..4).map(|_| memory.charge_read(0, 1).capacity()).collect();
+            sizes.into_iter().filter(|&size| size > 0).collect::<Vec<_>>()
+        };
         memory.reuse(Vec::new(), 2);
-        memory.reuse(Vec::with_capacity(2 * MAX_SPARE_BYTES), 2);
-        assert_eq!(memory.charge_read(0, 1).capacity(), 0);
+        memory.reuse(Vec::with_capacity(101), 2);
+        assert_eq!(reused(&mut memory), [0; 0]);
         (0..3).for_each(|_| memory.reuse(Vec::with_capacity(8), 2));
-        let reused = (0..3).filter(|_| memory.charge_read(0, 1).capacity() > 0).count();
-        assert_eq!(reused, 2);
+        assert_eq!(reused(&mut memory), [8, 8]);
+        [60, 41, 40].into_iter().for_each(|size| memory.reuse(Vec::with_capacity(size), 4));
+        assert_eq!(reused(&mut memory), [40, 60]);
     }
 }

@@ -1,12 +1,14 @@
 //! Every recipe under the same promises: a row of `ROWS` is all that a new one needs.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use forebay::{
     Batch, BytesRecipe, Column, Config, Element, Endian, InvalidText, JsonRecipe, Kind, Loader, NpyRecipe, OnError,
-    Rank, RawRecipe, Recipe, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
+    Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
 };
+use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
 
 use crate::fixture::{bitmap, crop, hashes};
@@ -177,7 +179,7 @@ fn damage_is_met_as_the_policy_says_and_the_books_balance() {
         let damaged = (0..SAMPLES).filter(|index| is_damaged(row, *index)).count() as u64;
         for on_error in [OnError::Replace, OnError::Skip, OnError::Raise] {
             let loader = loader(row, Config { on_error, ..config(2, 1, 0) });
-            let ended: Result<Vec<Batch>, _> = loader.epoch().unwrap().collect();
+            let ended: Result<Vec<Batch>> = loader.epoch().unwrap().collect();
             if on_error == OnError::Raise && damaged > 0 {
                 let error = ended.expect_err(row.name);
                 assert_eq!(error.kind(), Kind::Corrupt, "{}: {error}", row.name);
@@ -193,6 +195,74 @@ fn damage_is_met_as_the_policy_says_and_the_books_balance() {
             assert!(loader.failures().iter().all(|failure| failure.attempts == 2), "{}", row.name);
         }
     }
+}
+
+/// Bytes, with the threads that made them.
+#[derive(Default)]
+struct Watched {
+    makers: Mutex<Vec<(usize, String)>>,
+}
+
+impl Watched {
+    fn watch(&self, bytes: &[u8]) {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.makers.lock().unwrap().push((bytes.len(), thread));
+    }
+}
+
+impl LightRecipe for Watched {
+    fn memory_bytes(&self, size_bytes: u64) -> u64 {
+        size_bytes
+    }
+    fn make(&self, bytes: &[u8]) -> Result<Value> {
+        self.watch(bytes);
+        LightRecipe::make(&BytesRecipe, bytes)
+    }
+}
+
+impl Recipe for Watched {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        BytesRecipe.schema()
+    }
+    fn layout(&self) -> Option<&Dense> {
+        None
+    }
+    fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
+        Recipe::memory_bytes(&BytesRecipe, fields, scratch)
+    }
+    fn light(&self) -> Option<&dyn LightRecipe> {
+        Some(self)
+    }
+    fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        self.watch(sample.fields.only());
+        Recipe::make(&BytesRecipe, sample)
+    }
+}
+
+#[test]
+fn small_samples_of_a_light_recipe_are_made_by_the_thread_that_has_read_them() {
+    const LARGEST: usize = 64 << 10;
+    let mut memory = Memory::default();
+    for size in [0, 1, LARGEST, LARGEST + 1] {
+        memory.insert(Path::new(ROOT).join(format!("{size}.data")), vec![7; size]);
+    }
+    let store: Arc<dyn Store> = Arc::new(Scripted::new(memory));
+    let options = ScanOptions { extensions: vec![".data".to_owned()], is_flat: true, ..ScanOptions::default() };
+    let index = Arc::new(scan_folder(&store, Path::new(ROOT), &options, None).unwrap());
+    let made = |max_sample_bytes| {
+        let recipe = Arc::new(Watched::default());
+        let source = Source { dataset: index.clone(), store: Arc::clone(&store), recipe: recipe.clone() };
+        let config = Config { max_sample_bytes, on_error: OnError::Skip, ..config(2, 1, 0) };
+        let loader = Loader::new(source, config).unwrap();
+        let count: usize = loader.epoch().unwrap().map(|batch| batch.unwrap().len()).sum();
+        assert!(loader.stats().decode.items >= count as u64, "what its readers make counts as decoded");
+        // Samples of the next epoch are among them.
+        let makers = std::mem::take(&mut *recipe.makers.lock().unwrap());
+        makers.into_iter().map(|(size, thread)| (size, thread.starts_with("forebay-io"))).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(made(None), BTreeSet::from([(0, true), (1, true), (LARGEST, true), (LARGEST + 1, false)]));
+    // With its copy it would be too large: it is refused like the one that is larger, and not made here.
+    assert_eq!(made(Some(LARGEST as u64)), BTreeSet::from([(0, true), (1, true)]));
 }
 
 /// Batches in the order of the files.

@@ -18,7 +18,7 @@ use forebay_core::{
     Books, Config, DatasetIdentity, Error, Field, Hedge, Kind, Listing, Locator, ManualClock, OnError, Result, Retry,
     SampleId,
 };
-use forebay_decode::{FieldsRecipe, Op, Pipeline, Recipe};
+use forebay_decode::{BytesRecipe, FieldsRecipe, Op, Pipeline, Recipe};
 use forebay_format::FolderIndex;
 use forebay_store::testing::Memory;
 use forebay_store::{Allot, Object, ReadRequest, Stat, Store};
@@ -30,7 +30,7 @@ use crate::sync::Mutex;
 use crate::{Dataset, Loader, Next, ScanOptions, Source, scan_folder};
 
 /// Of every scenario. Together they are at least 100,000.
-const SCHEDULES: usize = 13_000;
+const SCHEDULES: usize = 10_400;
 const SAMPLES: usize = 5;
 const TICK: Duration = Duration::from_millis(40);
 const DEADLINE: Duration = Duration::from_millis(150);
@@ -123,13 +123,22 @@ impl WorkQueue {
     }
 }
 
+/// What is loaded.
+#[derive(Clone, Copy)]
+enum Samples {
+    Pictures,
+    /// Samples of two fields.
+    Pairs,
+    /// Samples that the threads which read them make.
+    Bytes,
+}
+
 /// What a scenario is.
 #[derive(Clone, Copy)]
 struct Scenario {
     acts: &'static [(usize, &'static [Act])],
     config: fn(Config) -> Config,
-    /// Samples have two fields.
-    has_pairs: bool,
+    samples: Samples,
     /// Batches after which the loop is left.
     batches: usize,
     moves_time: bool,
@@ -169,9 +178,10 @@ fn play(scenario: Scenario, index: Arc<FolderIndex>) {
         ..Config::default()
     };
     let pipeline = || Pipeline::new(vec![Op::ToTensor]).unwrap();
-    let source = match scenario.has_pairs {
-        false => Source::new(index, store.clone(), pipeline()),
-        true => {
+    let source = match scenario.samples {
+        Samples::Pictures => Source::new(index, store.clone(), pipeline()),
+        Samples::Bytes => Source::new(index, store.clone(), BytesRecipe),
+        Samples::Pairs => {
             let field = |name: &str| (name.to_owned(), Arc::new(pipeline()) as Arc<dyn Recipe>);
             let recipe = FieldsRecipe::new(vec![field("one"), field("two")]).unwrap();
             Source::new(Arc::new(Pairs(index)), store.clone(), recipe)
@@ -244,12 +254,26 @@ fn short_of_memory(config: Config) -> Config {
 
 #[test]
 fn nobody_sleeps_while_there_is_work() {
-    check(Scenario { acts: &[], config: as_it_is, has_pairs: false, batches: 3, moves_time: false, books: ALL });
+    check(Scenario {
+        acts: &[],
+        config: as_it_is,
+        samples: Samples::Pictures,
+        batches: 3,
+        moves_time: false,
+        books: ALL,
+    });
 }
 
 #[test]
 fn nobody_sleeps_while_there_is_work_and_hardly_any_memory() {
-    check(Scenario { acts: &[], config: short_of_memory, has_pairs: false, batches: 3, moves_time: false, books: ALL });
+    check(Scenario {
+        acts: &[],
+        config: short_of_memory,
+        samples: Samples::Pictures,
+        batches: 3,
+        moves_time: false,
+        books: ALL,
+    });
 }
 
 /// Both readers may hold the first field of a sample, and then there is no room for a second one.
@@ -260,32 +284,64 @@ fn short_of_memory_for_fields(config: Config) -> Config {
 #[test]
 fn nobody_sleeps_while_fields_of_samples_wait_for_memory() {
     let config = short_of_memory_for_fields;
-    check(Scenario { acts: &[], config, has_pairs: true, batches: 3, moves_time: false, books: ALL });
+    check(Scenario { acts: &[], config, samples: Samples::Pairs, batches: 3, moves_time: false, books: ALL });
     let acts: &[(usize, &[Act])] = &[(2, &[Act::Late(5)]), (3, &[Act::Fail])];
-    check(Scenario { acts, config, has_pairs: true, batches: 3, moves_time: false, books: SOME_REPLACED });
+    check(Scenario { acts, config, samples: Samples::Pairs, batches: 3, moves_time: false, books: SOME_REPLACED });
 }
 
 #[test]
 fn a_loop_that_is_left_ends_all_threads() {
     let acts: &[(usize, &[Act])] = &[(1, &[Act::Late(3)])];
-    check(Scenario { acts, config: short_of_memory, has_pairs: false, batches: 1, moves_time: false, books: None });
+    check(Scenario {
+        acts,
+        config: short_of_memory,
+        samples: Samples::Pictures,
+        batches: 1,
+        moves_time: false,
+        books: None,
+    });
 }
 
 #[test]
 fn reads_that_fail_are_tried_again() {
     let acts: &[(usize, &[Act])] = &[(0, &[Act::Fail]), (3, &[Act::Late(5), Act::Fail])];
-    check(Scenario { acts, config: as_it_is, has_pairs: false, batches: 3, moves_time: true, books: NONE_LOST });
+    check(Scenario {
+        acts,
+        config: as_it_is,
+        samples: Samples::Pictures,
+        batches: 3,
+        moves_time: true,
+        books: NONE_LOST,
+    });
 }
 
 #[test]
 fn a_read_that_hangs_is_written_off_and_gives_everything_back() {
     let acts: &[(usize, &[Act])] = &[(2, &[Act::Hang])];
-    check(Scenario { acts, config: as_it_is, has_pairs: false, batches: 3, moves_time: true, books: SOME_REPLACED });
+    check(Scenario {
+        acts,
+        config: as_it_is,
+        samples: Samples::Pictures,
+        batches: 3,
+        moves_time: true,
+        books: SOME_REPLACED,
+    });
 }
 
 #[test]
 fn second_reads_overtake_slow_ones() {
     let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..short_of_memory(config) };
     let acts: &[(usize, &[Act])] = &[(1, &[Act::Hang]), (4, &[Act::Late(20)])];
-    check(Scenario { acts, config, has_pairs: false, batches: 3, moves_time: true, books: NONE_LOST });
+    check(Scenario { acts, config, samples: Samples::Pictures, batches: 3, moves_time: true, books: NONE_LOST });
+}
+
+#[test]
+fn samples_made_by_their_readers_need_no_other_thread() {
+    // Enough for one sample and its copy at a time.
+    let config = |config| Config { memory_budget: 30, max_sample_bytes: Some(1 << 20), ..config };
+    let acts: &[(usize, &[Act])] = &[(1, &[Act::Late(3)])];
+    check(Scenario { acts, config, samples: Samples::Bytes, batches: 3, moves_time: false, books: ALL });
+    let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..config };
+    let acts: &[(usize, &[Act])] = &[(1, &[Act::Hang]), (4, &[Act::Late(20)])];
+    check(Scenario { acts, config, samples: Samples::Bytes, batches: 3, moves_time: true, books: NONE_LOST });
 }

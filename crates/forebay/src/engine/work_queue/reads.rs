@@ -10,7 +10,7 @@ use forebay_core::{Error, Field, Hedge, Kind, Result, SampleId};
 use super::batches::Pick;
 use super::{ByKey, Charge, QueueState, WorkQueue};
 use crate::engine::fetch::Read;
-use crate::engine::item::{Fetched, Item};
+use crate::engine::item::{Fetched, Filled, Item};
 use crate::engine::reads_in_flight::{EndedRead, ReadJob, WrittenOff};
 use crate::loader::stream::Worker;
 use crate::source::{Buffers, into_buffers};
@@ -162,10 +162,11 @@ impl WorkQueue {
 
     /// Ends a read that succeeded. False if the thread was written off meanwhile: it has to end.
     pub(crate) fn fetched(&self, thread: usize, read: Read) -> bool {
-        let Read { objects, decoded, decode_bytes } = read;
+        let Read { objects, decoded, decode_bytes, made } = read;
         let now = self.context.clock.now();
         let mut state = self.lock();
         let ended = state.reads.end(thread, true, now);
+        let mut done = None;
         match ended.item {
             Some(item) => {
                 self.context.meters.fetch.record(ended.latency);
@@ -177,17 +178,27 @@ impl WorkQueue {
                 if state.concurrency.current() > state.reads.working() {
                     self.watchdog_wake.notify_one();
                 }
-                let at = item.key.batch.checked_sub(state.first_batch);
-                let batch = at.and_then(|at| state.batches.get(at as usize));
-                // A slot that a late thread may still write to is not given to another one.
-                let buffer = batch.filter(|batch| !batch.late.contains(&item.key.slot)).and_then(|b| b.buffer.clone());
                 let charged = ended.charged.unwrap_or(0);
-                state.ready.push(ByKey(item.key, Fetched { item, objects, decoded, charged, decode_bytes, buffer }));
+                if let Some(value) = made {
+                    self.release(&mut state, Some(charged), into_buffers(objects));
+                    let filled = Filled::Done(item.sample, Some(value));
+                    done = Self::fill_slot(&mut state, item, filled, now);
+                } else {
+                    let at = item.key.batch.checked_sub(state.first_batch);
+                    let batch = at.and_then(|at| state.batches.get(at as usize));
+                    // A slot that a late thread may still write to is not given to another one.
+                    let batch = batch.filter(|batch| !batch.late.contains(&item.key.slot));
+                    let buffer = batch.and_then(|batch| batch.buffer.clone());
+                    let fetched = Fetched { item, objects, decoded, charged, decode_bytes, buffer };
+                    state.ready.push(ByKey(fetched.item.key, fetched));
+                }
             }
             None if ended.was_lost => self.uncharge(&mut state, ended.charge_of_lost_thread()),
             None => self.release(&mut state, ended.charged, into_buffers(objects)),
         }
-        self.after_read(state, ended.was_lost)
+        let continues = self.after_read(state, ended.was_lost);
+        self.after_filling(done);
+        continues
     }
 
     /// Ends a read that failed, and returns its memory. Gives the item with its error, unless another thread still reads it, and
@@ -215,9 +226,11 @@ impl WorkQueue {
     }
 
     fn after_read(&self, state: MutexGuard<'_, QueueState>, was_lost: bool) -> bool {
-        let stopped = state.stopped;
+        let (stopped, is_ready) = (state.stopped, !state.ready.is_empty());
         drop(state);
-        self.decode_work.notify_one();
+        if is_ready {
+            self.decode_work.notify_one();
+        }
         self.memory_freed.notify_all();
         if was_lost {
             // This thread ends: another one may take its place.
