@@ -18,6 +18,9 @@ const STORM: u32 = 4;
 /// A step has paid when the throughput has changed by this fraction of it. Idle storage gives all of a step, saturated storage
 /// nothing.
 const MIN_GAIN: f64 = 0.3;
+/// Faster reads come from memory: more of them at a time only take the processors from each other. A solid-state disk takes
+/// longer.
+const FROM_MEMORY: Duration = Duration::from_micros(50);
 /// The most windows between two steps up.
 const MAX_REST: u32 = 64;
 
@@ -147,7 +150,7 @@ impl ConcurrencyLimit {
 
     fn step_up(&mut self, rate: f64, latency: Duration) {
         let next = (self.current + (self.current / 4).max(1)).min(self.ceiling);
-        self.step(next, rate, latency);
+        self.step(if latency < FROM_MEMORY { self.current } else { next }, rate, latency);
     }
 
     fn step_down(&mut self, rate: f64, latency: Duration) {
@@ -230,6 +233,15 @@ mod tests {
         assert!((20..=30).contains(&limit.current()), "{}", limit.current());
         load(&mut limit, 1_000.0, LATENCY, 50_000, 1_000);
         assert_eq!(limit.current(), 64, "and never beyond its ceiling");
+    }
+
+    #[test]
+    fn does_not_grow_while_reads_come_from_memory() {
+        let mut limit = ConcurrencyLimit::new(4, 64);
+        load(&mut limit, 1_000.0, FROM_MEMORY / 2, 50_000, 1_000);
+        assert_eq!(limit.current(), 4);
+        load(&mut limit, 1_000.0, FROM_MEMORY, 50_000, 1_000);
+        assert_eq!(limit.current(), 64, "and does where they come from a disk");
     }
 
     #[test]
