@@ -1,6 +1,7 @@
 """Fixtures: a clean folder, and digests of what a loader gives."""
 
 import hashlib
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from missing import missing
 def light_fork_servers() -> None:
     """This process has imported everything that any test needs; workers of one test would wait for all of it."""
     fork_server.PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> None:
+    """A shell that starts the tests in the background has them ignore SIGINT, and their children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -205,6 +205,7 @@ impl Loader {
         let planned_out: usize = left_out.clone().filter_map(planned_at).map(|batch| batch.places.len()).sum();
         let expected_planned = start.books.planned + self.plan.planned_from(start.at) - planned_out as u64;
         let steps_left = rest - left_out.end.saturating_sub(left_out.start);
+        let progress = Arc::new(Mutex::new(Progress { is_running: true, ..start }));
         self.idle_streams.join();
         let stream = match self.idle_streams.take() {
             Some((stream, epoch))
@@ -213,14 +214,16 @@ impl Loader {
                     && skipped.is_empty()
                     && !stream.is_forked() =>
             {
+                dump::add(&stream.queue, &self.site, &progress);
                 stream
             }
             idle => {
                 drop(idle); // joins its threads before others start
-                self.stream(Feed::planned(&self.plan, self.config.rank, start.epoch, start.at, skipped))?
+                let feed = Feed::planned(&self.plan, self.config.rank, start.epoch, start.at, skipped);
+                self.start_stream(feed, &progress)?
             }
         };
-        Ok(self.run(stream, start, Some(steps_left), Some(expected_planned)))
+        Ok(self.run(stream, progress, Some(steps_left), Some(expected_planned)))
     }
 
     /// A run over batches that the caller gives with [`Run::give`]; entered like an epoch.
@@ -228,13 +231,19 @@ impl Loader {
         self.claim()?;
         self.forget_unused();
         let start = self.start();
-        let stream = self.stream(Feed::given(start.epoch, start.at))?;
-        Ok(self.run(stream, start, None, None))
+        let progress = Arc::new(Mutex::new(Progress { is_running: true, ..start }));
+        let stream = self.start_stream(Feed::given(start.epoch, start.at), &progress)?;
+        Ok(self.run(stream, progress, None, None))
     }
 
-    fn run(&self, stream: Stream, start: Progress, steps_left: Option<u64>, expected_planned: Option<u64>) -> Run {
-        let start = Progress { is_running: true, ..start };
-        let progress = Arc::new(Mutex::new(start));
+    fn run(
+        &self,
+        stream: Stream,
+        progress: Arc<Mutex<Progress>>,
+        steps_left: Option<u64>,
+        expected_planned: Option<u64>,
+    ) -> Run {
+        let start = *progress.lock().unwrap_or_else(PoisonError::into_inner);
         // Only now: a run that could not start must not lose the state that it was to resume from.
         let mut position = self.position();
         let before = Position { before: None, ..std::mem::take(&mut *position) };
@@ -245,7 +254,6 @@ impl Loader {
             ..Position::default()
         };
         drop(position);
-        dump::add(&stream.queue, &self.site, &progress);
         Run {
             stream: Some(stream),
             progress,
@@ -283,7 +291,7 @@ impl Loader {
         position.next.unwrap_or(Progress { epoch: following, ..Progress::default() })
     }
 
-    fn stream(&self, feed: Feed) -> Result<Stream> {
+    fn start_stream(&self, feed: Feed, progress: &Arc<Mutex<Progress>>) -> Result<Stream> {
         let (source, stop_reads) = match self.source.store.stoppable() {
             Some((store, stop)) => (Source { store, ..self.source.clone() }, Some(stop)),
             None => (self.source.clone(), None),
@@ -301,7 +309,10 @@ impl Loader {
             pool: Arc::clone(&self.pool),
             stop_reads,
         };
-        Stream::start(WorkQueue::new(context, feed))
+        let queue = Arc::new(WorkQueue::new(context, feed));
+        // Before its threads start: the first read may already hang.
+        dump::add(&queue, &self.site, progress);
+        Stream::start(queue)
     }
 
     /// Bytes that a whole batch takes, where the transforms give all samples one shape.

@@ -206,9 +206,9 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn start(queue: WorkQueue) -> Result<Self> {
+    pub(crate) fn start(queue: Arc<WorkQueue>) -> Result<Self> {
         // Those already started are stopped and joined when `stream` is dropped by a `?`.
-        let stream = Self { queue: Arc::new(queue), workers: Arc::default(), process: std::process::id() };
+        let stream = Self { queue, workers: Arc::default(), process: std::process::id() };
         let (queue, process) = (Arc::downgrade(&stream.queue), stream.process);
         stream.queue.context.pool.when_returned(move || {
             // In a forked child the thread that held the lock may not exist, and no thread waits.
