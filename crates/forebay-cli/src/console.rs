@@ -28,11 +28,16 @@ pub struct Console<'a> {
 impl Console<'_> {
     /// Prints an error, and its hint on a separate line.
     pub(crate) fn error(&mut self, error: &forebay::Error) -> io::Result<()> {
+        self.error_with_hint(error, &error.hint_in(hint::argument))
+    }
+
+    /// Like [`Self::error`], with the hint in the words of a command.
+    pub(crate) fn error_with_hint(&mut self, error: &forebay::Error, hint: &str) -> io::Result<()> {
         writeln!(self.err, "error: {error}")?;
         if let Some(detail) = error.detail() {
             writeln!(self.err, "detail: {detail}")?;
         }
-        writeln!(self.err, "hint: {}", error.hint_in(hint::argument))
+        writeln!(self.err, "hint: {hint}")
     }
 
     /// Prints new warnings about servers.

@@ -24,6 +24,12 @@ pub(crate) fn argument(setting: Setting<'_>) -> String {
     }
 }
 
+/// Like [`argument`], for an error of a mirror's target, whose store has options of its own.
+pub(crate) fn target_argument(setting: Setting<'_>) -> String {
+    let said = argument(setting);
+    said.strip_prefix("--storage-option").map(|rest| format!("--target-option{rest}")).unwrap_or(said)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +50,17 @@ mod tests {
         ] {
             assert_eq!(Error::config("x").with_hint(hint).hint_in(argument), expected);
         }
+    }
+
+    #[test]
+    fn hints_about_a_mirrors_target_name_its_own_option() {
+        for (hint, expected) in [
+            ("`storage_options.profile=…` or `storage_options`", "--target-option profile=… or --target-option"),
+            ("raise `max_delete`", "raise --max-delete"),
+        ] {
+            assert_eq!(Error::config("x").with_hint(hint).hint_in(target_argument), expected);
+        }
+        assert!(crate::command::long_arguments().iter().any(|taken| *taken == "target-option"));
     }
 
     #[test]

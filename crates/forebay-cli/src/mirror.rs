@@ -9,7 +9,7 @@ use forebay_mirror::{Doing, Filter, Mirror, Mirrored, Progress as Copying};
 use serde_json::json;
 
 use crate::console::{Console, Status, size};
-use crate::hint::argument;
+use crate::hint::{argument, target_argument};
 use crate::progress::Progress;
 use crate::storage::{self, StorageOption};
 
@@ -99,7 +99,7 @@ fn time(left: Duration) -> String {
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
     let mirror = match planned(arguments) {
         Ok(mirror) => mirror,
-        Err(error) => return refuse(&error, console),
+        Err(error) => return refuse(&error, arguments, console),
     };
     let mut progress = Progress::new(console.is_terminal && !arguments.json);
     let mut drawn = Ok(());
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
     drawn?;
     match mirrored {
         Ok(mirrored) => report(arguments, &mirrored, console),
-        Err(error) => refuse(&error, console),
+        Err(error) => refuse(&error, arguments, console),
     }
 }
 
@@ -143,9 +143,17 @@ fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
 }
 
 /// Prints the error of a mirror that did not begin.
-fn refuse(error: &Error, console: &mut Console<'_>) -> io::Result<Status> {
-    console.error(error)?;
+fn refuse(error: &Error, arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
+    console.error_with_hint(error, &hint_of(error, arguments))?;
     Ok(if error.kind() == Kind::Config { Status::Usage } else { Status::Problems })
+}
+
+/// The hint of an error, with the option of the store that it is about.
+fn hint_of(error: &Error, arguments: &Arguments) -> String {
+    let target = arguments.target.to_string_lossy();
+    let target = Path::new(target.split('?').next().unwrap_or_default());
+    let is_targets = error.path().is_some_and(|path| path.starts_with(target));
+    error.hint_in(if is_targets { target_argument } else { argument })
 }
 
 /// Bytes per second of the last moments, for the remaining time.
@@ -194,7 +202,7 @@ fn report(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> 
             json!({
                 "path": error.path().map(|path| path.to_string_lossy()), "code": error.kind().slug(),
                 "message": error.to_string(), "errno": error.errno(), "attempts": error.attempts(),
-                "elapsed_seconds": error.elapsed().as_secs_f64(), "hint": error.hint_in(argument),
+                "elapsed_seconds": error.elapsed().as_secs_f64(), "hint": hint_of(error, arguments),
             })
         };
         let names =
@@ -226,7 +234,7 @@ fn report(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> 
     for name in done.removed.iter().filter(|_| arguments.dry_run) {
         writeln!(console.out, "remove  {name:?}")?;
     }
-    failures(done, console)?;
+    failures(arguments, done, console)?;
     summary(arguments, done, console)?;
     Ok(status)
 }
@@ -251,13 +259,13 @@ fn summary(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) ->
         writeln!(console.out, "removed {} files", done.removed.len())?;
     }
     if let Some(error) = &done.halted {
-        writeln!(console.err, "error: stopped: {error}\nhint: {}", error.hint_in(argument))?;
+        writeln!(console.err, "error: stopped: {error}\nhint: {}", hint_of(error, arguments))?;
         writeln!(console.err, "all copied files are complete; run the same command to resume")?;
     }
     Ok(())
 }
 
-fn failures(done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
+fn failures(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
     if done.failures.is_empty() {
         return Ok(());
     }
@@ -267,7 +275,7 @@ fn failures(done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
     for error in &done.failures {
         let code = error.kind().slug();
         if hints.len() < MAX_LINES && !hints.iter().any(|(known, _)| *known == code) {
-            hints.push((code, error.hint_in(argument)));
+            hints.push((code, hint_of(error, arguments)));
         }
     }
     for error in done.failures.iter().take(MAX_LINES) {
@@ -285,6 +293,26 @@ fn failures(done: &Mirrored, console: &mut Console<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_name_the_option_of_the_store_that_the_error_is_about() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            mirror: Arguments,
+        }
+        let words = ["mirror", "s3://bucket/a", "s3://bucket/b?region=x"];
+        let arguments = <Command as clap::Parser>::parse_from(words).mirror;
+        for (path, expected) in [
+            ("s3://bucket/a/x.jpg", "--storage-option profile=…"),
+            ("s3://bucket/b/x.jpg", "--target-option profile=…"),
+            ("s3://bucket/b", "--target-option profile=…"),
+            ("s3://bucket/better/x.jpg", "--storage-option profile=…"),
+        ] {
+            let error = Error::new(Kind::Denied, "x").at_path(Path::new(path)).with_hint("`storage_options.profile=…`");
+            assert_eq!(hint_of(&error, &arguments), expected, "{path}");
+        }
+    }
 
     #[test]
     fn rates_are_bytes_a_second() {
