@@ -6,7 +6,7 @@ from forebay._forebay import __version__
 from forebay._native.dump_signal import dump_on_signal
 from forebay._python.workers.process import spare_fork_servers as _spare
 from forebay._record.failures import Failure
-from forebay.datasets import BinaryFiles, DatasetFolder, ImageFiles, ImageFolder, NpyFiles, TextFiles
+from forebay.datasets import BinaryFiles, DatasetFolder, ImageFiles, ImageFolder, NpyFiles, Records, TextFiles
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
 from forebay.manifest import Manifest
@@ -21,6 +21,7 @@ __all__ = [
     "ImageFolder",
     "Manifest",
     "NpyFiles",
+    "Records",
     "TextFiles",
     "__version__",
     "doctor",

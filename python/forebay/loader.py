@@ -32,8 +32,8 @@ class DataLoader:
 
     Every argument of `torch.utils.data.DataLoader` is accepted. Its meaning depends on the dataset:
 
-    - forebay's own (`ImageFolder`, `ImageFiles`, `TextFiles`, `BinaryFiles`, `NpyFiles`, …) are read natively, by
-      threads. `num_workers` counts them: `None` means one for each CPU, 0 means one. Arguments for
+    - forebay's own (`ImageFolder`, `TextFiles`, `BinaryFiles`, `NpyFiles`, `Records`, …) are read natively, by threads.
+      `num_workers` counts them: `None` means one for each CPU, 0 means one. Arguments for
       worker processes (`worker_init_fn`, `multiprocessing_context`) have no effect, and batches always come in order.
     - any other is a Python dataset, and everything is as in torch: the same batches from the same seeds, made in
       `num_workers` workers under supervision, or in your loop with 0, which is the default.

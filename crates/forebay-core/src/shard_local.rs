@@ -61,8 +61,14 @@ impl Blocks {
     }
 
     /// A hash of all lengths: a state of other blocks is recognised by it.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// The block that a sample is in, and its place there. The sample has to be one of them.
+    pub fn locate(&self, sample: u64) -> (u64, u64) {
+        let block = self.ends.partition_point(|end| *end <= sample);
+        (block as u64, sample - self.range(block).0)
     }
 
     /// Where a block begins and ends.
@@ -211,6 +217,13 @@ mod tests {
         assert_eq!(windows as u64, (count as u64).div_ceil(window));
         let (least, most) = (sizes.iter().min(), sizes.iter().max());
         assert!(most.zip(least).is_none_or(|(most, least)| most - least <= 1 && *most as u64 <= window), "{sizes:?}");
+    }
+
+    #[test]
+    fn samples_are_located_in_blocks_of_which_some_are_empty() {
+        let blocks = Blocks::new([0, 3, 0, 0, 2, 0]).unwrap();
+        let located: Vec<_> = (0..5).map(|sample| blocks.locate(sample)).collect();
+        assert_eq!(located, [(1, 0), (1, 1), (1, 2), (4, 0), (4, 1)]);
     }
 
     proptest! {

@@ -6,6 +6,7 @@ mod filter;
 mod folder;
 mod index;
 mod manifest;
+mod records;
 mod scan;
 mod versions;
 
@@ -16,4 +17,5 @@ pub use manifest::{
     Content, ContentHash, Difference, Facts, Keeps, Labels, Manifest, Picture, content_hash, read_manifest,
     write_manifest,
 };
+pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use forebay::{
     Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, Labelled, Labels, MemoryCache, MemoryCached,
-    SampleId, ScalarColumn, Scalars, ScanOptions, Selection, StorageOptions, Store, is_url, machine, open_store,
+    Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, Selection, StorageOptions, Store,
+    is_url, machine, open_store,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -70,6 +71,8 @@ pub(crate) struct Index {
     keeping: Option<DatasetCache>,
     /// For a manifest: the names of its columns, the version that wrote it, the root it was made for.
     written: Option<Written>,
+    /// What was noticed beside what the scan did.
+    notes: Vec<Note>,
 }
 
 type Written = (Vec<String>, Option<String>, Option<OsString>);
@@ -83,14 +86,15 @@ impl Index {
 
     fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
         let folder = Arc::new(folder);
-        Self { dataset: Arc::clone(&folder) as Arc<dyn Dataset>, folder, store, keeping: None, written: None }
+        let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
+        Self { dataset, folder, store, keeping: None, written: None, notes: Vec::new() }
     }
 
     /// The same index with another selection of samples.
     fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
         let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
-        let (folder, written) = (Arc::clone(&self.folder), self.written.clone());
-        Self { folder, dataset, store, keeping, written }
+        let (folder, written, notes) = (Arc::clone(&self.folder), self.written.clone(), self.notes.clone());
+        Self { folder, dataset, store, keeping, written, notes }
     }
 
     /// A store for its files, behind its cache if it has one.
@@ -145,7 +149,12 @@ impl Index {
 
     #[getter]
     fn notes(&self) -> Notes {
-        self.folder.notes().iter().map(|note| (note.path.clone().into_os_string(), note.message.clone())).collect()
+        self.folder
+            .notes()
+            .iter()
+            .chain(&self.notes)
+            .map(|note| (note.path.clone().into_os_string(), note.message.clone()))
+            .collect()
     }
 
     #[getter]
@@ -206,11 +215,20 @@ impl Index {
         Ok(self.with_dataset(Arc::new(convert(py, labelled)?)))
     }
 
+    /// The records of its files, as samples of their own.
+    fn records(&self, py: Python<'_>, header_bytes: u64, record_bytes: u64) -> PyResult<Self> {
+        let layout = convert(py, RecordLayout::new(header_bytes, record_bytes))?;
+        let (files, store) = (Arc::clone(&self.dataset), Arc::clone(&self.store));
+        // If the mount hangs, only a signal ends the wait.
+        let found = watched(py, "forebay-scan", move || Records::new(files, &store, layout))?;
+        let records = convert(py, found)?;
+        let notes = records.notes().to_vec();
+        Ok(Self { notes, ..self.with_dataset(Arc::new(records)) })
+    }
+
     /// The same samples with a cache.
     fn kept_in(&self, cache: &DatasetCache) -> Self {
-        let (folder, dataset) = (Arc::clone(&self.folder), Arc::clone(&self.dataset));
-        let (store, written) = (Arc::clone(&self.store), self.written.clone());
-        let kept = Self { folder, dataset, store, keeping: Some(cache.clone()), written };
+        let kept = Self { keeping: Some(cache.clone()), ..self.with_dataset(Arc::clone(&self.dataset)) };
         Self { store: kept.cached(Arc::clone(&kept.store)), ..kept }
     }
 

@@ -52,6 +52,7 @@ pub use record::stats::{StageStats, Stats, Verdict};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
 pub use source::defaults::Defaults;
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
+pub use source::records::Records;
 pub use source::{
     Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
 };
@@ -68,7 +69,8 @@ pub use forebay_decode::{
     ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value,
 };
 pub use forebay_format::{
-    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Manifest, Note, Picture, ScanOptions,
+    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Manifest, Note, Picture, RecordLayout,
+    ScanOptions,
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,

@@ -1,11 +1,13 @@
-"""Files that are samples each: pictures without class directories, texts, binary data, arrays (docs/files.md)."""
+"""Files as they are: pictures without class directories, texts, binary data, arrays, records (docs/files.md)."""
 
 import codecs
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from forebay import _forebay
 from forebay._options import settings
+from forebay._record import notices
 from forebay.datasets.file_dataset import FileDataset, with_arguments
 from forebay.datasets.folder import IMG_EXTENSIONS
 from forebay.datasets.native import ContentDataset, PictureDataset
@@ -16,6 +18,7 @@ _DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
+_ITEM_BYTES = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in _DTYPES}
 # What the engine decodes itself; anything else that Python knows is decoded by Python.
 _NATIVE_ENCODINGS = {"utf-8": "utf-8", "utf-8-sig": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
 
@@ -105,15 +108,11 @@ class BinaryFiles(_ContentFiles):
 
     def _check(self) -> None:
         given = self.shape
-        if self.dtype is not None:
-            self.dtype = settings.named("dtype", self.dtype, {name: name for name in _DTYPES})
-        elif given is not None:
-            raise ConfigError(f"shape: expected dtype=… beside it, got {given!r} alone")
+        self.dtype = _checked_dtype(self.dtype, given, self.endian)
         if given is not None:
             self.shape = tuple(settings.whole("shape", extent, least=-1) for extent in given)
             if -1 in self.shape[1:] or 0 in self.shape:
                 raise ConfigError(f"shape: expected whole numbers above 0, of which the first may be -1, got {given!r}")
-        settings.choice("endian", self.endian, "little", "big")
         super()._check()
 
     def _made_content(self) -> _forebay.Recipe:
@@ -123,6 +122,84 @@ class BinaryFiles(_ContentFiles):
         is_of_any_length = bool(shape) and shape[0] == -1
         rest = list(shape[1:] if is_of_any_length else shape)
         return _forebay.Recipe.raw(self.dtype, rest, is_of_any_length, self.endian == "big")
+
+
+@with_arguments
+class Records(ContentDataset, FileDataset):
+    """Files of records that all have one size: each record is a sample, and read by itself.
+
+    A file begins with `header_bytes` that belong to no record. A record is `record_bytes` long, and given as `bytes`;
+    with `dtype` it is an array of `shape`, or a row of as many elements as `record_bytes` holds. Numbers of several
+    bytes are `endian="little"` or `"big"`. What is left of a file after its last whole record is in `notes`.
+
+    Labels by directory or by a manifest's columns are those of a record's file; values are for each record.
+
+    >>> import forebay as fb
+    >>> dataset = fb.Records("data/records", dtype="uint8", shape=(4, 4), header_bytes=16)
+    >>> len(dataset), dataset[0].shape
+    (10, torch.Size([4, 4]))
+    """
+
+    dtype: Any = None
+    shape: Sequence[int] | None = None
+    endian: str = "little"
+    header_bytes: int = 0
+    record_bytes: int | None = None
+
+    def _check(self) -> None:
+        if self.verify is not None:
+            raise ConfigError(f"verify: expected None: checksums are of whole files, got {self.verify!r}")
+        self.dtype = _checked_dtype(self.dtype, self.shape, self.endian)
+        self.header_bytes = settings.whole("header_bytes", self.header_bytes, least=0)
+        given = self.record_bytes
+        if given is not None:
+            self.record_bytes = settings.whole("record_bytes", given, least=1)
+        if self.dtype is None:
+            if given is None:
+                raise ConfigError("record_bytes: expected the size of a record, or dtype=… and shape=…, got neither")
+        else:
+            self._check_elements()
+        self._restore()
+
+    def _check_elements(self) -> None:
+        """Settles size and shape of a record of elements, by the one that is given."""
+        item_bytes, size = _ITEM_BYTES[self.dtype], self.record_bytes
+        if self.shape is not None:
+            self.shape = tuple(settings.whole("shape", extent, least=1) for extent in self.shape)
+            self.record_bytes = settings.whole("shape", item_bytes * math.prod(self.shape))
+            if size not in (None, self.record_bytes):
+                taken = f"{self.record_bytes}, which is what shape={self.shape} of {self.dtype} takes"
+                raise ConfigError(f"record_bytes: expected {taken}, got {size}")
+        elif size is None or size % item_bytes:
+            of = f"shape=…, or record_bytes=… that is a multiple of {item_bytes}, which is what one {self.dtype} takes"
+            raise ConfigError(f"shape: expected {of}, got {size!r}")
+        else:
+            self.shape = (size // item_bytes,)
+
+    def _find(self) -> _forebay.Index:
+        is_by_file = isinstance(self._labels, str)
+        try:
+            found = self._found()
+            files = self._labelled(found) if is_by_file else found
+            records = files.records(self.header_bytes, self.record_bytes or 0)
+            return records if is_by_file else self._labelled(records)
+        finally:
+            notices.servers()
+
+    def _made_content(self) -> _forebay.Recipe:
+        if self.dtype is None:
+            return _forebay.Recipe.bytes()
+        return _forebay.Recipe.raw(self.dtype, list(self.shape or ()), False, self.endian == "big")
+
+
+def _checked_dtype(dtype: Any, shape: Any, endian: str) -> str | None:
+    """The name of an element type. A shape needs one."""
+    settings.choice("endian", endian, "little", "big")
+    if dtype is not None:
+        return settings.named("dtype", dtype, {name: name for name in _DTYPES})
+    if shape is not None:
+        raise ConfigError(f"shape: expected dtype=… beside it, got {shape!r} alone")
+    return None
 
 
 @with_arguments

@@ -40,6 +40,10 @@ def as_floats(path: Path, number: int) -> None:
     path.write_bytes((numpy.arange(6, dtype="<f4") + number).tobytes())
 
 
+def as_record(path: Path, number: int) -> None:
+    path.write_bytes(b"head" + (numpy.arange(6, dtype=">i2") + number).tobytes())
+
+
 def as_array(path: Path, number: int) -> None:
     numpy.save(path, numpy.full((1 + number % 3, 2), number))
 
@@ -102,6 +106,10 @@ class Kind:
     is_native: bool = True
     # Whether forebay reads its files, of URLs and through caches as well.
     is_read_by_forebay: bool = True
+    # Whether it finds samples inside of files: those of a file that is damaged before that would not be planned.
+    is_indexed: bool = False
+    # How often damage is read, by a first loader and by one that has the ledger of the first.
+    attempts: tuple[int, int] = (2, 0)
 
 
 KINDS = {
@@ -115,6 +123,15 @@ KINDS = {
         ".bin", as_floats, cut, lambda root, **more: fb.BinaryFiles(root, dtype="float32", shape=(2, 3), **more)
     ),
     "NpyFiles": Kind(".npy", as_array, cut, fb.NpyFiles, {"ragged": "pad", "pad_value": -1}),
+    "Records": Kind(
+        ".bin",
+        as_record,
+        cut,
+        lambda root, **more: fb.Records(root, dtype="int16", shape=(2, 3), endian="big", header_bytes=4, **more),
+        is_indexed=True,
+        # A file's length is looked at before anything is read, so there is nothing to read twice, or to remember.
+        attempts=(1, 1),
+    ),
     "a Python dataset": Kind(".txt", as_text, no_text, TextDataset, {"num_workers": 0}, "user_code", False, False),
     "a composed Python dataset": Kind(".txt", as_text, no_text, ComposedDataset, {"num_workers": 0}, "corrupt", False),
 }
@@ -122,6 +139,10 @@ NATIVE = [name for name, kind in KINDS.items() if kind.is_native]
 # What torch says of workers of a Python dataset.
 MORE_THAN_PROCESSORS = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 READ_BY_FOREBAY = [name for name, kind in KINDS.items() if kind.is_read_by_forebay]
+
+
+# Datasets that were made before their files were damaged, by folder.
+INDEXED: dict[Path | str, Any] = {}
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +156,18 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
                 path = base / folder / ("a" if number < COUNT // 2 else "b") / f"{number:03}{kind.ending}"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kind.write(path, number)
-                if folder == "damaged" and number in DAMAGED:
-                    kind.damage(path)
+        if kind.is_indexed:
+            INDEXED[base / "damaged"] = kind.dataset(base / "damaged")
+        for path in sorted((base / "damaged").rglob(f"*{kind.ending}")):
+            if int(path.stem) in DAMAGED:
+                kind.damage(path)
         made[name] = (base / "good", base / "damaged")
     return made
 
 
 def loader(name: str, root: Path | str, dataset: dict[str, Any] | None = None, **options: Any) -> fb.DataLoader:
     kind = KINDS[name]
-    made = kind.dataset(root, **(dataset or {}))
+    made = INDEXED[root] if root in INDEXED else kind.dataset(root, **(dataset or {}))
     # A seed of its own makes a Python dataset's samples independent of where they are made, too.
     given = {"batch_size": BATCH, "shuffle": True, "seed": 7} | kind.options | options
     return fb.DataLoader(made, **given)
@@ -248,7 +272,7 @@ def test_what_is_known_to_be_bad_is_not_read_again(
     name: str, trees: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger.jsonl"
-    for attempts in (2, 0):
+    for attempts in KINDS[name].attempts:
         each = loader(name, trees[name][1], on_error="replace", ledger=ledger)
         list(each)
         each.close()

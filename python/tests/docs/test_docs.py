@@ -35,6 +35,10 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "data" / "arrays").mkdir()
     for number in (2, 3):
         numpy.save(tmp_path / "data" / "arrays" / f"{number}.npy", numpy.ones((number, 3)))
+    (tmp_path / "data" / "records").mkdir()
+    (tmp_path / "data" / "records" / "digits.idx3-ubyte").write_bytes(bytes(16 + 10 * 4 * 4))
+    (tmp_path / "data" / "cifar").mkdir()
+    (tmp_path / "data" / "cifar" / "data_batch_1.bin").write_bytes(bytes(20 * 3073))
 
 
 def blocks(document: Path) -> list[tuple[int, str]]:
@@ -75,6 +79,7 @@ def test_the_public_classes_have_examples() -> None:
         forebay.TextFiles,
         forebay.BinaryFiles,
         forebay.NpyFiles,
+        forebay.Records,
         forebay.ForebayError,
         forebay.transforms,
     ):

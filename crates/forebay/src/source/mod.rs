@@ -2,6 +2,7 @@
 
 pub(crate) mod defaults;
 pub(crate) mod manifest;
+pub(crate) mod records;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
