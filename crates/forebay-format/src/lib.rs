@@ -2,17 +2,23 @@
 //!
 //! Does no I/O (`forebay-store` lists directories and reads manifests for it) and no decoding (`forebay-decode`).
 
+mod extents;
 mod filter;
 mod folder;
 mod index;
+mod index_file;
+mod lines;
 mod manifest;
 mod records;
 mod scan;
 mod versions;
 
+pub use extents::{Extents, ExtentsBuilder};
 pub use filter::{FilteredDirectory, SampleFilter};
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
+pub use index_file::{FileVersion, is_index, read_index, write_index};
+pub use lines::{LineIndex, LineRule, LineScanner};
 pub use manifest::{
     Content, ContentHash, Difference, Facts, Keeps, Labels, Manifest, Picture, content_hash, read_manifest,
     write_manifest,
