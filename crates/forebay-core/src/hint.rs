@@ -11,6 +11,7 @@ pub const SETTINGS: &[&str] = &[
     "encoding",
     "errors",
     "extensions",
+    "index",
     "io_threads",
     "is_valid_file",
     "isolate",

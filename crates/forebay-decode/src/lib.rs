@@ -39,6 +39,7 @@ pub use jpeg::Landmarks;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
-    BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, Decoded, Encoding, Fields, FieldsRecipe, InvalidText,
-    JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe,
+    BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, Encoding, Fields,
+    FieldsRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe, RawRecipe,
+    Recipe, Sample, TextRecipe, csv_fields,
 };

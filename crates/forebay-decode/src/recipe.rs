@@ -10,6 +10,7 @@ use forebay_core::{Error, Result, Rng};
 use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
 
 mod arrays;
+mod csv;
 mod fields;
 mod json;
 mod limited;
@@ -17,6 +18,7 @@ mod mapped;
 mod text;
 
 pub use arrays::{NpyRecipe, RawRecipe};
+pub use csv::{CsvColumn, CsvRecipe, csv_fields};
 pub use fields::FieldsRecipe;
 pub use json::JsonRecipe;
 pub(crate) use json::size_bytes as json_bytes;

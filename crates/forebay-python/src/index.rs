@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, Labelled, Labels, MemoryCache, MemoryCached,
-    Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, Selection, StorageOptions, Store,
-    is_url, machine, open_store,
+    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, Labelled, Labels, LineRule, Lines, MemoryCache,
+    MemoryCached, Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, Selection, StorageOptions,
+    Store, csv_fields, is_url, machine, open_store,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -224,6 +224,42 @@ impl Index {
         let records = convert(py, found)?;
         let notes = records.notes().to_vec();
         Ok(Self { notes, ..self.with_dataset(Arc::new(records)) })
+    }
+
+    /// The records of its files of lines, as samples of their own, and the names in the header of CSV. `csv` is the delimiter, and
+    /// whether there is a header; `kept` names the file that has the index.
+    fn lines(
+        &self,
+        py: Python<'_>,
+        is_json: bool,
+        csv: Option<(u8, bool)>,
+        kept: Option<PathBuf>,
+    ) -> PyResult<(Self, Vec<String>)> {
+        let rule = match csv {
+            Some((delimiter, has_header)) => LineRule::Csv { delimiter, has_header },
+            None if is_json => LineRule::Json,
+            None => LineRule::Text,
+        };
+        let (files, store) = (Arc::clone(&self.dataset), Arc::clone(&self.store));
+        // If the mount hangs, only a signal ends the wait.
+        let found = watched(py, "forebay-scan", move || Lines::new(files, &store, rule, kept.as_deref()))?;
+        let lines = convert(py, found)?;
+        let names = match csv {
+            Some((delimiter, true)) => {
+                let header = convert(py, lines.header())?;
+                let fields = convert(py, csv_fields(header, delimiter))?;
+                fields.iter().map(|field| String::from_utf8_lossy(field).trim().to_owned()).collect()
+            }
+            // Of a table without a header, only how many columns it has.
+            Some((delimiter, false)) => {
+                let first = convert(py, lines.first_record(&self.store))?;
+                let fields = convert(py, csv_fields(&first, delimiter))?;
+                (0..fields.len()).map(|place| place.to_string()).collect()
+            }
+            None => Vec::new(),
+        };
+        let notes = lines.notes().to_vec();
+        Ok((Self { notes, ..self.with_dataset(Arc::new(lines)) }, names))
     }
 
     /// The same samples with a cache.

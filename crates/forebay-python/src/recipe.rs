@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forebay::{
-    BytesRecipe, CodecRecipe, ColumnKind, Element, Encoding, Endian, InvalidText, JsonRecipe, LimitedRecipe,
-    MappedRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
+    BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, InvalidText, JsonRecipe,
+    LimitedRecipe, MappedRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -50,7 +50,7 @@ impl Recipe {
 
     /// Text in "utf-8", "ascii" or "latin-1"; invalid bytes: "strict", "replace" or "ignore".
     #[staticmethod]
-    fn text(encoding: &str, errors: &str) -> PyResult<Self> {
+    fn text(encoding: &str, errors: &str, is_line: bool) -> PyResult<Self> {
         let encoding = match encoding {
             "utf-8" => Encoding::Utf8,
             "ascii" => Encoding::Ascii,
@@ -63,7 +63,7 @@ impl Recipe {
             "ignore" => InvalidText::Ignore,
             other => return Err(PyValueError::new_err(format!("errors: {other:?} is not native"))),
         };
-        Ok(Self::of(TextRecipe { encoding, invalid }))
+        Ok(Self::of(TextRecipe { encoding, invalid, is_line }))
     }
 
     /// Text in another encoding that Python knows: its codec decodes it, under the GIL.
@@ -98,8 +98,26 @@ impl Recipe {
     }
 
     #[staticmethod]
-    fn json(fields: Vec<String>) -> Self {
-        Self::of(JsonRecipe { fields })
+    fn json(fields: Vec<String>, is_line: bool) -> Self {
+        Self::of(JsonRecipe { fields, is_line })
+    }
+
+    /// Records of CSV with `width` fields; of these columns: name, place and, for numbers, type.
+    #[staticmethod]
+    fn csv(
+        py: Python<'_>,
+        delimiter: u8,
+        width: usize,
+        columns: Vec<(String, usize, Option<String>)>,
+    ) -> PyResult<Self> {
+        let column = |(name, place, dtype): (String, usize, Option<String>)| {
+            let element = dtype.map(|dtype| {
+                Element::from_name(&dtype).ok_or_else(|| PyValueError::new_err(format!("dtype: {dtype:?}")))
+            });
+            Ok(CsvColumn { name, place, element: element.transpose()? })
+        };
+        let columns = columns.into_iter().map(column).collect::<PyResult<_>>()?;
+        Ok(Self::of(convert(py, CsvRecipe::new(delimiter, width, columns))?))
     }
 
     /// The same, for objects of at most this many bytes.

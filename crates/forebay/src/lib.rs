@@ -51,6 +51,7 @@ pub use record::report::{Report, Unit};
 pub use record::stats::{StageStats, Stats, Verdict};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
 pub use source::defaults::Defaults;
+pub use source::lines::Lines;
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use source::records::Records;
 pub use source::{
@@ -63,14 +64,14 @@ pub use forebay_core::{
     ScalarColumn, Scalars, Setting, Stage, State, Step, Wording, WorldSize, neutral, substitute, worded,
 };
 pub use forebay_decode::{
-    Array, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, Custom, Decoded, Dense, Detail, Dtype, Encoding,
-    Endian, Erase, Fields, FieldsRecipe, Image, Interpolation, InvalidText, JsonRecipe, Landmarks, Layout,
-    LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe,
-    ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value,
+    Array, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom, Decoded, Dense,
+    Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, Interpolation, InvalidText, JsonRecipe,
+    Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline,
+    RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value, csv_fields,
 };
 pub use forebay_format::{
-    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Manifest, Note, Picture, RecordLayout,
-    ScanOptions,
+    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note, Picture,
+    RecordLayout, ScanOptions,
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,

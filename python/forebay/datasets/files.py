@@ -7,18 +7,18 @@ from typing import Any
 
 from forebay import _forebay
 from forebay._options import settings
-from forebay._record import notices
 from forebay.datasets.file_dataset import FileDataset, with_arguments
 from forebay.datasets.folder import IMG_EXTENSIONS
 from forebay.datasets.native import ContentDataset, PictureDataset
+from forebay.datasets.parts import PartsDataset
 from forebay.errors import ConfigError
 
 # Elements that files may hold, by torch's and NumPy's names.
-_DTYPES = (
+DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
-_ITEM_BYTES = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in _DTYPES}
+_ITEM_BYTES = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in DTYPES}
 # What the engine decodes itself; anything else that Python knows is decoded by Python.
 _NATIVE_ENCODINGS = {"utf-8": "utf-8", "utf-8-sig": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
 
@@ -72,21 +72,31 @@ class TextFiles(_ContentFiles):
     errors: str = "strict"
 
     def _check(self) -> None:
-        try:
-            found = codecs.lookup(self.encoding)
-        except (LookupError, TypeError):
-            raise ConfigError(f"encoding: expected one that Python knows, got {self.encoding!r}") from None
-        if not getattr(found, "_is_text_encoding", True):
-            raise ConfigError(f"encoding: expected one of text, got {self.encoding!r}, which is none")
-        self.encoding = found.name
+        self.encoding = checked_encoding(self.encoding)
         settings.choice("errors", self.errors, "strict", "replace", "ignore")
         super()._check()
 
     def _made_content(self) -> _forebay.Recipe:
-        native = _NATIVE_ENCODINGS.get(self.encoding)
+        native = native_encoding(self.encoding)
         if native is None:
             return _forebay.Recipe.codec(self.encoding, self.errors)
-        return _forebay.Recipe.text(native, self.errors)
+        return _forebay.Recipe.text(native, self.errors, False)
+
+
+def checked_encoding(encoding: str) -> str:
+    """The name of an encoding, as Python's codecs have it."""
+    try:
+        found = codecs.lookup(encoding)
+    except (LookupError, TypeError):
+        raise ConfigError(f"encoding: expected one that Python knows, got {encoding!r}") from None
+    if not getattr(found, "_is_text_encoding", True):
+        raise ConfigError(f"encoding: expected one of text, got {encoding!r}, which is none")
+    return found.name
+
+
+def native_encoding(encoding: str) -> str | None:
+    """What the engine calls an encoding that it decodes itself; `None` for others."""
+    return _NATIVE_ENCODINGS.get(encoding)
 
 
 @with_arguments
@@ -125,7 +135,7 @@ class BinaryFiles(_ContentFiles):
 
 
 @with_arguments
-class Records(ContentDataset, FileDataset):
+class Records(PartsDataset):
     """Files of records that all have one size: each record is a sample, and read by itself.
 
     A file begins with `header_bytes` that belong to no record. A record is `record_bytes` long, and given as `bytes`;
@@ -147,8 +157,7 @@ class Records(ContentDataset, FileDataset):
     record_bytes: int | None = None
 
     def _check(self) -> None:
-        if self.verify is not None:
-            raise ConfigError(f"verify: expected None: checksums are of whole files, got {self.verify!r}")
+        super()._check()
         self.dtype = _checked_dtype(self.dtype, self.shape, self.endian)
         self.header_bytes = settings.whole("header_bytes", self.header_bytes, least=0)
         given = self.record_bytes
@@ -176,15 +185,8 @@ class Records(ContentDataset, FileDataset):
         else:
             self.shape = (size // item_bytes,)
 
-    def _find(self) -> _forebay.Index:
-        is_by_file = isinstance(self._labels, str)
-        try:
-            found = self._found()
-            files = self._labelled(found) if is_by_file else found
-            records = files.records(self.header_bytes, self.record_bytes or 0)
-            return records if is_by_file else self._labelled(records)
-        finally:
-            notices.servers()
+    def _parts_of(self, files: _forebay.Index) -> _forebay.Index:
+        return files.records(self.header_bytes, self.record_bytes or 0)
 
     def _made_content(self) -> _forebay.Recipe:
         if self.dtype is None:
@@ -196,7 +198,7 @@ def _checked_dtype(dtype: Any, shape: Any, endian: str) -> str | None:
     """The name of an element type. A shape needs one."""
     settings.choice("endian", endian, "little", "big")
     if dtype is not None:
-        return settings.named("dtype", dtype, {name: name for name in _DTYPES})
+        return settings.named("dtype", dtype, {name: name for name in DTYPES})
     if shape is not None:
         raise ConfigError(f"shape: expected dtype=… beside it, got {shape!r} alone")
     return None

@@ -15,6 +15,8 @@ use crate::{Array, ColumnKind, ColumnSpec, Dense, Fields, Made, Recipe, Sample, 
 pub struct JsonRecipe {
     /// The fields of each document that become columns; empty: the whole document becomes one.
     pub fields: Vec<String>,
+    /// Every document is a line of a file, which has a number of its own.
+    pub is_line: bool,
 }
 
 impl JsonRecipe {
@@ -54,7 +56,10 @@ impl Recipe for JsonRecipe {
         let started = Instant::now();
         let bytes = sample.fields.only().strip_prefix(b"\xEF\xBB\xBF").unwrap_or(sample.fields.only());
         let mut document: Json = serde_json::from_slice(bytes).map_err(|error| {
-            let message = format!("is not JSON (line {}, column {})", error.line(), error.column());
+            let message = match self.is_line {
+                true => format!("is not JSON (column {})", error.column()),
+                false => format!("is not JSON (line {}, column {})", error.line(), error.column()),
+            };
             Error::new(Kind::Corrupt, message).with_detail(error.to_string())
         })?;
         let value = match self.fields.len() {
@@ -145,7 +150,7 @@ mod tests {
     use forebay_core::{Epoch, Rng, SampleId};
 
     fn make(fields: &[&str], text: &str) -> Result<Value> {
-        let recipe = JsonRecipe { fields: fields.iter().map(|field| (*field).to_owned()).collect() };
+        let recipe = JsonRecipe { fields: fields.iter().map(|field| (*field).to_owned()).collect(), is_line: false };
         let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
         let sample = Sample { fields: Fields(&[text.as_bytes()]), path: &|| "unused".into(), rng, scratch, slot: None };
         Ok(recipe.make(sample)?.0.unwrap())

@@ -68,18 +68,22 @@ pub enum InvalidText {
     Ignore,
 }
 
-/// Every sample is the text of its file.
+/// Every sample is the text of its file, or one line of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextRecipe {
     /// How it is written.
     pub encoding: Encoding,
     /// What becomes of bytes that are no text.
     pub invalid: InvalidText,
+    /// It is a line, whose end is left out. A byte order mark is a character there, which only a file begins with.
+    pub is_line: bool,
 }
 
 impl TextRecipe {
     fn decoded(self, bytes: &[u8]) -> Result<String> {
+        let bytes = if self.is_line { without_line_end(bytes) } else { bytes };
         match self.encoding {
+            Encoding::Utf8 if self.is_line => self.decoded_utf8(bytes),
             Encoding::Utf8 => self.decoded_utf8(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes)),
             Encoding::Ascii => self.decoded_ascii(bytes),
             Encoding::Latin1 => {
@@ -145,6 +149,14 @@ fn not_text(name: &str, bytes: &[u8], at: Option<usize>) -> Error {
     };
     Error::new(Kind::Corrupt, message)
         .with_hint("give its `encoding`, or `errors=\"replace\"` to get U+FFFD in place of such bytes")
+}
+
+/// A line without `\n` or `\r\n` at its end.
+pub(super) fn without_line_end(bytes: &[u8]) -> &[u8] {
+    match bytes.strip_suffix(b"\n") {
+        Some(line) => line.strip_suffix(b"\r").unwrap_or(line),
+        None => bytes,
+    }
 }
 
 fn room_for(size_bytes: usize) -> Result<String> {
@@ -283,8 +295,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_has_no_line_end() {
+        let line = |bytes: &[u8]| TextRecipe { is_line: true, ..TextRecipe::default() }.decoded(bytes).unwrap();
+        for (bytes, expected) in
+            [("a\n", "a"), ("a\r\n", "a"), ("a", "a"), ("\n", ""), ("a\r", "a\r"), ("a\n\n", "a\n")]
+        {
+            assert_eq!(line(bytes.as_bytes()), expected, "{bytes:?}");
+        }
+        assert_eq!(line("\u{FEFF}a\0\n".as_bytes()), "\u{FEFF}a\0");
+    }
+
+    #[test]
     fn other_encodings_are_those_of_python() {
-        let decode = |encoding, invalid, bytes: &[u8]| TextRecipe { encoding, invalid }.decoded(bytes);
+        let decode = |encoding, invalid, bytes: &[u8]| TextRecipe { encoding, invalid, is_line: false }.decoded(bytes);
         let every_byte: Vec<u8> = (0..=255).collect();
         let latin: String = (0..=255).map(char::from).collect();
         assert_eq!(decode(Encoding::Latin1, InvalidText::Strict, &every_byte).unwrap(), latin);

@@ -241,7 +241,8 @@ mod tests {
 
     #[test]
     fn rows_become_columns_of_their_own_kinds() {
-        let recipe = forebay_decode::JsonRecipe { fields: ["ids", "text", "more"].map(str::to_owned).to_vec() };
+        let recipe =
+            forebay_decode::JsonRecipe { fields: ["ids", "text", "more"].map(str::to_owned).to_vec(), is_line: false };
         let pool = Arc::new(BufferPool::new(2));
         let array = |count: usize| {
             let bytes = vec![1; count * 8];

@@ -1,6 +1,7 @@
 //! The source of a loader: which samples, where their bytes are, and the recipe that turns them into values.
 
 pub(crate) mod defaults;
+pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod records;
 

@@ -7,7 +7,7 @@ use forebay_core::{
     Blocks, DatasetIdentity, Error, Expected, Field, Kind, Locator, Result, SampleId, ScalarColumn, Stage, hash_words,
 };
 use forebay_format::{Note, RecordLayout};
-use forebay_store::Store;
+use forebay_store::{Stat, Store};
 
 use crate::scan::call_pool::CallPool;
 use crate::scan::max_threads;
@@ -87,32 +87,49 @@ impl Dataset for Records {
     }
 }
 
-/// A file whose size is asked for.
+/// A file that the store is asked about.
 #[derive(Clone)]
-struct Unsized {
+struct Asked {
     file: u64,
     path: PathBuf,
 }
 
-impl AsRef<Path> for Unsized {
+impl AsRef<Path> for Asked {
     fn as_ref(&self) -> &Path {
         &self.path
     }
 }
 
 /// The size of every file: as written down, or as the store says.
-fn sizes(files: &dyn Dataset, store: &Arc<dyn Store>) -> Result<Vec<u64>> {
+pub(crate) fn sizes(files: &dyn Dataset, store: &Arc<dyn Store>) -> Result<Vec<u64>> {
     let written = |file| files.expected(SampleId(file), Field(0)).and_then(|expected| expected.size_bytes);
     let mut sizes: Vec<_> = (0..files.len()).map(written).collect();
-    let (asked, keeps_deadlines) = (Arc::clone(store), store.capabilities().keeps_deadlines);
-    let mut pool = CallPool::new(max_threads(&**store), retry_of(&**store), keeps_deadlines, move |file: &Unsized| {
-        asked.stat(&file.path).map(|stat| stat.size_bytes)
-    });
-    for (file, _) in (0..).zip(&sizes).filter(|(_, size)| size.is_none()) {
-        pool.ask(Unsized { file, path: files.path(SampleId(file)) });
-    }
-    while let Some((Unsized { file, .. }, size)) = pool.next()? {
-        sizes[file as usize] = Some(size.map_err(|error| error.at_stage(Stage::Scan))?);
+    let missing: Vec<_> = (0..files.len()).filter(|&file| sizes[file as usize].is_none()).collect();
+    for (file, stat) in ask(files, store, missing)? {
+        sizes[file as usize] = Some(stat.size_bytes);
     }
     sizes.into_iter().map(|size| size.ok_or_else(|| Error::internal("a size was asked for and not told"))).collect()
+}
+
+/// Size and time of every file, as the store says.
+pub(crate) fn stats(files: &dyn Dataset, store: &Arc<dyn Store>) -> Result<Vec<Stat>> {
+    let mut stats = ask(files, store, 0..files.len())?;
+    stats.sort_unstable_by_key(|(file, _)| *file);
+    Ok(stats.into_iter().map(|(_, stat)| stat).collect())
+}
+
+/// Size and time of some files, in any order.
+fn ask(files: &dyn Dataset, store: &Arc<dyn Store>, which: impl IntoIterator<Item = u64>) -> Result<Vec<(u64, Stat)>> {
+    let (asked, keeps_deadlines) = (Arc::clone(store), store.capabilities().keeps_deadlines);
+    let mut pool = CallPool::new(max_threads(&**store), retry_of(&**store), keeps_deadlines, move |file: &Asked| {
+        asked.stat(&file.path)
+    });
+    for file in which {
+        pool.ask(Asked { file, path: files.path(SampleId(file)) });
+    }
+    let mut stats = Vec::new();
+    while let Some((Asked { file, .. }, stat)) = pool.next()? {
+        stats.push((file, stat.map_err(|error| error.at_stage(Stage::Scan))?));
+    }
+    Ok(stats)
 }

@@ -91,7 +91,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "fields of documents",
-        recipe: || Arc::new(JsonRecipe { fields: ["id", "text"].map(str::to_owned).to_vec() }),
+        recipe: || Arc::new(JsonRecipe { fields: ["id", "text"].map(str::to_owned).to_vec(), is_line: false }),
         content: |index| format!("{{\"text\": \"number {index}\", \"id\": [{index}, 1]}}").into_bytes(),
         damage: Some(cut),
     },
