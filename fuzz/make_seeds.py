@@ -5,13 +5,17 @@ Manifests come from the libraries that people write them with, in every encoding
 
 import io
 import json
+import os
 import struct
+import tempfile
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+import forebay as fb
 
 SEEDS = Path(__file__).resolve().parent / "seeds"
 
@@ -148,7 +152,37 @@ def npy() -> None:
     write("npy", "version-3", file.getvalue())
 
 
+LINES = {
+    "text": "one\r\ntwo\n\nthree",
+    "mark": "\ufeffone\nn\0l\n",
+    "json": '{"a": 1}\n\n [2]\n',
+    "quotes": 'a,b\n"x\ny",1\n"open,2\n3,"z"\n"p\nq",4\n',
+    "semicolons": '"h""1";h2\n\n1;"2"\n',
+}
+
+
+def lines() -> None:
+    """Files of lines, and the indexes that datasets keep of them."""
+    for name, text in LINES.items():
+        write("lines", name, text)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{name}.txt" for name in LINES]
+        for path in paths:
+            path.write_text(LINES[path.stem], newline="")
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        kept = Path(folder) / "index"
+        for name, make in {
+            "text": lambda: fb.TextLines(paths, index=kept),
+            "json": lambda: fb.JsonLines(paths, index=kept),
+            "csv": lambda: fb.Csv(paths, header=False, index=kept),
+        }.items():
+            make()
+            write("line_index", name, kept.read_bytes())
+            kept.unlink()
+
+
 if __name__ == "__main__":
+    lines()
     parquet()
     texts()
     state()

@@ -6,23 +6,37 @@ from forebay._forebay import __version__
 from forebay._native.dump_signal import dump_on_signal
 from forebay._python.workers.process import spare_fork_servers as _spare
 from forebay._record.failures import Failure
-from forebay.datasets import BinaryFiles, DatasetFolder, ImageFiles, ImageFolder, NpyFiles, Records, TextFiles
+from forebay.datasets import (
+    BinaryFiles,
+    Csv,
+    DatasetFolder,
+    ImageFiles,
+    ImageFolder,
+    JsonLines,
+    NpyFiles,
+    Records,
+    TextFiles,
+    TextLines,
+)
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
 from forebay.manifest import Manifest
 
 __all__ = [
     "BinaryFiles",
+    "Csv",
     "DataLoader",
     "DatasetFolder",
     "Failure",
     "ForebayError",
     "ImageFiles",
     "ImageFolder",
+    "JsonLines",
     "Manifest",
     "NpyFiles",
     "Records",
     "TextFiles",
+    "TextLines",
     "__version__",
     "doctor",
     "dump_on_signal",

@@ -54,6 +54,13 @@ def to_python(value: Any) -> Any:
     return Image.frombuffer(mode, (width, height), buffer, "raw", mode, 0, 1)
 
 
+def row_to_python(values: Any, columns: Sequence[str]) -> Any:
+    """A sample of these columns: a dict of its values; of a single column, the value itself."""
+    if len(columns) < 2:
+        return to_python(values)
+    return {name: to_python(value) for name, value in zip(columns, values, strict=True)}
+
+
 class Parts(tuple[Any, ...]):
     """A value taken apart for the native pipeline: what `from_python` gives. No callable of a user's returns one."""
 
@@ -86,6 +93,7 @@ class Calls:
 
     The rest says what becomes of the last one's result: whether everything, or an array, stays what it is, whether an
     array is a tensor, and whether bytes become 0 to 1 (what `ToTensor` does to a picture, but not to a tensor).
+    `columns` are those of the samples that the first one is given, where these are rows.
     """
 
     calls: Sequence[Callable[[Any], Any]]
@@ -93,8 +101,11 @@ class Calls:
     keeps_arrays: bool = False
     is_planar: bool = False
     is_scaled: bool = False
+    columns: Sequence[str] = ()
 
     def __call__(self, value: Any) -> Parts:
+        if len(self.columns) > 1:
+            value = row_to_python(value, self.columns)
         for place, call in enumerate(self.calls):
             try:
                 result = call(value)

@@ -2,17 +2,21 @@
 
 from forebay.datasets.files import BinaryFiles, ImageFiles, NpyFiles, Records, TextFiles
 from forebay.datasets.folder import IMG_EXTENSIONS, DatasetFolder, ImageFolder, default_loader
+from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
 
 __all__ = [
     "IMG_EXTENSIONS",
     "BinaryFiles",
+    "Csv",
     "DatasetFolder",
     "ImageFiles",
     "ImageFolder",
+    "JsonLines",
     "NativeDataset",
     "NpyFiles",
     "Records",
     "TextFiles",
+    "TextLines",
     "default_loader",
 ]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from forebay import _forebay
 from forebay._options import settings
-from forebay.datasets.file_dataset import FileDataset, with_arguments
+from forebay.datasets.file_dataset import with_arguments
 from forebay.datasets.files import DTYPES, checked_encoding, native_encoding
 from forebay.datasets.parts import PartsDataset
 from forebay.errors import ConfigError
@@ -143,7 +143,8 @@ class Csv(_LinesDataset):
 
     def _check(self) -> None:
         super()._check()
-        if not (isinstance(self.delimiter, str) and len(self.delimiter.encode()) == 1 and self.delimiter not in '"\r\n'):
+        given = self.delimiter
+        if not isinstance(given, str) or len(given.encode()) != 1 or given in '"\r\n':
             raise ConfigError(f"delimiter: expected one ASCII character, got {self.delimiter!r}")
         if self.columns is not None:
             self.columns = _names("columns", self.columns)

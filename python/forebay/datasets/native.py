@@ -166,8 +166,9 @@ class NativeDataset(_Base[Any]):
 
     def __getitem__(self, index: int) -> Any:
         position = position_of(index, len(self))
-        loaded = _forebay.load_one(self._index, position, self._recipe(PLAIN), torch_arrays.draw_seed(), 0)
-        sample = python_values.to_python(loaded)
+        recipe = self._recipe(PLAIN)
+        loaded = _forebay.load_one(self._index, position, recipe, torch_arrays.draw_seed(), 0)
+        sample = python_values.row_to_python(loaded, columns_of(recipe))
         return sample if self._targets_are == "none" else (sample, self.target_of(self._index.scalars(position)))
 
     def __add__(self, other: Any) -> Any:
@@ -251,7 +252,7 @@ class ContentDataset(NativeDataset):
         recipe = self._content if self._max_bytes is None else self._content.limited(self._max_bytes)
         if self._transform is None:
             return recipe
-        calls = python_values.Calls([self._transform], keeps_all=True)
+        calls = python_values.Calls([self._transform], keeps_all=True, columns=columns_of(recipe))
         return recipe.mapped(python_values.name_of(self._transform), calls)
 
     def _python_calls(self) -> list[tuple[str, str]]:
@@ -286,6 +287,11 @@ def checked_callable(name: str, value: Any) -> Any:
     if not callable(value):
         raise ConfigError(f"{name}: expected a callable, got {value!r}")
     return value
+
+
+def columns_of(recipe: _forebay.Recipe) -> list[str]:
+    """The names of the columns that a recipe makes."""
+    return [name for name, *_ in recipe.schema]
 
 
 def position_of(index: Any, length: int) -> int:

@@ -44,6 +44,18 @@ def as_record(path: Path, number: int) -> None:
     path.write_bytes(b"head" + (numpy.arange(6, dtype=">i2") + number).tobytes())
 
 
+def as_line(path: Path, number: int) -> None:
+    path.write_text(f"Zeile {number}: größer\r\n")
+
+
+def as_json_line(path: Path, number: int) -> None:
+    path.write_text(json.dumps({"text": f"Zeile {number}", "ids": [number] * (1 + number % 3)}) + "\n\n")
+
+
+def as_csv(path: Path, number: int) -> None:
+    path.write_text(f'name,number\n"Zeile\n{number}",{number}\n')
+
+
 def as_array(path: Path, number: int) -> None:
     numpy.save(path, numpy.full((1 + number % 3, 2), number))
 
@@ -54,6 +66,13 @@ def cut(path: Path) -> None:
 
 def no_text(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\xfc")
+
+
+def spoil(path: Path) -> None:
+    """Another byte in its midst, which is no UTF-8, no JSON and no number."""
+    content = bytearray(path.read_bytes())
+    content[-2] = 0xFC
+    path.write_bytes(content)
 
 
 def as_cyrillic(path: Path, number: int) -> None:
@@ -132,6 +151,15 @@ KINDS = {
         # A file's length is looked at before anything is read, so there is nothing to read twice, or to remember.
         attempts=(1, 1),
     ),
+    "TextLines": Kind(".txt", as_line, spoil, lambda root, **more: fb.TextLines(root, labels="directory", **more)),
+    "JsonLines": Kind(
+        ".jsonl",
+        as_json_line,
+        spoil,
+        lambda root, **more: fb.JsonLines(root, fields=("text", "ids"), **more),
+        {"ragged": "list"},
+    ),
+    "Csv": Kind(".csv", as_csv, spoil, lambda root, **more: fb.Csv(root, dtypes={"number": "int64"}, **more)),
     "a Python dataset": Kind(".txt", as_text, no_text, TextDataset, {"num_workers": 0}, "user_code", False, False),
     "a composed Python dataset": Kind(".txt", as_text, no_text, ComposedDataset, {"num_workers": 0}, "corrupt", False),
 }

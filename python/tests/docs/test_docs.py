@@ -35,6 +35,13 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "data" / "arrays").mkdir()
     for number in (2, 3):
         numpy.save(tmp_path / "data" / "arrays" / f"{number}.npy", numpy.ones((number, 3)))
+    (tmp_path / "data" / "lines").mkdir()
+    for name, text in {
+        "numbers.txt": "eins\r\nzwei\ndrei",
+        "pairs.jsonl": '{"text": "eins", "label": 1}\n{"text": "zwei", "label": 2}\n',
+        "people.csv": 'name,age\nAda,36\n"Rex, the dog",12\n',
+    }.items():
+        (tmp_path / "data" / "lines" / name).write_text(text, newline="")
     (tmp_path / "data" / "records").mkdir()
     (tmp_path / "data" / "records" / "digits.idx3-ubyte").write_bytes(bytes(16 + 10 * 4 * 4))
     (tmp_path / "data" / "cifar").mkdir()
@@ -80,6 +87,9 @@ def test_the_public_classes_have_examples() -> None:
         forebay.BinaryFiles,
         forebay.NpyFiles,
         forebay.Records,
+        forebay.TextLines,
+        forebay.JsonLines,
+        forebay.Csv,
         forebay.ForebayError,
         forebay.transforms,
     ):

@@ -5,6 +5,7 @@
 //! mutations of them without it, and the smoke test runs `replay` for all targets.
 
 mod array;
+mod lines;
 mod mutate;
 mod picture;
 mod text;
@@ -47,6 +48,8 @@ macro_rules! for_each_target {
             pnm(|bytes| picture::run(Format::Pnm, bytes), ["pbm", "pgm", "ppm", "pnm"]);
             parquet(text::parquet, [], may_panic);
             npy(array::npy, []);
+            lines(lines::run, []);
+            line_index(lines::index, []);
             csv(text::csv, []);
             jsonl(text::jsonl, []);
             state(text::state, []);

@@ -20,7 +20,15 @@ pub(super) enum Event {
     Break(usize),
 }
 
-/// The first line end outside of quotes, from a place in `bytes` on.
+/// Why a search ended.
+pub(super) enum Found {
+    /// A line end outside of quotes, at this place.
+    LineEnd(usize),
+    /// At this place, something behind a closing quote that has no business there: the quotes may be other ones.
+    Misquoted(usize),
+}
+
+/// The first line end outside of quotes, or the first trouble with quotes, whichever comes first.
 ///
 /// `before` is the byte before that place, `None` at the beginning of a record: quotes begin where a field does, and are characters
 /// anywhere else. `on_event` is told of quotes that open and of line ends in them.
@@ -30,7 +38,7 @@ pub(super) fn find_line_end(
     before: &mut Option<u8>,
     delimiter: u8,
     mut on_event: impl FnMut(Event),
-) -> Option<usize> {
+) -> Option<Found> {
     let mut at = 0;
     while at < bytes.len() {
         match *state {
@@ -41,7 +49,7 @@ pub(super) fn find_line_end(
                 match bytes[found] {
                     b'\n' => {
                         (*state, *before) = (Quoting::Outside, None);
-                        return Some(found);
+                        return Some(Found::LineEnd(found));
                     }
                     _ if previous.is_none_or(|byte| byte == delimiter) => {
                         *state = Quoting::Inside;
@@ -58,15 +66,17 @@ pub(super) fn find_line_end(
                     _ => *state = Quoting::Behind,
                 }
             }
-            Quoting::Behind => {
-                *state = match bytes[at] {
-                    b'"' => {
-                        at += 1;
-                        Quoting::Inside
-                    }
-                    _ => Quoting::Outside,
-                };
-            }
+            Quoting::Behind => match bytes[at] {
+                b'"' => {
+                    at += 1;
+                    *state = Quoting::Inside;
+                }
+                byte if byte == delimiter || matches!(byte, b'\r' | b'\n') => *state = Quoting::Outside,
+                _ => {
+                    (*state, *before) = (Quoting::Outside, Some(b'"'));
+                    return Some(Found::Misquoted(at));
+                }
+            },
         }
     }
     *before = bytes.last().copied().or(*before);

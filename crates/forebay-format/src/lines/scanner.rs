@@ -2,7 +2,7 @@
 
 use forebay_core::{Error, Kind, Result};
 
-use super::quotes::{Event, Quoting, find_line_end};
+use super::quotes::{Event, Found, Quoting, find_line_end};
 use super::{LineIndex, LineRule, Noticed};
 use crate::extents::ExtentsBuilder;
 
@@ -192,17 +192,33 @@ impl LineScanner {
                 open_break.get_or_insert(behind);
             }
         });
-        let (taken, rest) = bytes.split_at(found.map_or(bytes.len(), |at| at + 1));
+        let end = match found {
+            Some(Found::LineEnd(at)) => at + 1,
+            Some(Found::Misquoted(at)) => at,
+            None => bytes.len(),
+        };
+        let (taken, rest) = bytes.split_at(end);
         self.is_blank &= taken.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         self.keep_header(taken)?;
         self.position += taken.len() as u64;
-        let Some(at) = found else {
-            let is_far = self.position - self.start.0 > MAX_QUOTED_BYTES;
-            if self.quoting == Quoting::Inside && (is_far || self.position == self.size_bytes) {
-                // So many bytes are not one record, whichever quotes were the wrong ones.
-                self.end_open_quotes(if is_far { self.first_break } else { self.open_break })?;
+        let at = match found {
+            Some(Found::LineEnd(at)) => at,
+            Some(Found::Misquoted(_)) => {
+                if self.open_break.is_some() {
+                    // A quote that was not closed, and the one that opens the next quoted field.
+                    self.end_open_quotes(self.open_break)?;
+                    return Ok(self.position.checked_sub(position).map_or(&[], |taken| &bytes[taken as usize..]));
+                }
+                return Ok(rest);
             }
-            return Ok(rest);
+            None => {
+                let is_far = self.position - self.start.0 > MAX_QUOTED_BYTES;
+                if self.quoting == Quoting::Inside && (is_far || self.position == self.size_bytes) {
+                    // So many bytes are not one record, whichever quotes were the wrong ones.
+                    self.end_open_quotes(if is_far { self.first_break } else { self.open_break })?;
+                }
+                return Ok(rest);
+            }
         };
         let before = if at == 0 { before } else { Some(bytes[at - 1]) };
         self.noticed.crlf_lines += u64::from(before == Some(b'\r'));
@@ -283,7 +299,7 @@ impl LineScanner {
     /// All bytes were seen.
     fn end(&mut self) -> Result<()> {
         let is_whole = self.start.0 == self.size_bytes;
-        self.noticed.open_lines = u64::from(!is_whole && !(self.rule != LineRule::Text && self.is_blank));
+        self.noticed.open_lines = u64::from(!is_whole && (self.rule == LineRule::Text || !self.is_blank));
         if self.rule == LineRule::Text {
             return if is_whole { Ok(()) } else { self.records.push(self.size_bytes - self.start.0) };
         }

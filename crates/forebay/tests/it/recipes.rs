@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{
-    Batch, BytesRecipe, Column, Config, Element, Endian, InvalidText, JsonRecipe, Kind, Loader, NpyRecipe, OnError,
-    Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
+    Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, InvalidText, JsonRecipe, Kind, Loader,
+    NpyRecipe, OnError, Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State, Store, TextRecipe, Value,
+    WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
@@ -93,6 +94,25 @@ const ROWS: &[Row] = &[
         name: "fields of documents",
         recipe: || Arc::new(JsonRecipe { fields: ["id", "text"].map(str::to_owned).to_vec(), is_line: false }),
         content: |index| format!("{{\"text\": \"number {index}\", \"id\": [{index}, 1]}}").into_bytes(),
+        damage: Some(cut),
+    },
+    Row {
+        name: "lines",
+        recipe: || Arc::new(TextRecipe { is_line: true, ..TextRecipe::default() }),
+        content: |index| format!("Zeile {index}: größer\r\n").into_bytes(),
+        damage: Some(|mut bytes| {
+            bytes[0] = 0xFC;
+            bytes
+        }),
+    },
+    Row {
+        name: "records of CSV",
+        recipe: || {
+            let column = |name: &str, place, element| CsvColumn { name: name.to_owned(), place, element };
+            let columns = vec![column("n", 1, Some(Element::I32)), column("text", 0, None)];
+            Arc::new(CsvRecipe::new(b',', 2, columns).unwrap())
+        },
+        content: |index| format!("\"a\n{index}\",{index}\n").into_bytes(),
         damage: Some(cut),
     },
 ];
