@@ -40,6 +40,6 @@ pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, 
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
     BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, Encoding, Fields,
-    FieldsRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe, RawRecipe,
-    Recipe, Sample, TextRecipe, csv_fields,
+    FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe,
+    RawRecipe, Recipe, Sample, TextRecipe, csv_fields,
 };

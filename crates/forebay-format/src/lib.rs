@@ -3,6 +3,7 @@
 //! Does no I/O (`forebay-store` lists directories and reads manifests for it) and no decoding (`forebay-decode`).
 
 mod extents;
+mod file_scan;
 mod filter;
 mod folder;
 mod index;
@@ -11,9 +12,11 @@ mod lines;
 mod manifest;
 mod records;
 mod scan;
+mod shards;
 mod versions;
 
 pub use extents::{Extents, ExtentsBuilder};
+pub use file_scan::{FileIndex, FileScanner};
 pub use filter::{FilteredDirectory, SampleFilter};
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
@@ -25,3 +28,4 @@ pub use manifest::{
 };
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
+pub use shards::{Lost, Part, SHARD_RULE, ShardIndex, ShardIndexBuilder, TarScanner};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, Keeps, Labelled, Labels, LineRule, Lines, MemoryCache,
-    MemoryCached, Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, Selection, StorageOptions,
-    Store, csv_fields, is_url, machine, open_store,
+    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, IndexPlace, Keeps, Labelled, Labels, LineRule, Lines,
+    MemoryCache, MemoryCached, Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, Selection,
+    Shards, StorageOptions, Store, csv_fields, is_url, machine, open_store,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -260,6 +260,29 @@ impl Index {
         };
         let notes = lines.notes().to_vec();
         Ok((Self { notes, ..self.with_dataset(Arc::new(lines)) }, names))
+    }
+
+    /// The samples of its files, which are shards, with these fields, each of some names; by default with those of the first
+    /// sample. The index is kept in `kept`, or beside the shards; by default one is used that is there.
+    fn shards(
+        &self,
+        py: Python<'_>,
+        fields: Option<Vec<Vec<String>>>,
+        kept: Option<PathBuf>,
+        is_kept_beside: bool,
+    ) -> PyResult<(Self, Vec<Vec<String>>)> {
+        let place = match kept {
+            Some(path) => IndexPlace::In(path),
+            None if is_kept_beside => IndexPlace::KeptBeside,
+            None => IndexPlace::Beside,
+        };
+        let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
+        // If the mount hangs, only a signal ends the wait.
+        let found = watched(py, "forebay-scan", move || Shards::tar(files, &store, &root, &place))?;
+        let shards = convert(py, found)?;
+        let shards = if let Some(fields) = fields { shards.with_fields(fields) } else { shards };
+        let (fields, notes) = (shards.fields().to_vec(), shards.notes().to_vec());
+        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }, fields))
     }
 
     /// The same samples with a cache.

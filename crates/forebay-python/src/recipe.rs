@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forebay::{
-    BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, InvalidText, JsonRecipe,
-    LimitedRecipe, MappedRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
+    BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, FieldsRecipe, IntegerRecipe,
+    InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -22,12 +22,12 @@ pub(crate) struct Recipe {
     call: Option<Arc<PyCall>>,
     /// Its pipeline, which shows its own callables to the garbage collector.
     pipeline: Option<Py<Pipeline>>,
-    base: Option<Py<Recipe>>,
+    bases: Vec<Py<Recipe>>,
 }
 
 impl Recipe {
     fn of(native: impl forebay::Recipe + 'static) -> Self {
-        Self { native: Arc::new(native), call: None, pipeline: None, base: None }
+        Self { native: Arc::new(native), call: None, pipeline: None, bases: Vec::new() }
     }
 }
 
@@ -45,7 +45,7 @@ impl Recipe {
             Some(call) => Arc::new(Opened::new(Arc::clone(call) as _, transforms)),
             None => transforms,
         };
-        Self { native, call, pipeline: Some(pipeline.unbind()), base: None }
+        Self { native, call, pipeline: Some(pipeline.unbind()), bases: Vec::new() }
     }
 
     /// Text in "utf-8", "ascii" or "latin-1"; invalid bytes: "strict", "replace" or "ignore".
@@ -102,6 +102,21 @@ impl Recipe {
         Self::of(JsonRecipe { fields, is_line })
     }
 
+    /// Whole numbers, written as text.
+    #[staticmethod]
+    fn integer() -> Self {
+        Self::of(IntegerRecipe::default())
+    }
+
+    /// Samples of several fields, each with its name and its recipe.
+    #[staticmethod]
+    fn fields(py: Python<'_>, fields: Vec<(String, Py<Self>)>) -> PyResult<Self> {
+        let native = fields.iter().map(|(name, recipe)| (name.clone(), Arc::clone(&recipe.get().native))).collect();
+        let recipe = convert(py, FieldsRecipe::new(native))?;
+        let bases = fields.into_iter().map(|(_, recipe)| recipe).collect();
+        Ok(Self { bases, ..Self::of(recipe) })
+    }
+
     /// Records of CSV with `width` fields; of these columns: name, place and, for numbers, type.
     #[staticmethod]
     fn csv(
@@ -123,14 +138,14 @@ impl Recipe {
     /// The same, for objects of at most this many bytes.
     fn limited(slf: &Bound<'_, Self>, max_bytes: u64) -> Self {
         let recipe = LimitedRecipe::new(Arc::clone(&slf.get().native), max_bytes);
-        Self { base: Some(slf.clone().unbind()), ..Self::of(recipe) }
+        Self { bases: vec![slf.clone().unbind()], ..Self::of(recipe) }
     }
 
     /// The same, followed by the user's function.
     fn mapped(slf: &Bound<'_, Self>, name: String, function: Py<PyAny>) -> Self {
         let call = Arc::new(PyCall::new(name, function));
         let recipe = MappedRecipe::new(Arc::clone(&slf.get().native), Arc::clone(&call) as _);
-        Self { call: Some(call), base: Some(slf.clone().unbind()), ..Self::of(recipe) }
+        Self { call: Some(call), bases: vec![slf.clone().unbind()], ..Self::of(recipe) }
     }
 
     #[getter]
@@ -151,7 +166,7 @@ impl Recipe {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.pipeline)?;
-        visit.call(&self.base)?;
+        self.bases.iter().try_for_each(|base| visit.call(base))?;
         self.call.as_ref().map_or(Ok(()), |call| call.traverse(&visit))
     }
 

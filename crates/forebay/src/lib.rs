@@ -54,6 +54,7 @@ pub use source::defaults::Defaults;
 pub use source::lines::Lines;
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use source::records::Records;
+pub use source::shards::{IndexPlace, Shards};
 pub use source::{
     Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
 };
@@ -65,9 +66,10 @@ pub use forebay_core::{
 };
 pub use forebay_decode::{
     Array, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom, Decoded, Dense,
-    Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, Interpolation, InvalidText, JsonRecipe,
-    Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order, Output, Padding, PaddingMode, Pipeline,
-    RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value, csv_fields,
+    Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe, Interpolation, InvalidText,
+    JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order, Output, Padding,
+    PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value,
+    csv_fields,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note, Picture,

@@ -11,6 +11,7 @@ mod tests;
 use std::ops::Range;
 
 use crate::extents::{Extents, take_word};
+use crate::file_scan::FileIndex;
 
 pub use scanner::LineScanner;
 
@@ -98,9 +99,14 @@ impl LineIndex {
     pub fn header(&self) -> &[u8] {
         &self.header
     }
+}
 
-    /// What there is to say about the file, as predicates about its path.
-    pub fn notes(&self) -> Vec<String> {
+impl FileIndex for LineIndex {
+    fn sample_count(&self) -> u64 {
+        self.len()
+    }
+
+    fn notes(&self) -> Vec<String> {
         let Noticed { mark_bytes, crlf_lines, nul_bytes, open_lines, open_quotes } = self.noticed;
         let said = [
             (mark_bytes, "begins with a byte order mark, which is left out".to_owned()),
@@ -116,8 +122,7 @@ impl LineIndex {
         said.into_iter().filter(|(count, _)| *count > 0).map(|(_, said)| said).collect()
     }
 
-    /// Writes it down for [`LineIndex::parse`].
-    pub fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         for word in [self.header.len() as u64, u64::from(self.lines.is_some())].into_iter().chain(self.noticed.words())
         {
             out.extend(word.to_le_bytes());
@@ -127,9 +132,7 @@ impl LineIndex {
         self.lines.iter().for_each(|lines| lines.write(out));
     }
 
-    /// Reads what [`LineIndex::write`] wrote about a file of this size from the beginning of `bytes`, and moves them on. `None`
-    /// where they are anything else.
-    pub fn parse(bytes: &mut &[u8], size_bytes: u64) -> Option<Self> {
+    fn parse(bytes: &mut &[u8], size_bytes: u64) -> Option<Self> {
         let mut words = [0; 7];
         for word in &mut words {
             *word = take_word(bytes)?;

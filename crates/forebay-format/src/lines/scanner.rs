@@ -5,6 +5,7 @@ use forebay_core::{Error, Kind, Result};
 use super::quotes::{Event, Found, Quoting, find_line_end};
 use super::{LineIndex, LineRule, Noticed};
 use crate::extents::ExtentsBuilder;
+use crate::file_scan::FileScanner;
 
 const MARK: &[u8] = b"\xEF\xBB\xBF";
 /// How far away quotes may be closed. Those that are not are characters, and cost the record they are in, not the file.
@@ -14,7 +15,7 @@ const MAX_HEADER_BYTES: u64 = 1 << 20;
 /// Finds records. It is given the bytes of a file from [`LineScanner::position`] on, in pieces of any size.
 ///
 /// ```
-/// use forebay_format::{LineRule, LineScanner};
+/// use forebay_format::{FileScanner, LineRule, LineScanner};
 ///
 /// let text = b"one\ntwo\r\nthree";
 /// let mut scanner = LineScanner::new(LineRule::Text, text.len() as u64);
@@ -90,14 +91,18 @@ impl LineScanner {
             again_bytes: size_bytes.saturating_add(MAX_QUOTED_BYTES),
         }
     }
+}
 
-    /// Where the bytes begin that it needs next; `None` when it has seen all of them. Nearly always where the last ones ended.
-    pub fn position(&self) -> Option<u64> {
+impl FileScanner for LineScanner {
+    type Index = LineIndex;
+
+    const EXPECTED: &'static str = "plain lines";
+
+    fn position(&self) -> Option<u64> {
         (self.position < self.size_bytes).then_some(self.position)
     }
 
-    /// Takes bytes from [`LineScanner::position`] on.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+    fn feed(&mut self, bytes: &[u8]) -> Result<()> {
         let left = usize::try_from(self.size_bytes - self.position).unwrap_or(usize::MAX);
         let mut rest = self.without_mark(&bytes[..bytes.len().min(left)]);
         self.count_nuls(rest);
@@ -113,8 +118,7 @@ impl LineScanner {
         if self.position == self.size_bytes { self.end() } else { Ok(()) }
     }
 
-    /// What was found.
-    pub fn finish(self) -> Result<LineIndex> {
+    fn finish(self) -> Result<LineIndex> {
         if let Some(position) = self.position() {
             return Err(Error::internal(format!("an index of lines that ends at byte {position}")));
         }
@@ -122,7 +126,9 @@ impl LineScanner {
         let lines = self.has_own_lines.then_some(lines);
         Ok(LineIndex { records, lines, header: self.header, noticed: self.noticed })
     }
+}
 
+impl LineScanner {
     /// Leaves out a byte order mark, which may come in pieces.
     fn without_mark<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let Some(seen) = self.mark else { return bytes };

@@ -1,4 +1,4 @@
-//! Reading large files from beginning to end, several pieces at a time, to find the records in them.
+//! Reading large files from beginning to end, several pieces at a time, to find the samples in them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{Error, Kind, Result, Stage};
-use forebay_format::{LineIndex, LineRule, LineScanner};
+use forebay_format::FileScanner;
 use forebay_store::{ReadRequest, Stat, Store};
 
 use super::call_pool::CallPool;
@@ -17,7 +17,7 @@ use crate::source::defaults::retry_of;
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// A file to scan.
-pub(crate) struct LineFile {
+pub(crate) struct UnreadFile {
     pub(crate) path: PathBuf,
     pub(crate) stat: Stat,
 }
@@ -40,8 +40,8 @@ impl AsRef<Path> for Piece {
 }
 
 /// A file that is being read.
-struct Reading {
-    scanner: LineScanner,
+struct Reading<S> {
+    scanner: S,
     /// Pieces that came before the ones that are in front of them, by where they begin.
     arrived: BTreeMap<u64, Vec<u8>>,
     asked: u64,
@@ -49,8 +49,12 @@ struct Reading {
     round: u32,
 }
 
-/// Finds the records of each file. The bytes have to stay what `stat` says while they are read.
-pub(crate) fn index_lines(store: &Arc<dyn Store>, rule: LineRule, files: &[LineFile]) -> Result<Vec<LineIndex>> {
+/// Makes the index of each file, by a scanner for its size. The bytes have to stay what `stat` says while they are read.
+pub(crate) fn index_files<S: FileScanner>(
+    store: &Arc<dyn Store>,
+    scanner: impl Fn(u64) -> S,
+    files: &[UnreadFile],
+) -> Result<Vec<S::Index>> {
     let (threads, retry) = (max_threads(&**store), retry_of(&**store));
     let (reader, keeps_deadlines) = (Arc::clone(store), store.capabilities().keeps_deadlines);
     let mut pool = CallPool::new(threads, retry, keeps_deadlines, move |piece: &Piece| {
@@ -59,13 +63,13 @@ pub(crate) fn index_lines(store: &Arc<dyn Store>, rule: LineRule, files: &[LineF
         Ok(object.bytes.into_vec())
     });
     let mut waiting = files.iter().enumerate();
-    let mut reading: HashMap<usize, Reading> = HashMap::new();
-    let mut found: Vec<Option<LineIndex>> = files.iter().map(|_| None).collect();
+    let mut reading: HashMap<usize, Reading<S>> = HashMap::new();
+    let mut found: Vec<Option<S::Index>> = files.iter().map(|_| None).collect();
     loop {
         while reading.len() < threads
-            && let Some((file, LineFile { stat, .. })) = waiting.next()
+            && let Some((file, UnreadFile { stat, .. })) = waiting.next()
         {
-            let scanner = LineScanner::new(rule, stat.size_bytes);
+            let scanner = scanner(stat.size_bytes);
             match scanner.position() {
                 Some(_) => {
                     let new = Reading { scanner, arrived: BTreeMap::new(), asked: 0, in_flight: 0, round: 0 };
@@ -77,7 +81,7 @@ pub(crate) fn index_lines(store: &Arc<dyn Store>, rule: LineRule, files: &[LineF
         // Few files are read in several pieces at a time, many in one each.
         let ahead = threads.div_ceil(reading.len().max(1));
         for (&file, state) in &mut reading {
-            let LineFile { path, stat } = &files[file];
+            let UnreadFile { path, stat } = &files[file];
             while state.asked < stat.size_bytes && state.in_flight + state.arrived.len() < ahead {
                 let end = stat.size_bytes.min(state.asked + PIECE_BYTES);
                 let range = std::mem::replace(&mut state.asked, end)..end;
@@ -89,7 +93,7 @@ pub(crate) fn index_lines(store: &Arc<dyn Store>, rule: LineRule, files: &[LineF
         let bytes = bytes.map_err(|error| error.at_path(&piece.path).at_stage(Stage::Scan))?;
         let Some(state) = reading.get_mut(&piece.file).filter(|state| state.round == piece.round) else { continue };
         state.in_flight -= 1;
-        check_is_plain(&piece, &bytes)?;
+        check_is_plain(&piece, &bytes, S::EXPECTED)?;
         state.arrived.insert(piece.range.start, bytes);
         state.scan().map_err(|error| error.at_path(&piece.path).at_stage(Stage::Scan))?;
         if state.scanner.position().is_none()
@@ -101,7 +105,7 @@ pub(crate) fn index_lines(store: &Arc<dyn Store>, rule: LineRule, files: &[LineF
     found.into_iter().map(|index| index.ok_or_else(|| Error::internal("a file was left out of its index"))).collect()
 }
 
-impl Reading {
+impl<S: FileScanner> Reading<S> {
     /// Gives the scanner what it can have.
     fn scan(&mut self) -> Result<()> {
         while let Some(position) = self.scanner.position()
@@ -119,7 +123,8 @@ impl Reading {
     }
 }
 
-fn buffer(size_bytes: u64) -> Result<Vec<u8>> {
+/// Memory for so many bytes, if there is any.
+pub(crate) fn buffer(size_bytes: u64) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
     let no_memory = |_| Error::new(Kind::Exhausted, format!("no memory was left for {size_bytes} bytes of it"));
@@ -128,13 +133,13 @@ fn buffer(size_bytes: u64) -> Result<Vec<u8>> {
 }
 
 /// Refuses compressed files, in which nothing can be found without reading what is before it.
-fn check_is_plain(piece: &Piece, bytes: &[u8]) -> Result<()> {
+fn check_is_plain(piece: &Piece, bytes: &[u8], expected: &str) -> Result<()> {
     let known: [(&[u8], &str); 4] =
         [(b"\x1F\x8B", "gzip"), (b"\x28\xB5\x2F\xFD", "zstd"), (b"BZh", "bzip2"), (b"\xFD7zXZ\0", "xz")];
     match known.iter().find(|(magic, _)| piece.range.start == 0 && bytes.starts_with(magic)) {
         Some((_, name)) => {
-            let message = format!("is compressed with {name} (expected plain lines)");
-            let hint = "unpack it first: single lines cannot be read from a compressed file";
+            let message = format!("is compressed with {name} (expected {expected})");
+            let hint = "unpack it first: single samples cannot be read from a compressed file";
             Err(Error::new(Kind::Undecodable, message).with_hint(hint).at_path(&piece.path).at_stage(Stage::Scan))
         }
         None => Ok(()),

@@ -1,21 +1,18 @@
 //! Files of lines: each record is a sample, found by an index of the file and read by its range.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{
     Blocks, DatasetIdentity, Error, Expected, Field, Kind, Locator, Result, SampleId, ScalarColumn, Stage, hash_words,
 };
-use forebay_format::{FileVersion, LineIndex, LineRule, Note, is_index, read_index, write_index};
-use forebay_store::{Local, Replacement, Stat, Store};
+use forebay_format::{LineIndex, LineRule, LineScanner, Note};
+use forebay_store::{Stat, Store};
 
 use crate::scan::once;
-use crate::scan::sequential::{LineFile, index_lines};
 use crate::source::defaults::retry_of;
-use crate::source::records::stats;
+use crate::source::indexes::{Indexes, Keep, index_all};
 use crate::source::{Dataset, read_request};
 
 /// The records of a dataset's files. What is known of a file (its label) holds for each of them.
@@ -33,34 +30,10 @@ pub struct Lines {
 impl Lines {
     /// Reads every file once, unless `kept` names a file that has their indexes from before. It is written there then.
     pub fn new(files: Arc<dyn Dataset>, store: &Arc<dyn Store>, rule: LineRule, kept: Option<&Path>) -> Result<Self> {
-        let stats = stats(&*files, store)?;
-        let paths: Vec<_> = (0..files.len()).map(|file| files.path(SampleId(file))).collect();
-        let root = files.root();
-        let version = |(path, stat): (&PathBuf, &Stat)| {
-            let below = root.as_ref().and_then(|root| path.strip_prefix(root).ok()).unwrap_or(path);
-            FileVersion::new(below.as_os_str().as_encoded_bytes(), stat.size_bytes, stat.mtime_ns)
-        };
-        let versions: Vec<_> = paths.iter().zip(&stats).map(version).collect();
-        let mut known = kept.map(|kept| read_kept(kept, rule)).transpose()?.unwrap_or_default();
-        let missing: Vec<_> = (0..versions.len()).filter(|&file| !known.contains_key(&versions[file])).collect();
-        let unread: Vec<_> =
-            missing.iter().map(|&file| LineFile { path: paths[file].clone(), stat: stats[file] }).collect();
-        let is_new = !unread.is_empty();
-        known.extend(missing.iter().map(|&file| versions[file]).zip(index_lines(store, rule, &unread)?));
-        let find = |version| {
-            known.get(version).cloned().ok_or_else(|| Error::internal("a file was left out of the index of lines"))
-        };
-        let indexes = versions.iter().map(find).collect::<Result<Vec<_>>>()?;
-        let mut notes: Vec<_> = (paths.iter().zip(&indexes))
-            .flat_map(|(path, index)| index.notes().into_iter().map(|message| Note { path: path.clone(), message }))
-            .collect();
-        if let Some(kept) = kept.filter(|_| is_new) {
-            let bytes = write_index(rule, versions.into_iter().zip(&indexes));
-            // Without it the next run reads the files again, and this one loses nothing.
-            if let Err(error) = write_kept(kept, &bytes) {
-                notes.push(Note { path: kept.to_owned(), message: format!("was not written: {}", error.message()) });
-            }
-        }
+        let (root, kept) = (files.root(), kept.map_or(Keep::Nowhere, Keep::In));
+        let place = (root.as_deref(), kept);
+        let Indexes { indexes, stats, notes } =
+            index_all(&*files, store, place, rule.word(), |size_bytes| LineScanner::new(rule, size_bytes))?;
         let blocks = Blocks::new(indexes.iter().map(LineIndex::len))?;
         if blocks.sample_count() == 0 {
             let message = format!("no record was found in {} files", files.len());
@@ -145,24 +118,4 @@ impl Dataset for Lines {
     fn root(&self) -> Option<PathBuf> {
         self.files.root()
     }
-}
-
-/// What an index file has. A file of something else is not overwritten.
-fn read_kept(path: &Path, rule: LineRule) -> Result<HashMap<FileVersion, LineIndex>> {
-    let read = Local.read(path, retry_of(&Local).deadline, &mut |size| Ok(Vec::with_capacity(size as usize)));
-    match read {
-        Ok(object) if is_index(&object.bytes) => Ok(read_index(rule, &object.bytes).unwrap_or_default()),
-        Ok(_) => {
-            let error = Error::new(Kind::Config, "is no index of forebay's, and is not overwritten");
-            Err(error.with_hint("give `index` a path of its own").at_path(path).at_stage(Stage::Scan))
-        }
-        Err(error) if error.kind() == Kind::NotFound => Ok(HashMap::new()),
-        Err(error) => Err(error.at_stage(Stage::Scan)),
-    }
-}
-
-fn write_kept(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut replacement = Replacement::new(path)?;
-    replacement.write_all(bytes).map_err(|error| Error::io("written", error))?;
-    replacement.commit().map(|_| ())
 }

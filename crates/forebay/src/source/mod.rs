@@ -1,9 +1,11 @@
 //! The source of a loader: which samples, where their bytes are, and the recipe that turns them into values.
 
 pub(crate) mod defaults;
+pub(crate) mod indexes;
 pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod records;
+pub(crate) mod shards;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

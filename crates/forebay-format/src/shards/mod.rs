@@ -1,0 +1,246 @@
+//! Shards: files with many samples, each of several fields. Formats differ in how the index is made; the index is the same.
+
+mod builder;
+mod numbers;
+mod tar;
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::extents::{Extents, take_word};
+use crate::file_scan::FileIndex;
+use numbers::{Numbers, parse_words, write_words};
+
+pub use builder::ShardIndexBuilder;
+pub use tar::TarScanner;
+
+/// The number of shards' indexes in an index file (decisions/0048). One file has those of shards of every format.
+pub const SHARD_RULE: u64 = 0x1_0000_0000;
+
+/// The largest text that a written index may hold in one piece: a name, a note.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
+
+/// The samples of one shard: the fields of each, and where their bytes are.
+///
+/// A sample takes 18 bytes for each of its fields, as long as offsets and sizes fit into 32 bits, two or three more, and its
+/// key. Without checksums a field takes 10.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardIndex {
+    /// The names of all fields that occur, as they are written in the shard.
+    fields: Vec<String>,
+    /// The parts of each sample.
+    samples: Extents,
+    /// The bytes of each one's key; none where samples have only numbers.
+    keys: Option<Extents>,
+    key_text: String,
+    /// Of each part: its field, by number; where it begins; its length; the checksum of its bytes, where those are known.
+    part_fields: Vec<u16>,
+    offsets: Numbers,
+    sizes: Numbers,
+    hashes: Option<Vec<u64>>,
+    /// Parts that are known to be there, and cannot be read, in order.
+    lost: Vec<(u64, Lost)>,
+    notes: Vec<String>,
+}
+
+/// Why a part cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lost {
+    /// The file ends before it does.
+    Cut,
+    /// It is stored without its zeros, as `tar --sparse` does.
+    Sparse,
+    /// Behind it is no next member, so that bytes are missing in it, or too many.
+    Displaced,
+}
+
+impl Lost {
+    const ALL: [Self; 3] = [Self::Cut, Self::Sparse, Self::Displaced];
+
+    /// What there is to say about it, as a predicate about the part.
+    pub fn predicate(self) -> &'static str {
+        match self {
+            Self::Cut => "was cut off at the end of its shard",
+            Self::Sparse => "is a sparse file, which is not supported",
+            Self::Displaced => "is damaged: no member follows where it should end",
+        }
+    }
+}
+
+/// One field of a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its bytes in the shard; none where it is lost.
+    pub range: Range<u64>,
+    /// The XXH3 checksum of its bytes, where it is known.
+    pub hash: Option<u64>,
+    /// Why it cannot be read.
+    pub lost: Option<Lost>,
+}
+
+impl Part {
+    /// Whether these are its bytes. They are, where no checksum is known.
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        self.hash.is_none_or(|hash| hash == xxh3_64(bytes))
+    }
+}
+
+impl ShardIndex {
+    /// How many samples there are.
+    pub fn len(&self) -> u64 {
+        self.samples.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The names of all fields that occur, as they are written in the shard, by number.
+    pub fn fields(&self) -> &[String] {
+        &self.fields
+    }
+
+    /// The fields of a sample by number, in the order of the shard. It has to be one of the samples.
+    pub fn fields_of(&self, sample: u64) -> &[u16] {
+        let parts = self.samples.range(sample);
+        &self.part_fields[parts.start as usize..parts.end as usize]
+    }
+
+    /// The first of these fields that a sample has, with its number.
+    pub fn find(&self, sample: u64, wanted: &[u16]) -> Option<(u16, Part)> {
+        let (first, fields) = (self.samples.range(sample).start, self.fields_of(sample));
+        let find = |field: &u16| fields.iter().position(|own| own == field).map(|at| (*field, first + at as u64));
+        let (field, part) = wanted.iter().find_map(find)?;
+        let lost = self.lost.binary_search_by_key(&part, |(part, _)| *part).ok().map(|at| self.lost[at].1);
+        let (offset, at) = (self.offsets.get(part as usize), part as usize);
+        let size = if lost.is_some() { 0 } else { self.sizes.get(at) };
+        let hash = self.hashes.as_ref().filter(|_| lost.is_none()).map(|hashes| hashes[at]);
+        Some((field, Part { range: offset..offset + size, hash, lost }))
+    }
+
+    /// Adds what a sample goes by: its key, or its number.
+    pub fn write_key(&self, sample: u64, out: &mut String) {
+        match &self.keys {
+            Some(keys) => {
+                let range = keys.range(sample);
+                out.push_str(&self.key_text[range.start as usize..range.end as usize]);
+            }
+            // Writing to a string does not fail.
+            None => _ = write!(out, "{sample}"),
+        }
+    }
+
+    /// Whether a checksum of every part is known.
+    pub fn has_hashes(&self) -> bool {
+        self.hashes.is_some()
+    }
+
+    /// Memory that it takes.
+    pub fn size_bytes(&self) -> usize {
+        let lists = self.part_fields.len() * 2 + self.hashes.as_ref().map_or(0, Vec::len) * 8;
+        let keys = self.keys.as_ref().map_or(0, Extents::size_bytes) + self.key_text.len();
+        lists + keys + self.samples.size_bytes() + self.offsets.size_bytes() + self.sizes.size_bytes()
+    }
+
+    /// Whether everything in it fits together, and into a file of this size.
+    fn is_sound(&self, size_bytes: u64) -> bool {
+        let parts = self.part_fields.len();
+        let fits =
+            |at: usize| self.offsets.get(at).checked_add(self.sizes.get(at)).is_some_and(|end| end <= size_bytes);
+        let is_lost = |at: usize| self.lost.binary_search_by_key(&(at as u64), |(part, _)| *part).is_ok();
+        let keys_fit = |keys: &Extents| {
+            keys.len() == self.len()
+                && keys.end() == self.key_text.len() as u64
+                && (0..keys.len()).all(|sample| self.key_text.is_char_boundary(keys.range(sample).start as usize))
+        };
+        self.samples.end() == parts as u64
+            && (self.samples.is_empty() || self.samples.range(0).start == 0)
+            && self.offsets.len() == parts
+            && self.sizes.len() == parts
+            && self.hashes.as_ref().is_none_or(|hashes| hashes.len() == parts)
+            && self.part_fields.iter().all(|field| usize::from(*field) < self.fields.len())
+            && self.lost.is_sorted_by(|(one, _), (other, _)| one < other)
+            && self.lost.last().is_none_or(|(part, _)| *part < parts as u64)
+            && self.keys.as_ref().is_none_or(keys_fit)
+            && (0..parts).all(|at| fits(at) || (is_lost(at) && self.offsets.get(at) <= size_bytes))
+    }
+}
+
+impl FileIndex for ShardIndex {
+    fn sample_count(&self) -> u64 {
+        self.len()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let flags = u64::from(self.keys.is_some()) | u64::from(self.hashes.is_some()) << 1;
+        let words = [flags, self.fields.len() as u64, self.notes.len() as u64, self.lost.len() as u64];
+        words.iter().for_each(|word| out.extend(word.to_le_bytes()));
+        for text in self.fields.iter().chain(&self.notes) {
+            out.extend((text.len() as u64).to_le_bytes());
+            out.extend(text.as_bytes());
+        }
+        for (part, lost) in &self.lost {
+            out.extend(part.to_le_bytes());
+            out.push(*lost as u8);
+        }
+        self.samples.write(out);
+        if let Some(keys) = &self.keys {
+            keys.write(out);
+            out.extend(self.key_text.as_bytes());
+        }
+        out.extend((self.part_fields.len() as u64).to_le_bytes());
+        self.part_fields.iter().for_each(|field| out.extend(field.to_le_bytes()));
+        self.offsets.write(out);
+        self.sizes.write(out);
+        self.hashes.iter().for_each(|hashes| write_words(hashes, out));
+    }
+
+    fn parse(bytes: &mut &[u8], size_bytes: u64) -> Option<Self> {
+        let [mut flags, mut fields, mut notes, mut lost] = [0; 4];
+        for word in [&mut flags, &mut fields, &mut notes, &mut lost] {
+            *word = take_word(bytes)?;
+        }
+        let mut found = Self::default();
+        // Each of them takes bytes, so a count that the bytes do not hold ends soon.
+        for _ in 0..fields {
+            found.fields.push(take_text(bytes)?);
+        }
+        for _ in 0..notes {
+            found.notes.push(take_text(bytes)?);
+        }
+        for _ in 0..lost {
+            let part = take_word(bytes)?;
+            let why = bytes.split_off_first()?;
+            found.lost.push((part, *Lost::ALL.get(usize::from(*why))?));
+        }
+        found.samples = Extents::parse(bytes)?;
+        if flags & 1 != 0 {
+            let keys = Extents::parse(bytes)?;
+            let text = bytes.split_off(..usize::try_from(keys.end()).ok()?)?;
+            found.key_text = std::str::from_utf8(text).ok()?.to_owned();
+            found.keys = Some(keys);
+        }
+        let parts = usize::try_from(take_word(bytes)?).ok()?;
+        let part_fields = bytes.split_off(..parts.checked_mul(2)?)?.as_chunks::<2>().0;
+        found.part_fields = part_fields.iter().map(|field| u16::from_le_bytes(*field)).collect();
+        found.offsets = Numbers::parse(bytes)?;
+        found.sizes = Numbers::parse(bytes)?;
+        if flags & 2 != 0 {
+            found.hashes = Some(parse_words(bytes)?);
+        }
+        (flags <= 3 && found.is_sound(size_bytes)).then_some(found)
+    }
+}
+
+fn take_text(bytes: &mut &[u8]) -> Option<String> {
+    let length = take_word(bytes).filter(|length| *length <= MAX_TEXT_BYTES)?;
+    String::from_utf8(bytes.split_off(..length as usize)?.to_vec()).ok()
+}

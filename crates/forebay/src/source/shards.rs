@@ -1,0 +1,187 @@
+//! Shards: files with many samples of several fields each, found by an index of the file and read by their ranges.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{
+    Blocks, DatasetIdentity, Error, Expected, Field, Kind, Locator, Result, SampleId, ScalarColumn, hash_words,
+};
+use forebay_format::{Note, Part, SHARD_RULE, ShardIndex, TarScanner, content_hash};
+use forebay_store::{Stat, Store};
+
+use crate::source::Dataset;
+use crate::source::indexes::{Indexes, Keep, index_all};
+
+/// The file with the index of shards, where it is beside them.
+const INDEX_NAME: &str = "forebay.index";
+
+/// Where the index of shards is kept, and looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IndexPlace {
+    /// Where there is one beside the shards, it is used; none is written.
+    #[default]
+    Beside,
+    /// It is kept beside the shards, which have to be on this machine.
+    KeptBeside,
+    /// It is kept in this file of this machine.
+    In(PathBuf),
+}
+
+/// The samples of a dataset's files, each of some fields. What is known of a file (its label) holds for all of them.
+pub struct Shards {
+    files: Arc<dyn Dataset>,
+    shards: Vec<ShardIndex>,
+    /// As the files were when they were read.
+    stats: Vec<Stat>,
+    /// The samples of each file.
+    blocks: Blocks,
+    /// The names of each field of a sample: the first of them that it has is the field.
+    fields: Vec<Vec<String>>,
+    /// Of each shard and field the numbers that these names have in the shard, one list after the other.
+    numbers: Vec<Vec<u16>>,
+    notes: Vec<Note>,
+}
+
+impl Shards {
+    /// The samples of tar archives, with the fields of the first one. `root` is the directory or the URL that all files are below.
+    pub fn tar(files: Arc<dyn Dataset>, store: &Arc<dyn Store>, root: &Path, place: &IndexPlace) -> Result<Self> {
+        let beside = root.join(INDEX_NAME);
+        let keep = match place {
+            IndexPlace::Beside => Keep::Beside(&beside),
+            IndexPlace::KeptBeside => Keep::In(&beside),
+            IndexPlace::In(path) => Keep::In(path),
+        };
+        let indexes = index_all(&*files, store, (Some(root), keep), SHARD_RULE, TarScanner::new)?;
+        Self::of(files, indexes)
+    }
+
+    /// The samples that are in the indexes of the files.
+    fn of(files: Arc<dyn Dataset>, indexes: Indexes<ShardIndex>) -> Result<Self> {
+        let Indexes { indexes: shards, stats, notes } = indexes;
+        let blocks = Blocks::new(shards.iter().map(ShardIndex::len))?;
+        let Some(first) = shards.iter().find(|shard| !shard.is_empty()) else {
+            let (count, first) = (files.len(), notes.first());
+            let why = first.map(|Note { path, message }| format!(": {path:?} {message}")).unwrap_or_default();
+            let error = Error::new(Kind::NotFound, format!("no sample was found in {count} shards{why}"));
+            return Err(error.with_hint("members of an archive are samples if they are named like 00042.jpg"));
+        };
+        let name = |field: &u16| vec![first.fields()[usize::from(*field)].to_ascii_lowercase()];
+        let fields = first.fields_of(0).iter().map(name).collect();
+        let made = Self { files, shards, stats, blocks, fields: Vec::new(), numbers: Vec::new(), notes };
+        Ok(made.with_fields(fields))
+    }
+
+    /// The same samples with these fields: each has several names, of which the first counts that a sample has. Upper and
+    /// lower case are the same.
+    #[must_use]
+    pub fn with_fields(self, fields: Vec<Vec<String>>) -> Self {
+        let in_shard = |shard: &ShardIndex, names: &[String]| {
+            let mut numbers = Vec::new();
+            for name in names {
+                let own = (0..).zip(shard.fields()).filter(|(_, field)| field.eq_ignore_ascii_case(name));
+                numbers.extend(own.map(|(number, _): (u16, _)| number));
+            }
+            numbers
+        };
+        let numbers = self.shards.iter().flat_map(|shard| fields.iter().map(|names| in_shard(shard, names))).collect();
+        Self { fields, numbers, ..self }
+    }
+
+    /// The names of each field of a sample.
+    pub fn fields(&self) -> &[Vec<String>] {
+        &self.fields
+    }
+
+    /// What was noticed about shards: what is damaged in them, what is left out.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    fn file_of(&self, sample: SampleId) -> SampleId {
+        SampleId(self.blocks.locate(sample.0).0)
+    }
+
+    /// The field of a sample, with the name that it has in its shard.
+    fn find(&self, sample: SampleId, field: Field) -> (&ShardIndex, u64, Option<(&str, Part)>) {
+        let (file, place) = self.blocks.locate(sample.0);
+        let shard = &self.shards[file as usize];
+        let numbers = &self.numbers[file as usize * self.fields.len() + field.0 as usize];
+        let found = shard.find(place, numbers);
+        (shard, place, found.map(|(number, part)| (&*shard.fields()[usize::from(number)], part)))
+    }
+}
+
+impl Dataset for Shards {
+    fn len(&self) -> u64 {
+        self.blocks.sample_count()
+    }
+
+    fn field_count(&self) -> u32 {
+        self.fields.len() as u32
+    }
+
+    fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
+        let mut member = locator.member.take().unwrap_or_default();
+        self.files.locate(self.file_of(sample), Field(0), locator);
+        let (shard, place, found) = self.find(sample, field);
+        member.clear();
+        shard.write_key(place, &mut member);
+        member.push('.');
+        // Of a field that is not there nothing is read, and `verify` says so.
+        let (name, range) = match found {
+            Some((name, part)) => (name, part.range),
+            None => (&*self.fields[field.0 as usize][0], 0..0),
+        };
+        member.push_str(name);
+        (locator.range, locator.member) = (Some(range), Some(member));
+    }
+
+    fn blocks(&self) -> Option<Blocks> {
+        Some(self.blocks.clone())
+    }
+
+    fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
+        self.files.scalars(&samples.iter().map(|sample| self.file_of(*sample)).collect::<Vec<_>>())
+    }
+
+    fn expected(&self, sample: SampleId, _field: Field) -> Option<Expected> {
+        let file = self.file_of(sample).0 as usize;
+        // With checksums each sample is compared by itself: a shard that was written to has lost only what differs.
+        let Stat { size_bytes, mtime_ns } = self.stats[file];
+        let is_bound = !self.shards[file].has_hashes();
+        is_bound.then_some(Expected { size_bytes: Some(size_bytes), stamp_ns: Some(mtime_ns), by_etag: false })
+    }
+
+    fn verify(&self, sample: SampleId, field: Field, bytes: &[u8]) -> Result<()> {
+        let (shard, place, found) = self.find(sample, field);
+        let Some((_, part)) = found else {
+            let names = |fields: &[u16]| {
+                fields.iter().map(|field| &*shard.fields()[usize::from(*field)]).collect::<Vec<_>>().join(", ")
+            };
+            let (expected, got) = (self.fields[field.0 as usize].join(" or "), names(shard.fields_of(place)));
+            return Err(Error::new(Kind::Corrupt, format!("has no field (expected {expected}, got {got})")));
+        };
+        match part.lost {
+            Some(lost) => Err(Error::new(Kind::Corrupt, lost.predicate())),
+            None if part.is(bytes) => Ok(()),
+            None => {
+                let (expected, got) = (part.hash.unwrap_or_default(), content_hash(bytes));
+                let message = format!("is not what it was (expected xxh3 {expected:016x}, got {got:016x})");
+                let hint = "the shard was changed after its index was made: restore it, or make the index again";
+                Err(Error::new(Kind::Corrupt, message).with_hint(hint))
+            }
+        }
+    }
+
+    fn identity(&self) -> DatasetIdentity {
+        let files = self.files.identity();
+        let names = self.fields.iter().map(|names| content_hash(names.join(";").as_bytes()));
+        let words: Vec<_> = [SHARD_RULE, self.blocks.fingerprint()].into_iter().chain(names).collect();
+        let samples = hash_words(&words);
+        DatasetIdentity { samples: self.len(), fingerprint: format!("{}#{samples:016x}", files.fingerprint), ..files }
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        self.files.root()
+    }
+}
