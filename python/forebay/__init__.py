@@ -15,6 +15,7 @@ from forebay.datasets import (
     JsonLines,
     NpyFiles,
     Records,
+    Shards,
     TextFiles,
     TextLines,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "Manifest",
     "NpyFiles",
     "Records",
+    "Shards",
     "TextFiles",
     "TextLines",
     "__version__",

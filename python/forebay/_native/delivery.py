@@ -53,7 +53,8 @@ class Delivery:
     def _make(self, batch: Batch) -> Any:
         has_targets = self.dataset._targets_are != "none"
         if self.collate_fn is None and self.is_batched:
-            columns = [self._only({name: self._stack(batch, values) for name, values in batch.content.items()})]
+            content = {name: self._stack(batch, values) for name, values in batch.content.items()}
+            columns = [self.dataset._arranged(content)]
             columns += [self._stack_targets(batch)] if has_targets else []
             columns += [self.output.integers(batch.indices)] if self.with_ids else []
             return columns if len(columns) > 1 else columns[0]
@@ -70,7 +71,7 @@ class Delivery:
         return rows[0] if is_bare else list(rows[0])
 
     def _only(self, columns: Mapping[str, Any]) -> Any:
-        """The one column that a recipe makes, or all of them by name."""
+        """The one column of labels, or all of them by name."""
         return next(iter(columns.values())) if len(columns) == 1 else dict(columns)
 
     def _stack(self, batch: Batch, values: Array | list[Any]) -> Any:
@@ -83,6 +84,8 @@ class Delivery:
         ):
             return self._stack_ragged(values)
         samples = [self._sample(value) for value in values]
+        if self.dataset._lists_objects and samples and isinstance(samples[0], dict | list | None):
+            return samples
         self._check_shapes(batch, samples)
         return self._converted(self.output.collate(tuple(samples)))
 
@@ -111,9 +114,8 @@ class Delivery:
     def _samples(self, batch: Batch) -> list[Any]:
         """Each sample by itself; those of a dense batch are views of it."""
         columns = {name: self._separate(values) for name, values in batch.content.items()}
-        if len(columns) == 1:
-            return next(iter(columns.values()))
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        rows = zip(*columns.values(), strict=True)
+        return [self.dataset._arranged(dict(zip(columns, row, strict=True))) for row in rows]
 
     def _separate(self, values: Array | list[Any]) -> list[Any]:
         if isinstance(values, Array):

@@ -4,6 +4,7 @@ from forebay.datasets.files import BinaryFiles, ImageFiles, NpyFiles, Records, T
 from forebay.datasets.folder import IMG_EXTENSIONS, DatasetFolder, ImageFolder, default_loader
 from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
+from forebay.datasets.shards import Shards
 
 __all__ = [
     "IMG_EXTENSIONS",
@@ -16,6 +17,7 @@ __all__ = [
     "NativeDataset",
     "NpyFiles",
     "Records",
+    "Shards",
     "TextFiles",
     "TextLines",
     "default_loader",

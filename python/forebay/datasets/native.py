@@ -5,7 +5,7 @@ import operator
 import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from forebay import _forebay
 from forebay._arrays import python_values, torch_arrays, torch_data, torchvision_data
@@ -44,6 +44,8 @@ class NativeDataset(_Base[Any]):
     target_transform: Callable[[Any], Any] | None
     _cache: tuple[str, int | None, bool] | None
     _targets_are: TargetKind = "value"
+    # Whether dicts and lists stay a list in a batch, and are not put together as torch does.
+    _lists_objects: ClassVar[bool] = False
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Makes it one of torch's datasets, too, where torch is imported."""
@@ -102,6 +104,10 @@ class NativeDataset(_Base[Any]):
     def _parts(self) -> dict[str, object]:
         """What a loader takes from its dataset once, when it is made."""
         return {"target_transform": self.target_transform}
+
+    def _arranged(self, columns: Mapping[str, Any]) -> Any:
+        """What a sample, or a batch, is by the columns that the recipe makes: the only one, or all by name."""
+        return next(iter(columns.values())) if len(columns) == 1 else dict(columns)
 
     def _forget(self) -> None:
         """Drops what was derived from the samples."""
@@ -168,7 +174,10 @@ class NativeDataset(_Base[Any]):
         position = position_of(index, len(self))
         recipe = self._recipe(PLAIN)
         loaded = _forebay.load_one(self._index, position, recipe, torch_arrays.draw_seed(), 0)
-        sample = python_values.row_to_python(loaded, columns_of(recipe))
+        names = columns_of(recipe)
+        values = [loaded] if len(names) == 1 else loaded
+        columns = {name: python_values.to_python(value) for name, value in zip(names, values, strict=True)}
+        sample = self._arranged(columns)
         return sample if self._targets_are == "none" else (sample, self.target_of(self._index.scalars(position)))
 
     def __add__(self, other: Any) -> Any:

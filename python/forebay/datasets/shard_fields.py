@@ -1,0 +1,150 @@
+"""What becomes of the fields of a sample in a shard, by their names (docs/shards.md)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from forebay import _forebay
+from forebay._arrays import python_values
+from forebay._native import pipeline
+from forebay._options.settings import Form
+from forebay.errors import ConfigError
+
+# What WebDataset makes of a field by the last part of its name; everything else is bytes.
+_KINDS = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "bmp", "tif", "tiff", "webp", "gif"), "image"),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), "integer"),
+    **dict.fromkeys(("txt", "text", "transcript"), "text"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+    "npy": "npy",
+    # Reading them would run code.
+    **dict.fromkeys(("pyd", "pickle", "pkl", "pth", "pt"), "pickle"),
+}
+
+# A sample is its only field, a tuple of fields, or a dict of them.
+Shape = Literal["only", "tuple", "dict"]
+
+
+def kind_of(name: str) -> str:
+    return _KINDS.get(name.rpartition(".")[2].lower(), "bytes")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The fields that samples are made of: the name of each column, and the names that its field may have."""
+
+    shape: Shape
+    columns: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @classmethod
+    def of(cls, fields: Any) -> "Wanted | None":
+        if fields is None:
+            return None
+        if isinstance(fields, str):
+            return cls("only", ((fields, _alternatives(fields)),))
+        if isinstance(fields, Mapping):
+            columns = tuple((_name(name), _alternatives(field)) for name, field in fields.items())
+            shape: Shape = "dict"
+        elif isinstance(fields, Sequence):
+            shape, columns = "tuple", tuple((_name(field), _alternatives(field)) for field in fields)
+        else:
+            raise ConfigError(f"fields: expected names, or a dict of them, got {fields!r}")
+        names = [name for name, _ in columns]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"fields: expected at least one name and none twice, got {fields!r}")
+        return cls(shape, columns)
+
+    @classmethod
+    def found(cls, fields: list[list[str]]) -> "Wanted":
+        """The fields of the first sample."""
+        return cls("dict", tuple((names[0], tuple(names)) for names in fields))
+
+    def names(self) -> list[list[str]]:
+        return [list(names) for _, names in self.columns]
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"fields: expected names, got {name!r}")
+    return name
+
+
+def _alternatives(field: Any) -> tuple[str, ...]:
+    names = tuple(name.strip().removeprefix(".").lower() for name in _name(field).split(";"))
+    if not all(names):
+        raise ConfigError(f'fields: expected names like "jpg" or "jpg;png", got {field!r}')
+    return names
+
+
+@dataclass(frozen=True)
+class FieldContent:
+    """What one field becomes."""
+
+    column: str
+    kind: str
+    transform: Callable[[Any], Any] | None
+    # Of a picture, its transforms.
+    chain: list[pipeline.Spec]
+    pipeline: _forebay.Pipeline | None
+
+    def recipe(self, form: Form) -> _forebay.Recipe:
+        if self.pipeline is not None:
+            return _forebay.Recipe.image(form.applied(self.pipeline), None)
+        makes = {
+            "bytes": _forebay.Recipe.bytes,
+            "integer": _forebay.Recipe.integer,
+            "text": lambda: _forebay.Recipe.text("utf-8", "strict", False),
+            "json": lambda: _forebay.Recipe.json([], False),
+            "npy": _forebay.Recipe.npy,
+        }
+        recipe = makes[self.kind]()
+        if self.transform is None:
+            return recipe
+        calls = python_values.Calls([self.transform], keeps_all=True)
+        return recipe.mapped(python_values.name_of(self.transform), calls)
+
+    def python_names(self) -> list[str]:
+        """The user's own callables in it."""
+        if self.pipeline is not None:
+            return list(pipeline.python_names(self.chain))
+        return [] if self.transform is None else [python_values.name_of(self.transform)]
+
+
+def contents(
+    wanted: Wanted, decode: bool, transform: Any, transforms: Mapping[str, Callable[[Any], Any]]
+) -> list[FieldContent]:
+    """What each field becomes. `transform` is that of pictures which have none of their own in `transforms`."""
+    used: set[str] = set()
+    made = []
+    for column, names in wanted.columns:
+        keys = [key for key in (column, *names) if key in transforms]
+        used.update(keys)
+        made.append(_content(column, names, decode, transform, transforms[keys[0]] if keys else None))
+    if unknown := set(transforms) - used:
+        shown = [column for column, _ in wanted.columns]
+        raise ConfigError(f"transforms: expected names of the fields {shown}, got {sorted(unknown)}")
+    if transform is not None and not any(content.pipeline is not None for content in made):
+        raise ConfigError(
+            "transform: expected a field of pictures, got none",
+            hint="transforms={name: callable} gives other fields to a callable",
+        )
+    return made
+
+
+def _content(column: str, names: tuple[str, ...], decode: bool, transform: Any, own: Any) -> FieldContent:
+    kinds = {kind_of(name) for name in names} if decode else {"bytes"}
+    if len(kinds) > 1:
+        raise ConfigError(f"fields: expected alternatives of one kind in {column!r}, got {sorted(kinds)}")
+    (kind,) = kinds
+    if kind == "pickle":
+        if own is None:
+            raise ConfigError(
+                f"fields: {column!r} holds pickled objects, which are not loaded: they would run code",
+                hint="name other fields, or give its bytes to a callable of your own with transforms=…",
+            )
+        kind = "bytes"
+    if kind != "image":
+        return FieldContent(column, kind, own, [], None)
+    given = transform if own is None else own
+    chain = pipeline.settle(pipeline.specs(given))
+    return FieldContent(column, kind, given, chain, _forebay.Pipeline(chain))

@@ -1,0 +1,167 @@
+"""Shards: archives with many samples each (docs/shards.md)."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from forebay import _forebay
+from forebay._native import pipeline
+from forebay._options import settings, storage
+from forebay._options.settings import Form
+from forebay.datasets import patterns, shard_fields
+from forebay.datasets.file_dataset import with_arguments
+from forebay.datasets.native import checked_callable
+from forebay.datasets.parts import PartsDataset
+from forebay.datasets.shard_fields import FieldContent, Wanted
+from forebay.errors import ConfigError
+
+
+@with_arguments
+class Shards(PartsDataset):
+    """Samples in archives, as WebDataset writes them: members `00042.jpg` and `00042.cls` of a tar file are a sample.
+
+    `root` is an archive, a folder of them, a list, a URL, or a name with wildcards (`train-*.tar`) or braces
+    (`train-{000..147}.tar`). Samples are read by their ranges, so a shuffle is one of all of them.
+
+    `fields` says what a sample has: `("jpg", "cls")` makes it a tuple, `{"image": "jpg;png", "label": "cls"}` a dict
+    (the first of these fields that is there), `"jpg"` the field alone. Without it a sample is a dict of the fields that
+    the first one has. A sample that lacks a field has failed.
+
+    Fields are decoded by their names: pictures, `cls` and `id` (whole numbers), `txt` (text), `json`, `npy`; others are
+    bytes, and with `decode=False` all are. `transform` is for pictures, `transforms` is by field: `{"txt": tokenize}`.
+
+    Archives are read once to make an index of them, which has a checksum of each field: `index="…"` names a file that
+    keeps it, and `index=True` keeps it beside the archives. `dataset.notes` says what is damaged.
+
+    >>> import forebay as fb
+    >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))
+    >>> len(shards), shards[0]
+    (6, ('sample 0', tensor(0)))
+    """
+
+    _EXTENSIONS = (".tar",)
+    _lists_objects = True
+
+    fields: Any = None
+    transforms: Mapping[str, Callable[[Any], Any]] | None = None
+    decode: bool = True
+    index: str | os.PathLike[str] | bool | None = None
+    max_bytes: int | str | None = None
+
+    def __post_init__(
+        self, root: Any, transform: Any, labels: Any, storage_options: Mapping[str, Any] | None, *arguments: Any
+    ) -> None:
+        self._wanted: Wanted | None = None
+        if isinstance(root, str | os.PathLike):
+            root = self._listed([os.fspath(root)], storage_options) or root
+        elif isinstance(root, Sequence) and not isinstance(root, bytes):
+            root = self._listed([os.fspath(each) for each in root], storage_options) or root
+        super().__post_init__(root, transform, labels, storage_options, *arguments)
+
+    def _listed(self, given: list[str], options: Mapping[str, Any] | None) -> list[str] | None:
+        """Every archive by its name; `None` for a folder."""
+        found = []
+        for text in given:
+            if text.startswith("pipe:"):
+                raise ConfigError(
+                    f"root: expected paths or URLs, got a command: {text!r}",
+                    hint="samples are read by their ranges, which a pipe does not have; s3://, gs:// and https:// do",
+                )
+            for name in patterns.in_braces(text):
+                found += patterns.listed(name, options) if patterns.has_wildcards(name) else [name]
+        # A single name without an archive's ending is a folder: what it is would be a question to the storage.
+        is_folder = len(given) == 1 and found == given and not found[0].lower().endswith(self._endings())
+        return None if is_folder else found
+
+    def _endings(self) -> tuple[str, ...]:
+        given = self._EXTENSIONS if self.extensions is None else self.extensions
+        return tuple(ending.lower() for ending in ([given] if isinstance(given, str) else given))
+
+    def _check(self) -> None:
+        super()._check()
+        self._given = Wanted.of(self.fields)
+        self.decode = bool(self.decode)
+        self.max_bytes = self._max_bytes = settings.memory_budget(self.max_bytes, "max_bytes")
+        self.transforms = dict(self.transforms or {})
+        for name, transform in self.transforms.items():
+            checked_callable(f"transforms[{name!r}]", transform)
+        if isinstance(self.index, str | os.PathLike):
+            self.index = os.path.abspath(os.fspath(self.index))
+        elif self.index is not None:
+            self.index = bool(self.index)
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What is done to each picture. Setting it is for loaders made later: earlier ones refuse to go on."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        self._transform: Callable[[Any], Any] | None = transform
+        if self._wanted is not None:
+            self._restore()
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self._restore()
+
+    def _parts_of(self, files: _forebay.Index) -> _forebay.Index:
+        names = None if self._given is None else self._given.names()
+        kept, is_beside = self._kept(files)
+        shards, fields = files.shards(names, kept, is_beside)
+        self._wanted = self._given or Wanted.found(fields)
+        return shards
+
+    def _kept(self, files: _forebay.Index) -> tuple[str | None, bool]:
+        """Where the index is kept: where `index` says, beside a manifest on this machine, or beside the archives."""
+        if isinstance(self.index, str):
+            return self.index, False
+        if self.index:
+            if storage.is_url(files.root):
+                raise ConfigError(
+                    f"index: expected a path of this machine for archives at a URL, got {self.index!r}",
+                    hint="give `index` the path of a file",
+                )
+            return None, True
+        if self.index is False or self._manifest is None or storage.is_url(os.fspath(self._manifest.path)):
+            return None, False
+        return os.fspath(self._manifest.path) + ".index", False
+
+    def _restore(self) -> None:
+        if self._wanted is None:
+            raise ConfigError("fields: expected shards with samples in them")
+        self._content = shard_fields.contents(self._wanted, self.decode, self._transform, self.transforms or {})
+
+    def _recipe(self, form: Form) -> _forebay.Recipe:
+        made = [(content.column, content.recipe(form)) for content in self._content]
+        # A field alone is made as a file of it would be.
+        recipe = made[0][1] if len(made) == 1 else _forebay.Recipe.fields(made)
+        return recipe if self._max_bytes is None else recipe.limited(self._max_bytes)
+
+    def _arranged(self, columns: Mapping[str, Any]) -> Any:
+        values = tuple(columns.values())
+        if self._wanted is None or self._wanted.shape == "only":
+            return values[0]
+        if self._wanted.shape == "tuple":
+            return values
+        return {name: value for (name, _), value in zip(self._wanted.columns, values, strict=True)}
+
+    def _check_form(self, form: Form, is_collated: bool) -> None:
+        pictures = [content for content in self._content if content.pipeline is not None]
+        for content in pictures:
+            pipeline.check_form(content.chain, False, form, is_collated)
+        if not pictures:
+            super()._check_form(form, is_collated)
+
+    def _python_calls(self) -> list[tuple[str, str]]:
+        def argument(content: FieldContent) -> str:
+            return "transform" if content.transform is self._transform else f"transforms[{content.column!r}]"
+
+        return [(argument(content), name) for content in self._content for name in content.python_names()]
+
+    def _made_by(self) -> str | None:
+        names = [name for content in self._content for name in content.python_names()]
+        return names[-1] if names else None
+
+    def _parts(self) -> dict[str, object]:
+        return {**super()._parts(), "transform": self._content}
