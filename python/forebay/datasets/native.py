@@ -15,7 +15,7 @@ from forebay._options.settings import Form
 from forebay.errors import ConfigError, StateMismatchError
 
 # Native objects, made from the others and never changed.
-_NATIVE = ("_index", "_pipeline", "_chain", "_content")
+_NATIVE = ("_index", "_pipeline", "_chain", "_content", "_contents")
 
 # What a sample's target is: none, the value of the one column of labels, or a dict of several.
 TargetKind = Literal["none", "value", "dict"]

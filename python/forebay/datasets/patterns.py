@@ -1,5 +1,6 @@
 """Names of many files in one: braces, as in `train-{000..147}.tar`, and wildcards, as in `train-*.tar`."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,7 +55,7 @@ def _group(text: str) -> tuple[int, int, Iterator[str]] | None:
         inner = text[start + 1 : place]
         if commas:
             bounds = [start, *commas, place]
-            parts = [text[one + 1 : other] for one, other in zip(bounds, bounds[1:], strict=False)]
+            parts = [text[one + 1 : other] for one, other in itertools.pairwise(bounds)]
             return start, place + 1, iter(parts)
         if match := _RANGE.fullmatch(inner):
             return start, place + 1, _range(*match.groups())
@@ -71,6 +72,7 @@ def _range(first: str, last: str, step: str | None) -> Iterator[str]:
 
 
 def has_wildcards(text: str) -> bool:
+    """Whether a name stands for files that have to be looked for."""
     return _first_wildcard(text) is not None
 
 

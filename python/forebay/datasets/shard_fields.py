@@ -8,6 +8,7 @@ from forebay import _forebay
 from forebay._arrays import python_values
 from forebay._native import pipeline
 from forebay._options.settings import Form
+from forebay.datasets.native import NativeDataset
 from forebay.errors import ConfigError
 
 # What WebDataset makes of a field by the last part of its name; everything else is bytes.
@@ -26,6 +27,7 @@ Shape = Literal["only", "tuple", "dict"]
 
 
 def kind_of(name: str) -> str:
+    """What a field of this name becomes."""
     return _KINDS.get(name.rpartition(".")[2].lower(), "bytes")
 
 
@@ -38,6 +40,7 @@ class Wanted:
 
     @classmethod
     def of(cls, fields: Any) -> "Wanted | None":
+        """What a user asks for; `None` for nothing."""
         if fields is None:
             return None
         if isinstance(fields, str):
@@ -60,6 +63,7 @@ class Wanted:
         return cls("dict", tuple((names[0], tuple(names)) for names in fields))
 
     def names(self) -> list[list[str]]:
+        """The names that each field may have."""
         return [list(names) for _, names in self.columns]
 
 
@@ -88,6 +92,7 @@ class FieldContent:
     pipeline: _forebay.Pipeline | None
 
     def recipe(self, form: Form) -> _forebay.Recipe:
+        """What the engine makes of it."""
         if self.pipeline is not None:
             return _forebay.Recipe.image(form.applied(self.pipeline), None)
         makes = {
@@ -148,3 +153,66 @@ def _content(column: str, names: tuple[str, ...], decode: bool, transform: Any, 
     given = transform if own is None else own
     chain = pipeline.settle(pipeline.specs(given))
     return FieldContent(column, kind, given, chain, _forebay.Pipeline(chain))
+
+
+class FieldsDataset(NativeDataset):
+    """Samples of several fields, each with a recipe of its own."""
+
+    _lists_objects = True
+
+    transforms: Mapping[str, Callable[[Any], Any]] | None
+    decode: bool
+    # Known once the samples are.
+    _wanted: Wanted | None = None
+    # The most that a field may have.
+    _max_bytes: int | None = None
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """What is done to each picture. Setting it is for loaders made later: earlier ones refuse to go on."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[[Any], Any] | None) -> None:
+        self._transform: Callable[[Any], Any] | None = transform
+        if self._wanted is not None:
+            self._restore()
+
+    def _restore(self) -> None:
+        if self._wanted is None:
+            raise ConfigError("fields: expected shards with samples in them")
+        self._contents = contents(self._wanted, self.decode, self._transform, self.transforms or {})
+
+    def _recipe(self, form: Form) -> _forebay.Recipe:
+        made = [(content.column, content.recipe(form)) for content in self._contents]
+        # A field alone is made as a file of it would be.
+        recipe = made[0][1] if len(made) == 1 else _forebay.Recipe.fields(made)
+        return recipe if self._max_bytes is None else recipe.limited(self._max_bytes)
+
+    def _arranged(self, columns: Mapping[str, Any]) -> Any:
+        values = tuple(columns.values())
+        if self._wanted is None or self._wanted.shape == "only":
+            return values[0]
+        if self._wanted.shape == "tuple":
+            return values
+        return {name: value for (name, _), value in zip(self._wanted.columns, values, strict=True)}
+
+    def _check_form(self, form: Form, is_collated: bool) -> None:
+        pictures = [content for content in self._contents if content.pipeline is not None]
+        for content in pictures:
+            pipeline.check_form(content.chain, False, form, is_collated)
+        if not pictures:
+            super()._check_form(form, is_collated)
+
+    def _python_calls(self) -> list[tuple[str, str]]:
+        def argument(content: FieldContent) -> str:
+            return "transform" if content.transform is self._transform else f"transforms[{content.column!r}]"
+
+        return [(argument(content), name) for content in self._contents for name in content.python_names()]
+
+    def _made_by(self) -> str | None:
+        names = [name for content in self._contents for name in content.python_names()]
+        return names[-1] if names else None
+
+    def _parts(self) -> dict[str, object]:
+        return {**super()._parts(), "transform": self._contents}

@@ -5,19 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from forebay import _forebay
-from forebay._native import pipeline
 from forebay._options import settings, storage
-from forebay._options.settings import Form
-from forebay.datasets import patterns, shard_fields
+from forebay.datasets import patterns
 from forebay.datasets.file_dataset import with_arguments
 from forebay.datasets.native import checked_callable
 from forebay.datasets.parts import PartsDataset
-from forebay.datasets.shard_fields import FieldContent, Wanted
+from forebay.datasets.shard_fields import FieldsDataset, Wanted
 from forebay.errors import ConfigError
 
 
 @with_arguments
-class Shards(PartsDataset):
+class Shards(FieldsDataset, PartsDataset):
     """Samples in archives, as WebDataset writes them: members `00042.jpg` and `00042.cls` of a tar file are a sample.
 
     `root` is an archive, a folder of them, a list, a URL, or a name with wildcards (`train-*.tar`) or braces
@@ -40,7 +38,6 @@ class Shards(PartsDataset):
     """
 
     _EXTENSIONS = (".tar",)
-    _lists_objects = True
 
     fields: Any = None
     transforms: Mapping[str, Callable[[Any], Any]] | None = None
@@ -51,7 +48,6 @@ class Shards(PartsDataset):
     def __post_init__(
         self, root: Any, transform: Any, labels: Any, storage_options: Mapping[str, Any] | None, *arguments: Any
     ) -> None:
-        self._wanted: Wanted | None = None
         if isinstance(root, str | os.PathLike):
             root = self._listed([os.fspath(root)], storage_options) or root
         elif isinstance(root, Sequence) and not isinstance(root, bytes):
@@ -90,17 +86,6 @@ class Shards(PartsDataset):
         elif self.index is not None:
             self.index = bool(self.index)
 
-    @property
-    def transform(self) -> Callable[[Any], Any] | None:
-        """What is done to each picture. Setting it is for loaders made later: earlier ones refuse to go on."""
-        return self._transform
-
-    @transform.setter
-    def transform(self, transform: Callable[[Any], Any] | None) -> None:
-        self._transform: Callable[[Any], Any] | None = transform
-        if self._wanted is not None:
-            self._restore()
-
     def _set_up(self) -> None:
         super()._set_up()
         self._restore()
@@ -126,42 +111,3 @@ class Shards(PartsDataset):
         if self.index is False or self._manifest is None or storage.is_url(os.fspath(self._manifest.path)):
             return None, False
         return os.fspath(self._manifest.path) + ".index", False
-
-    def _restore(self) -> None:
-        if self._wanted is None:
-            raise ConfigError("fields: expected shards with samples in them")
-        self._content = shard_fields.contents(self._wanted, self.decode, self._transform, self.transforms or {})
-
-    def _recipe(self, form: Form) -> _forebay.Recipe:
-        made = [(content.column, content.recipe(form)) for content in self._content]
-        # A field alone is made as a file of it would be.
-        recipe = made[0][1] if len(made) == 1 else _forebay.Recipe.fields(made)
-        return recipe if self._max_bytes is None else recipe.limited(self._max_bytes)
-
-    def _arranged(self, columns: Mapping[str, Any]) -> Any:
-        values = tuple(columns.values())
-        if self._wanted is None or self._wanted.shape == "only":
-            return values[0]
-        if self._wanted.shape == "tuple":
-            return values
-        return {name: value for (name, _), value in zip(self._wanted.columns, values, strict=True)}
-
-    def _check_form(self, form: Form, is_collated: bool) -> None:
-        pictures = [content for content in self._content if content.pipeline is not None]
-        for content in pictures:
-            pipeline.check_form(content.chain, False, form, is_collated)
-        if not pictures:
-            super()._check_form(form, is_collated)
-
-    def _python_calls(self) -> list[tuple[str, str]]:
-        def argument(content: FieldContent) -> str:
-            return "transform" if content.transform is self._transform else f"transforms[{content.column!r}]"
-
-        return [(argument(content), name) for content in self._content for name in content.python_names()]
-
-    def _made_by(self) -> str | None:
-        names = [name for content in self._content for name in content.python_names()]
-        return names[-1] if names else None
-
-    def _parts(self) -> dict[str, object]:
-        return {**super()._parts(), "transform": self._content}
