@@ -8,7 +8,7 @@ pub trait FileScanner: Sized {
     /// What it makes.
     type Index: FileIndex;
 
-    /// What such a file is, for the error about one that is compressed.
+    /// What such a file is, for the error about one that is compressed; empty where a compressed one is what is expected.
     const EXPECTED: &'static str;
 
     /// Where the bytes begin that it needs next; `None` when it has seen all of them. Nearly always where the last ones ended.

@@ -10,6 +10,7 @@ mod index;
 mod index_file;
 mod lines;
 mod manifest;
+mod packed;
 mod records;
 mod scan;
 mod shards;
@@ -26,6 +27,7 @@ pub use manifest::{
     Content, ContentHash, Difference, Facts, Keeps, Labels, Manifest, Picture, content_hash, read_manifest,
     write_manifest,
 };
+pub use packed::{PackedScanner, SeekTable};
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
 pub use shards::{Lost, Part, SHARD_RULE, ShardIndex, ShardIndexBuilder, TarScanner};

@@ -23,7 +23,7 @@ use crate::watched::watched;
 
 /// The source of samples, from its Python parts.
 pub(crate) fn source(index: &Index, store: Arc<dyn Store>, recipe: &Recipe) -> Source {
-    Source { dataset: Arc::clone(&index.dataset), store, recipe: Arc::clone(&recipe.native) }
+    Source { dataset: Arc::clone(&index.dataset), store: index.unpacked(store), recipe: Arc::clone(&recipe.native) }
 }
 
 /// A loader.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use forebay::{
     Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, IndexPlace, Keeps, Labelled, Labels, LineRule, Lines,
-    MemoryCache, MemoryCached, Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, Selection,
-    Shards, StorageOptions, Store, csv_fields, is_url, machine, open_store,
+    MemoryCache, MemoryCached, Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables,
+    Selection, Shards, StorageOptions, Store, Unpacked, csv_fields, is_url, machine, open_store,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -69,6 +69,8 @@ pub(crate) struct Index {
     /// The store used for scanning, and for reading single samples.
     pub(crate) store: Arc<dyn Store>,
     keeping: Option<DatasetCache>,
+    /// Of the compressed ones among its files.
+    tables: Option<Arc<SeekTables>>,
     /// For a manifest: the names of its columns, the version that wrote it, the root it was made for.
     written: Option<Written>,
     /// What was noticed beside what the scan did.
@@ -87,14 +89,14 @@ impl Index {
     fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
         let folder = Arc::new(folder);
         let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
-        Self { dataset, folder, store, keeping: None, written: None, notes: Vec::new() }
+        Self { dataset, folder, store, keeping: None, tables: None, written: None, notes: Vec::new() }
     }
 
     /// The same index with another selection of samples.
     fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
-        let (store, keeping) = (Arc::clone(&self.store), self.keeping.clone());
+        let (store, keeping, tables) = (Arc::clone(&self.store), self.keeping.clone(), self.tables.clone());
         let (folder, written, notes) = (Arc::clone(&self.folder), self.written.clone(), self.notes.clone());
-        Self { folder, dataset, store, keeping, written, notes }
+        Self { folder, dataset, store, keeping, tables, written, notes }
     }
 
     /// A store for its files, behind its cache if it has one.
@@ -105,6 +107,14 @@ impl Index {
             }
             Some(DatasetCache(CacheKind::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
             Some(DatasetCache(CacheKind::Decoded(_))) | None => store,
+        }
+    }
+
+    /// A store that unpacks its compressed files.
+    pub(crate) fn unpacked(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        match &self.tables {
+            Some(tables) => Arc::new(Unpacked::new(store, Arc::clone(tables))),
+            None => store,
         }
     }
 
@@ -258,8 +268,8 @@ impl Index {
             }
             None => Vec::new(),
         };
-        let notes = lines.notes().to_vec();
-        Ok((Self { notes, ..self.with_dataset(Arc::new(lines)) }, names))
+        let (notes, tables) = (lines.notes().to_vec(), lines.tables().cloned());
+        Ok((Self { notes, tables, ..self.with_dataset(Arc::new(lines)) }, names))
     }
 
     /// The samples of its files, which are shards, with these fields, each of some names; by default with those of the first

@@ -55,6 +55,7 @@ pub use source::lines::Lines;
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use source::records::Records;
 pub use source::shards::{IndexPlace, Shards};
+pub use source::unpacked::{SeekTables, Unpacked};
 pub use source::{
     Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
 };

@@ -12,6 +12,11 @@ from forebay.datasets.parts import PartsDataset
 from forebay.errors import ConfigError
 
 
+def packed_too(*endings: str) -> tuple[str, ...]:
+    """Endings of files, and of the same ones compressed."""
+    return endings + tuple(ending + packed for ending in endings for packed in (".gz", ".zst"))
+
+
 @with_arguments
 class _LinesDataset(PartsDataset):
     """Files of lines, of which an index is made: where each record begins and ends."""
@@ -72,7 +77,7 @@ class TextLines(_LinesDataset):
     (3, 'zwei')
     """
 
-    _EXTENSIONS = (".txt",)
+    _EXTENSIONS = packed_too(".txt")
 
     encoding: str = "utf-8"
     errors: str = "strict"
@@ -105,7 +110,7 @@ class JsonLines(_LinesDataset):
     {'text': 'eins', 'label': 1}
     """
 
-    _EXTENSIONS = (".jsonl", ".ndjson")
+    _EXTENSIONS = packed_too(".jsonl", ".ndjson")
     _IS_JSON = True
 
     fields: Sequence[str] | None = None
@@ -134,7 +139,7 @@ class Csv(_LinesDataset):
     {'name': 'Rex, the dog', 'age': tensor(12)}
     """
 
-    _EXTENSIONS = (".csv",)
+    _EXTENSIONS = packed_too(".csv")
 
     columns: Sequence[str] | None = None
     dtypes: Mapping[str, Any] | None = None

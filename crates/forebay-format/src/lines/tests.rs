@@ -1,4 +1,5 @@
 use super::*;
+use crate::file_scan::FileScanner;
 use forebay_core::{Kind, Result, hash_words};
 
 const CSV: LineRule = LineRule::Csv { delimiter: b',', has_header: false };

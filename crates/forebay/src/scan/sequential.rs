@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use forebay_core::{Error, Kind, Result, Stage};
 use forebay_format::FileScanner;
-use forebay_store::{ReadRequest, Stat, Store};
+use forebay_store::{ReadRequest, Stat, Store, machine};
 
 use super::call_pool::CallPool;
 use super::max_threads;
+use crate::engine::recover::panicked;
 use crate::source::defaults::retry_of;
 
 /// A piece takes as much memory, for each thread.
@@ -93,7 +95,9 @@ pub(crate) fn index_files<S: FileScanner>(
         let bytes = bytes.map_err(|error| error.at_path(&piece.path).at_stage(Stage::Scan))?;
         let Some(state) = reading.get_mut(&piece.file).filter(|state| state.round == piece.round) else { continue };
         state.in_flight -= 1;
-        check_is_plain(&piece, &bytes, S::EXPECTED)?;
+        if !S::EXPECTED.is_empty() {
+            check_is_plain(&piece, &bytes, S::EXPECTED)?;
+        }
         state.arrived.insert(piece.range.start, bytes);
         state.scan().map_err(|error| error.at_path(&piece.path).at_stage(Stage::Scan))?;
         if state.scanner.position().is_none()
@@ -103,6 +107,35 @@ pub(crate) fn index_files<S: FileScanner>(
         }
     }
     found.into_iter().map(|index| index.ok_or_else(|| Error::internal("a file was left out of its index"))).collect()
+}
+
+/// The same by several threads, each for some of the files: for scanners that take longer than reading.
+pub(crate) fn index_files_by_threads<S: FileScanner>(
+    store: &Arc<dyn Store>,
+    scanner: impl Fn(u64) -> S + Sync,
+    files: &[UnreadFile],
+) -> Result<Vec<S::Index>>
+where
+    S::Index: Send,
+{
+    let threads = machine::available_cpus().min(files.len());
+    if threads < 2 {
+        return index_files(store, scanner, files);
+    }
+    let scanner = &scanner;
+    let parts = thread::scope(|scope| {
+        let spawn = |part| {
+            let builder = thread::Builder::new().name("forebay-index".to_owned());
+            let spawned = builder.spawn_scoped(scope, move || index_files(store, scanner, part));
+            spawned.map_err(|error| Error::io("read by another thread", error))
+        };
+        let spawned: Vec<_> = files.chunks(files.len().div_ceil(threads)).map(spawn).collect();
+        let join = |thread: Result<thread::ScopedJoinHandle<'_, _>>| {
+            thread?.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+        };
+        spawned.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    Ok(parts.into_iter().flatten().collect())
 }
 
 impl<S: FileScanner> Reading<S> {
@@ -139,7 +172,7 @@ fn check_is_plain(piece: &Piece, bytes: &[u8], expected: &str) -> Result<()> {
     match known.iter().find(|(magic, _)| piece.range.start == 0 && bytes.starts_with(magic)) {
         Some((_, name)) => {
             let message = format!("is compressed with {name} (expected {expected})");
-            let hint = "unpack it first: single samples cannot be read from a compressed file";
+            let hint = "unpack it first; lines are read from compressed files, too, if their names end in .gz or .zst";
             Err(Error::new(Kind::Undecodable, message).with_hint(hint).at_path(&piece.path).at_stage(Stage::Scan))
         }
         None => Ok(()),

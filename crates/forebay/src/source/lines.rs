@@ -7,13 +7,15 @@ use std::sync::Arc;
 use forebay_core::{
     Blocks, DatasetIdentity, Error, Expected, Field, Kind, Locator, Result, SampleId, ScalarColumn, Stage, hash_words,
 };
-use forebay_format::{LineIndex, LineRule, LineScanner, Note};
+use forebay_format::{LineIndex, LineRule, LineScanner, Note, PackedScanner};
 use forebay_store::{Stat, Store};
 
 use crate::scan::once;
+use crate::scan::sequential::index_files_by_threads;
 use crate::source::defaults::retry_of;
-use crate::source::indexes::{Indexes, Keep, index_all};
-use crate::source::{Dataset, read_request};
+use crate::source::indexes::{Indexes, Keep, index_all, index_by};
+use crate::source::unpacked::{SeekTables, Unpacked};
+use crate::source::{Dataset, Selection, read_request};
 
 /// The records of a dataset's files. What is known of a file (its label) holds for each of them.
 pub struct Lines {
@@ -24,22 +26,40 @@ pub struct Lines {
     stats: Vec<Stat>,
     /// The records of each file.
     blocks: Blocks,
+    /// The records of each block that is best read together: a segment of a compressed file, or a file.
+    segments: Blocks,
+    /// Of the compressed ones among the files.
+    tables: Option<Arc<SeekTables>>,
     notes: Vec<Note>,
 }
+
+/// The rule by which the tables of compressed files are kept: no rule of lines.
+const SEEK_RULE: u64 = u64::from_le_bytes(*b"seeking\0");
 
 impl Lines {
     /// Reads every file once, unless `kept` names a file that has their indexes from before. It is written there then.
     pub fn new(files: Arc<dyn Dataset>, store: &Arc<dyn Store>, rule: LineRule, kept: Option<&Path>) -> Result<Self> {
-        let (root, kept) = (files.root(), kept.map_or(Keep::Nowhere, Keep::In));
-        let place = (root.as_deref(), kept);
+        let root = files.root();
+        let tables = seek_tables(&files, store, root.as_deref(), kept)?;
+        let store = unpacking(store, tables.as_ref());
+        let place = (root.as_deref(), kept.map_or(Keep::Nowhere, Keep::In));
         let Indexes { indexes, stats, notes } =
-            index_all(&*files, store, place, rule.word(), |size_bytes| LineScanner::new(rule, size_bytes))?;
+            index_all(&*files, &store, place, rule.word(), |size_bytes| LineScanner::new(rule, size_bytes))?;
         let blocks = Blocks::new(indexes.iter().map(LineIndex::len))?;
         if blocks.sample_count() == 0 {
             let message = format!("no record was found in {} files", files.len());
             return Err(Error::new(Kind::NotFound, message).with_hint("look at what the files are"));
         }
-        Ok(Self { files, rule, indexes, stats, blocks, notes })
+        let segments = match &tables {
+            Some(tables) => by_segment(&*files, tables, &indexes)?,
+            None => blocks.clone(),
+        };
+        Ok(Self { files, rule, indexes, stats, blocks, segments, tables, notes })
+    }
+
+    /// How its compressed files are read, if there are any: the loader's store has to be an [`Unpacked`] one then.
+    pub fn tables(&self) -> Option<&Arc<SeekTables>> {
+        self.tables.as_ref()
     }
 
     /// What was noticed about files: how their lines end, what is missing at their end.
@@ -63,6 +83,7 @@ impl Lines {
 
     /// The bytes of the first record: of a table without a header, they say how many columns there are.
     pub fn first_record(&self, store: &Arc<dyn Store>) -> Result<Vec<u8>> {
+        let store = &unpacking(store, self.tables.as_ref());
         let (mut locator, reader, retry) = (Locator::default(), Arc::clone(store), retry_of(&**store));
         self.locate(SampleId(0), Field(0), &mut locator);
         let path = locator.path.clone();
@@ -78,6 +99,62 @@ impl Lines {
     fn file_of(&self, sample: SampleId) -> SampleId {
         SampleId(self.blocks.locate(sample.0).0)
     }
+}
+
+/// A store that unpacks the files of these tables.
+fn unpacking(store: &Arc<dyn Store>, tables: Option<&Arc<SeekTables>>) -> Arc<dyn Store> {
+    match tables {
+        Some(tables) => Arc::new(Unpacked::new(Arc::clone(store), Arc::clone(tables))),
+        None => Arc::clone(store),
+    }
+}
+
+/// The tables of the files that are compressed, by their names; kept beside the index of lines.
+fn seek_tables(
+    files: &Arc<dyn Dataset>,
+    store: &Arc<dyn Store>,
+    root: Option<&Path>,
+    kept: Option<&Path>,
+) -> Result<Option<Arc<SeekTables>>> {
+    let is_packed = |file: &u64| {
+        let path = files.path(SampleId(*file));
+        path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+    };
+    let packed: Vec<_> = (0..files.len()).filter(is_packed).collect();
+    if packed.is_empty() {
+        return Ok(None);
+    }
+    let packed = Selection::new(Arc::clone(files), packed)?;
+    let kept = kept.map(|kept| {
+        let mut beside = kept.as_os_str().to_owned();
+        beside.push(".seek");
+        PathBuf::from(beside)
+    });
+    let place = (root, kept.as_deref().map_or(Keep::Nowhere, Keep::In));
+    let Indexes { indexes, stats, .. } =
+        index_by(&packed, store, place, SEEK_RULE, |unread| index_files_by_threads(store, PackedScanner::new, unread))?;
+    let paths = (0..packed.len()).map(|file| packed.path(SampleId(file)));
+    Ok(Some(Arc::new(SeekTables::new(paths.zip(indexes.into_iter().zip(stats)).collect()))))
+}
+
+/// Names of compressed files end like this.
+const ENDINGS: [&str; 4] = ["gz", "bgz", "zst", "zstd"];
+
+/// How many records begin in each segment of the files; a file that is not compressed is one.
+fn by_segment(files: &dyn Dataset, tables: &SeekTables, indexes: &[LineIndex]) -> Result<Blocks> {
+    let mut counts = Vec::new();
+    for (file, index) in (0..).zip(indexes) {
+        let Some(table) = tables.get(&files.path(SampleId(file))) else {
+            counts.push(index.len());
+            continue;
+        };
+        let first = counts.len();
+        counts.resize(first + table.segment_count().max(1), 0);
+        for record in 0..index.len() {
+            counts[first + table.segment_of(index.range(record).start)] += 1;
+        }
+    }
+    Blocks::new(counts)
 }
 
 impl Dataset for Lines {
@@ -97,7 +174,7 @@ impl Dataset for Lines {
     }
 
     fn blocks(&self) -> Option<Blocks> {
-        Some(self.blocks.clone())
+        Some(self.segments.clone())
     }
 
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
