@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import safetensors.numpy
 
 import forebay as fb
 
@@ -150,6 +151,12 @@ def npy() -> None:
     file = io.BytesIO()
     np.lib.format.write_array(file, rows, version=(3, 0))
     write("npy", "version-3", file.getvalue())
+    for name, save in {"stored": np.savez, "deflated": np.savez_compressed}.items():
+        file = io.BytesIO()
+        save(file, x=rows, y=np.arange(3), z=np.array("text"))
+        write("npz", name, file.getvalue())
+    tensors = {"x": np.ones((2, 3), np.float16), "y": np.array(7)}
+    write("safetensors", "two", safetensors.numpy.save(tensors, {"format": "np"}))
 
 
 LINES = {

@@ -23,6 +23,7 @@ mod pnm;
 mod recipe;
 mod tiff;
 mod webp;
+mod zip;
 
 /// For fuzzers only: invariants that hold for any bytes.
 #[cfg(feature = "fuzzing")]
@@ -39,7 +40,7 @@ pub use jpeg::Landmarks;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
-    BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, Encoding, Fields,
-    FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NpyRecipe,
-    RawRecipe, Recipe, Sample, TextRecipe, csv_fields,
+    ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, Encoding,
+    Fields, FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe,
+    NamedArraysRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe, array_names, csv_fields,
 };

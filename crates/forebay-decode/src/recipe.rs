@@ -16,6 +16,7 @@ mod integer;
 mod json;
 mod limited;
 mod mapped;
+mod named_arrays;
 mod text;
 
 pub use arrays::{NpyRecipe, RawRecipe};
@@ -26,6 +27,7 @@ pub use json::JsonRecipe;
 pub(crate) use json::size_bytes as json_bytes;
 pub use limited::LimitedRecipe;
 pub use mapped::MappedRecipe;
+pub use named_arrays::{ArrayArchive, NamedArraysRecipe, array_names};
 pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
 
 /// One column of a batch, as a recipe announces it.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use forebay::{
-    BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, FieldsRecipe, IntegerRecipe,
-    InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
+    ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, FieldsRecipe,
+    IntegerRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe, Opened,
+    RawRecipe, TextRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -97,6 +98,18 @@ impl Recipe {
         Self::of(NpyRecipe)
     }
 
+    /// Some of the arrays of `.npz` or `.safetensors` files, by name.
+    #[staticmethod]
+    fn named_arrays(py: Python<'_>, archive: &str, names: Vec<String>) -> PyResult<Self> {
+        Ok(Self::of(convert(py, NamedArraysRecipe::new(array_archive(archive)?, names))?))
+    }
+
+    /// The names of the arrays in such a file.
+    #[staticmethod]
+    fn array_names(py: Python<'_>, archive: &str, bytes: &[u8]) -> PyResult<Vec<String>> {
+        convert(py, forebay::array_names(array_archive(archive)?, bytes))
+    }
+
     #[staticmethod]
     fn json(fields: Vec<String>, is_line: bool) -> Self {
         Self::of(JsonRecipe { fields, is_line })
@@ -172,5 +185,13 @@ impl Recipe {
 
     fn __clear__(&self) {
         self.call.iter().for_each(|call| call.clear());
+    }
+}
+
+fn array_archive(name: &str) -> PyResult<ArrayArchive> {
+    match name {
+        "npz" => Ok(ArrayArchive::Npz),
+        "safetensors" => Ok(ArrayArchive::Safetensors),
+        other => Err(PyValueError::new_err(format!("archive: {other:?}"))),
     }
 }

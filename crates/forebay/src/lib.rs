@@ -66,11 +66,11 @@ pub use forebay_core::{
     ScalarColumn, Scalars, Setting, Stage, State, Step, Wording, WorldSize, neutral, substitute, worded,
 };
 pub use forebay_decode::{
-    Array, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom, Decoded, Dense,
-    Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe, Interpolation, InvalidText,
-    JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NpyRecipe, Op, Order, Output, Padding,
-    PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, Value,
-    csv_fields,
+    Array, ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom,
+    Decoded, Dense, Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe, Interpolation,
+    InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Op,
+    Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor,
+    TensorData, TextRecipe, Value, array_names, csv_fields,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note, Picture,

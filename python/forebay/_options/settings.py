@@ -169,6 +169,14 @@ _DTYPES = {name: name for name in ("float32", "float16", "bfloat16", "uint8")} |
 _MEMORY_FORMATS = {"contiguous": "contiguous", "contiguous_format": "contiguous", "channels_last": "channels_last"}
 
 
+def names(argument: str, given: Any) -> tuple[str, ...]:
+    """A name, or several, all different."""
+    listed = (given,) if isinstance(given, str) else tuple(given)
+    if not listed or not all(isinstance(name, str) for name in listed) or len(set(listed)) != len(listed):
+        raise ConfigError(f"{argument}: expected names that differ, got {given!r}")
+    return listed
+
+
 def named(name: str, value: Any, names: dict[str, str]) -> str:
     """One of some names, or an object of torch's or NumPy's that goes by it."""
     told = getattr(value, "__name__", None) or str(value).removeprefix("torch.")

@@ -1,6 +1,6 @@
 """forebay's own datasets: read and decoded by threads of the engine, and never by Python code."""
 
-from forebay.datasets.files import BinaryFiles, ImageFiles, NpyFiles, Records, TextFiles
+from forebay.datasets.files import BinaryFiles, ImageFiles, NpyFiles, NpzFiles, Records, SafetensorsFiles, TextFiles
 from forebay.datasets.folder import IMG_EXTENSIONS, DatasetFolder, ImageFolder, default_loader
 from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
@@ -16,7 +16,9 @@ __all__ = [
     "JsonLines",
     "NativeDataset",
     "NpyFiles",
+    "NpzFiles",
     "Records",
+    "SafetensorsFiles",
     "Shards",
     "TextFiles",
     "TextLines",

@@ -3,7 +3,7 @@
 import codecs
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from forebay import _forebay
 from forebay._options import settings
@@ -220,3 +220,63 @@ class NpyFiles(_ContentFiles):
 
     def _made_content(self) -> _forebay.Recipe:
         return _forebay.Recipe.npy()
+
+
+@with_arguments
+class _ArchiveFiles(_ContentFiles):
+    """Files that hold arrays by name."""
+
+    # What the engine calls the format.
+    _ARCHIVE: ClassVar[str] = ""
+
+    fields: str | Sequence[str] | None = None
+
+    def _check(self) -> None:
+        super()._check()
+        if self.fields is not None:
+            self.fields = settings.names("fields", self.fields)
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        if self.fields is None and len(self._index):
+            # Those of the first file: the others have to have them, too.
+            first = _forebay.load_one(self._index, 0, _forebay.Recipe.bytes(), 0, 0)
+            self.fields = tuple(_forebay.Recipe.array_names(self._ARCHIVE, first))
+        self._restore()
+
+    def _restore(self) -> None:
+        if self.fields is not None:
+            super()._restore()
+
+    def _made_content(self) -> _forebay.Recipe:
+        return _forebay.Recipe.named_arrays(self._ARCHIVE, list(self.fields or ()))
+
+
+@with_arguments
+class NpzFiles(_ArchiveFiles):
+    """NumPy's `.npz` files: each sample is a dict of the arrays in it, or of those that `fields` names.
+
+    A single name gives that array by itself. Every file has to have the arrays of the first one, or those of `fields`.
+    The checksum of each array is looked at. Pickled objects are refused: they would run code.
+
+    >>> import forebay as fb
+    >>> sample = fb.NpzFiles("data/archives")[0]
+    >>> sample["x"].shape, sample["y"]
+    (torch.Size([2, 3]), tensor(1))
+    """
+
+    _EXTENSIONS = (".npz",)
+    _ARCHIVE = "npz"
+
+
+@with_arguments
+class SafetensorsFiles(_ArchiveFiles):
+    """`.safetensors` files: each sample is a dict of the tensors in it, or of those that `fields` names.
+
+    >>> import forebay as fb
+    >>> fb.SafetensorsFiles("data/archives", fields="latent")[0].dtype
+    torch.bfloat16
+    """
+
+    _EXTENSIONS = (".safetensors",)
+    _ARCHIVE = "safetensors"

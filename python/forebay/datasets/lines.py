@@ -118,7 +118,7 @@ class JsonLines(_LinesDataset):
     def _check(self) -> None:
         super()._check()
         if self.fields is not None:
-            self.fields = _names("fields", self.fields)
+            self.fields = settings.names("fields", self.fields)
 
     def _made_content(self) -> _forebay.Recipe:
         return _forebay.Recipe.json(list(self.fields or ()), True)
@@ -148,11 +148,11 @@ class Csv(_LinesDataset):
 
     def _check(self) -> None:
         super()._check()
-        given = self.delimiter
-        if not isinstance(given, str) or len(given.encode()) != 1 or given in '"\r\n':
+        mark = self.delimiter
+        if not isinstance(mark, str) or len(mark.encode()) != 1 or mark in '"\r\n':
             raise ConfigError(f"delimiter: expected one ASCII character, got {self.delimiter!r}")
         if self.columns is not None:
-            self.columns = _names("columns", self.columns)
+            self.columns = settings.names("columns", self.columns)
         given = {} if self.dtypes is None else dict(self.dtypes)
         named = {name: name for name in DTYPES}
         self.dtypes = {str(name): settings.named("dtypes", dtype, named) for name, dtype in given.items()}
@@ -180,10 +180,3 @@ class Csv(_LinesDataset):
                     raise ConfigError(f"{argument}: expected columns of {list(places)}, got {name!r}")
         columns = [(name, places[name], dtypes.get(name)) for name in wanted]
         return _forebay.Recipe.csv(ord(self.delimiter), len(places), columns)
-
-
-def _names(argument: str, given: Any) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{argument}: expected names, got {given!r}")
-    return names

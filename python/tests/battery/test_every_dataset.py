@@ -60,6 +60,10 @@ def as_array(path: Path, number: int) -> None:
     numpy.save(path, numpy.full((1 + number % 3, 2), number))
 
 
+def as_archive(path: Path, number: int) -> None:
+    numpy.savez_compressed(path, x=numpy.full((2, 3), number), y=numpy.float32(number))
+
+
 def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -142,6 +146,7 @@ KINDS = {
         ".bin", as_floats, cut, lambda root, **more: fb.BinaryFiles(root, dtype="float32", shape=(2, 3), **more)
     ),
     "NpyFiles": Kind(".npy", as_array, cut, fb.NpyFiles, {"ragged": "pad", "pad_value": -1}),
+    "NpzFiles": Kind(".npz", as_archive, cut, fb.NpzFiles),
     "Records": Kind(
         ".bin",
         as_record,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy
 import pytest
+import safetensors.torch
+import torch
 
 import folders
 import forebay
@@ -35,6 +37,10 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "data" / "arrays").mkdir()
     for number in (2, 3):
         numpy.save(tmp_path / "data" / "arrays" / f"{number}.npy", numpy.ones((number, 3)))
+    (tmp_path / "data" / "archives").mkdir()
+    numpy.savez(tmp_path / "data" / "archives" / "1.npz", x=numpy.ones((2, 3)), y=1)
+    latents = {"latent": torch.zeros(4, dtype=torch.bfloat16)}
+    safetensors.torch.save_file(latents, tmp_path / "data" / "archives" / "1.safetensors")
     (tmp_path / "data" / "lines").mkdir()
     for name, text in {
         "numbers.txt": "eins\r\nzwei\ndrei",
@@ -86,6 +92,8 @@ def test_the_public_classes_have_examples() -> None:
         forebay.TextFiles,
         forebay.BinaryFiles,
         forebay.NpyFiles,
+        forebay.NpzFiles,
+        forebay.SafetensorsFiles,
         forebay.Records,
         forebay.TextLines,
         forebay.JsonLines,

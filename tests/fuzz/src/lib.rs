@@ -10,7 +10,7 @@ mod mutate;
 mod picture;
 mod text;
 
-use forebay_decode::Format;
+use forebay_decode::{ArrayArchive, Format};
 
 pub use mutate::Mutations;
 
@@ -48,6 +48,8 @@ macro_rules! for_each_target {
             pnm(|bytes| picture::run(Format::Pnm, bytes), ["pbm", "pgm", "ppm", "pnm"]);
             parquet(text::parquet, [], may_panic);
             npy(array::npy, []);
+            npz(|bytes| array::archive(ArrayArchive::Npz, bytes), []);
+            safetensors(|bytes| array::archive(ArrayArchive::Safetensors, bytes), []);
             lines(lines::run, []);
             line_index(lines::index, []);
             csv(text::csv, []);

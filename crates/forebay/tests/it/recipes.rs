@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{
-    Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, InvalidText, JsonRecipe, Kind, Loader,
-    NpyRecipe, OnError, Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State, Store, TextRecipe, Value,
-    WorldSize, scan_folder,
+    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, InvalidText, JsonRecipe,
+    Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State,
+    Store, TextRecipe, Value, WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
@@ -94,6 +94,20 @@ const ROWS: &[Row] = &[
         name: "fields of documents",
         recipe: || Arc::new(JsonRecipe { fields: ["id", "text"].map(str::to_owned).to_vec(), is_line: false }),
         content: |index| format!("{{\"text\": \"number {index}\", \"id\": [{index}, 1]}}").into_bytes(),
+        damage: Some(cut),
+    },
+    Row {
+        name: "tensors by name",
+        recipe: || {
+            let names = ["x", "y"].map(str::to_owned).to_vec();
+            Arc::new(NamedArraysRecipe::new(ArrayArchive::Safetensors, names).unwrap())
+        },
+        content: |index| {
+            let header = r#"{"x": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
+                "y": {"dtype": "I64", "shape": [], "data_offsets": [2, 10]}}"#;
+            let size = (header.len() as u64).to_le_bytes();
+            [&size, header.as_bytes(), &[1, index as u8], &index.to_le_bytes()].concat()
+        },
         damage: Some(cut),
     },
     Row {
