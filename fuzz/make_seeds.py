@@ -3,11 +3,13 @@
 Manifests come from the libraries that people write them with, in every encoding that those have.
 """
 
+import gzip
 import io
 import json
 import os
 import struct
 import tempfile
+import zlib
 from pathlib import Path
 
 import duckdb
@@ -168,6 +170,18 @@ LINES = {
 }
 
 
+def packed() -> None:
+    """Compressed files, and a table of their segments."""
+    text = LINES["quotes"].encode() * 20
+    write("packed", "member.gz", gzip.compress(text, mtime=0))
+    write("packed", "members.gz", gzip.compress(text, mtime=0) + gzip.compress(b"", mtime=0) + bytes(100))
+    frame = pa.Codec("zstd").compress(text, asbytes=True)
+    write("packed", "frames.zst", frame + b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + frame)
+    # The file's size; zstd or gzip, unpacked bytes, segments; place, start, hash and state of each.
+    words = [0, 150, 2, 0, 0, 1, 2**64 - 1, 60, 100, 2, 3 | 5 << 8 | 2 << 16]
+    write("seek_table", "two", struct.pack("<H11Q", 100, *words) + zlib.compress(b"window")[2:4])
+
+
 def lines() -> None:
     """Files of lines, and the indexes that datasets keep of them."""
     for name, text in LINES.items():
@@ -190,6 +204,7 @@ def lines() -> None:
 
 if __name__ == "__main__":
     lines()
+    packed()
     parquet()
     texts()
     state()

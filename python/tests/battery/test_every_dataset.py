@@ -1,6 +1,7 @@
 """Every dataset under the same promises. A row of `KINDS` is all that a new one needs."""
 
 import gc
+import gzip
 import hashlib
 import itertools
 import json
@@ -48,6 +49,10 @@ def as_line(path: Path, number: int) -> None:
     path.write_text(f"Zeile {number}: größer\r\n")
 
 
+def as_packed_line(path: Path, number: int) -> None:
+    path.write_bytes(gzip.compress(f"Zeile {number}\n".encode()))
+
+
 def as_json_line(path: Path, number: int) -> None:
     path.write_text(json.dumps({"text": f"Zeile {number}", "ids": [number] * (1 + number % 3)}) + "\n\n")
 
@@ -77,6 +82,14 @@ def spoil(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-2] = 0xFC
     path.write_bytes(content)
+
+
+def rot(path: Path) -> None:
+    """Another byte in its midst, with the same size and time."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def as_cyrillic(path: Path, number: int) -> None:
@@ -131,6 +144,8 @@ class Kind:
     is_read_by_forebay: bool = True
     # Whether it finds samples inside of files: those of a file that is damaged before that would not be planned.
     is_indexed: bool = False
+    # Whether its files are compressed.
+    is_unpacked: bool = False
     # How often damage is read, by a first loader and by one that has the ledger of the first.
     attempts: tuple[int, int] = (2, 0)
 
@@ -157,6 +172,16 @@ KINDS = {
         attempts=(1, 1),
     ),
     "TextLines": Kind(".txt", as_line, spoil, lambda root, **more: fb.TextLines(root, labels="directory", **more)),
+    "TextLines of gzip": Kind(
+        # The last segments stay in memory, whatever else keeps them.
+        ".txt.gz",
+        as_packed_line,
+        rot,
+        fb.TextLines,
+        is_indexed=True,
+        attempts=(2, 2),
+        is_unpacked=True,
+    ),
     "JsonLines": Kind(
         ".jsonl",
         as_json_line,
@@ -192,7 +217,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
         if kind.is_indexed:
             INDEXED[base / "damaged"] = kind.dataset(base / "damaged")
         for path in sorted((base / "damaged").rglob(f"*{kind.ending}")):
-            if int(path.stem) in DAMAGED:
+            if int(path.name[:3]) in DAMAGED:
                 kind.damage(path)
         made[name] = (base / "good", base / "damaged")
     return made
@@ -286,7 +311,7 @@ def test_damage_is_met_as_the_policy_says_and_the_books_balance(
             list(damaged)
         if KINDS[name].is_native:
             assert isinstance(raised.value, fb.ForebayError) and raised.value.code == KINDS[name].code
-            assert Path(str(raised.value.path)).stem in ("005", "019")
+            assert Path(str(raised.value.path)).name[:3] in ("005", "019")
         return
     delivered = [int(index) for batch in damaged for index in batch[-1]]
     assert len(delivered) == (COUNT if on_error == "replace" else COUNT - len(DAMAGED))
@@ -311,7 +336,7 @@ def test_what_is_known_to_be_bad_is_not_read_again(
         each.close()
         assert {failure.attempts for failure in each.failures} == {attempts}
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
-    assert {Path(line["path"]).stem for line in lines} == {"005", "019"}
+    assert {Path(line["path"]).name[:3] for line in lines} == {"005", "019"}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -408,7 +433,8 @@ def test_a_cache_in_memory_reads_each_file_once_and_gives_the_same(
     if not KINDS[name].is_native:
         return  # what a Python dataset reads by itself, no loader counts
     storage = cached.stats()["storage"]
-    assert (storage["cache_misses"], storage["cache_passes"]) == (COUNT, 0) and storage["cache_hits"] >= 2 * COUNT
+    assert (storage["cache_misses"], storage["cache_passes"]) == (COUNT, 0)
+    assert storage["cache_hits"] >= (0 if KINDS[name].is_unpacked else 2 * COUNT)
     assert 0 < storage["cache_bytes"] <= storage["cache_limit_bytes"] == 64 << 20
     # What does not fit is read again, and nothing is evicted for it.
     small = loader(name, trees[name][0], {"cache": "memory", "cache_bytes": storage["cache_bytes"] // 3})

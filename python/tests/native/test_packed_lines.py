@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 import forebay as fb
@@ -43,6 +44,21 @@ def test_lines_of_compressed_files_are_those_of_plain_ones(corpus: tuple[Path, l
     some = dataset.subset(range(0, len(lines), 97))
     assert sorted(samples(some, shuffle=True, num_workers=3)) == sorted(lines[::97])
     assert samples(pickle.loads(pickle.dumps(some))) == lines[::97]
+
+
+def test_zstd_is_read_by_its_frames(tmp_path: Path) -> None:
+    lines = lines_of(12_000, 4)
+    codec = pyarrow.Codec("zstd")
+    text = [("\n".join(lines[at : at + 2_000]) + "\n").encode() for at in range(0, 12_000, 2_000)]
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"".join(codec.compress(part, asbytes=True) for part in text))
+    dataset = fb.TextLines(path, extensions=".zst")
+    assert len(dataset) == 12_000 and dataset[7_777] == lines[7_777]
+    assert sorted(samples(dataset.subset(range(0, 12_000, 101)), shuffle=True)) == sorted(lines[::101])
+    path.write_bytes(codec.compress(b"\n" * (65 << 20), asbytes=True))
+    with pytest.raises(fb.ForebayError, match="more than 64 MiB that cannot be divided") as raised:
+        fb.TextLines(path, extensions=".zst")
+    assert "pzstd" in raised.value.hint
 
 
 def test_its_index_and_its_seek_table_are_kept(corpus: tuple[Path, list[str]], tmp_path: Path) -> None:

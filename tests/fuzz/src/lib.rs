@@ -52,6 +52,8 @@ macro_rules! for_each_target {
             safetensors(|bytes| array::archive(ArrayArchive::Safetensors, bytes), []);
             lines(lines::run, []);
             line_index(lines::index, []);
+            packed(lines::packed, []);
+            seek_table(lines::seek_table, []);
             csv(text::csv, []);
             jsonl(text::jsonl, []);
             state(text::state, []);

@@ -107,7 +107,7 @@ impl Inflate {
 enum Phase {
     /// In a header, or in the eight bytes behind a member, of which these are there.
     Header(Vec<u8>),
-    Body(Inflate, Digest),
+    Body(Inflate, Box<Digest>),
     Trailer(Vec<u8>, u32, u64),
     /// Behind the last member: zeros, with which tapes and disks are filled up.
     Padding,
@@ -153,7 +153,7 @@ impl Scanner {
             Phase::Header(header) => {
                 let taken = header_bytes(header, bytes)?;
                 if let Some(taken) = taken {
-                    self.phase = Phase::Body(Inflate::new(), crc());
+                    self.phase = Phase::Body(Inflate::new(), Box::new(crc()));
                     return Ok(taken);
                 }
                 header.extend_from_slice(bytes);

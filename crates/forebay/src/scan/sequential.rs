@@ -103,7 +103,8 @@ pub(crate) fn index_files<S: FileScanner>(
         if state.scanner.position().is_none()
             && let Some(state) = reading.remove(&piece.file)
         {
-            found[piece.file] = Some(state.scanner.finish()?);
+            let finished = state.scanner.finish().map_err(|error| error.at_path(&piece.path).at_stage(Stage::Scan));
+            found[piece.file] = Some(finished?);
         }
     }
     found.into_iter().map(|index| index.ok_or_else(|| Error::internal("a file was left out of its index"))).collect()

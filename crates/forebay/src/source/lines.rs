@@ -51,7 +51,10 @@ impl Lines {
             return Err(Error::new(Kind::NotFound, message).with_hint("look at what the files are"));
         }
         let segments = match &tables {
-            Some(tables) => by_segment(&*files, tables, &indexes)?,
+            Some(tables) => {
+                tables.clear(); // what was unpacked for the index
+                by_segment(&*files, tables, &indexes)?
+            }
             None => blocks.clone(),
         };
         Ok(Self { files, rule, indexes, stats, blocks, segments, tables, notes })

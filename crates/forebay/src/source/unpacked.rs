@@ -28,7 +28,12 @@ struct Kept {
     /// The oldest first.
     segments: VecDeque<(PathBuf, usize, Arc<[u8]>)>,
     bytes: usize,
+    /// How often a segment could not be unpacked. Thousands of samples may be in one.
+    damaged: HashMap<(PathBuf, usize), u32>,
 }
+
+/// After so many reads that agree, a segment is damaged for good.
+const MAX_ATTEMPTS: u32 = 2;
 
 impl SeekTables {
     pub(crate) fn new(files: HashMap<PathBuf, (SeekTable, Stat)>) -> Self {
@@ -65,6 +70,19 @@ impl SeekTables {
         }
     }
 
+    fn is_damaged(&self, path: &Path, segment: usize) -> bool {
+        self.kept().damaged.get(&(path.to_owned(), segment)).is_some_and(|times| *times >= MAX_ATTEMPTS)
+    }
+
+    fn note_damage(&self, path: &Path, segment: usize) {
+        *self.kept().damaged.entry((path.to_owned(), segment)).or_default() += 1;
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn clear(&self) {
+        *self.kept() = Kept::default();
+    }
+
     fn forget(&self, path: &Path) {
         let mut kept = self.kept();
         kept.segments.retain(|(known, _, _)| known != path);
@@ -96,6 +114,10 @@ impl Unpacked {
         if let Some(content) = self.tables.find(request.path, segment) {
             return Ok(content);
         }
+        if self.tables.is_damaged(request.path, segment) {
+            let message = "is in a compressed segment that is damaged (several reads agreed)";
+            return Err(Error::new(Kind::Corrupt, message).at_path(request.path).at_stage(Stage::Decode));
+        }
         let unpacked = table.range(segment);
         let unpacked_bytes = unpacked.end - unpacked.start;
         let packed = ReadRequest { range: Some(table.packed_range(segment)), expected: None, ..request.clone() };
@@ -111,8 +133,11 @@ impl Unpacked {
                 .at_path(request.path)
                 .at_stage(Stage::Fetch));
         }
-        let content = table.unpack(segment, &object.bytes);
-        let content: Arc<[u8]> = content.map_err(|error| error.at_path(request.path).at_stage(Stage::Fetch))?.into();
+        let content = table.unpack(segment, &object.bytes).map_err(|error| {
+            self.tables.note_damage(request.path, segment);
+            error.at_path(request.path).at_stage(Stage::Decode)
+        });
+        let content: Arc<[u8]> = content?.into();
         self.tables.keep(request.path, segment, &content);
         Ok(content)
     }
