@@ -72,7 +72,7 @@ impl Blocks {
     }
 
     /// Where a block begins and ends.
-    fn range(&self, block: usize) -> (u64, u64) {
+    pub(crate) fn range(&self, block: usize) -> (u64, u64) {
         (if block == 0 { 0 } else { self.ends[block - 1] }, self.ends[block])
     }
 }
