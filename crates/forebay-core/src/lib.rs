@@ -31,7 +31,7 @@ pub use column::{ScalarColumn, Scalars};
 pub use config::{Config, Problems};
 pub use element::Element;
 pub use error::{Error, Kind, REGISTRY, Registered, Result, Stage};
-pub use hash::{hash_words, mix};
+pub use hash::{hash_bytes, hash_words, mix};
 pub use hint::{SETTINGS, Setting, Wording, neutral, worded};
 pub use ids::{Epoch, Field, Rank, SampleId, Step, WorldSize};
 pub use ledger::{Failure, Outcome};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay::{
     ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, InvalidText,
-    JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe, Opened, RawRecipe, TextRecipe,
+    JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe, Opened, PartsRecipe, RawRecipe, TextRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,11 +23,13 @@ pub(crate) struct Recipe {
     /// Its pipeline, which shows its own callables to the garbage collector.
     pipeline: Option<Py<Pipeline>>,
     base: Option<Py<Recipe>>,
+    /// Those that it consists of.
+    parts: Vec<Py<Recipe>>,
 }
 
 impl Recipe {
     fn of(native: impl forebay::Recipe + 'static) -> Self {
-        Self { native: Arc::new(native), call: None, pipeline: None, base: None }
+        Self { native: Arc::new(native), call: None, pipeline: None, base: None, parts: Vec::new() }
     }
 }
 
@@ -45,7 +47,7 @@ impl Recipe {
             Some(call) => Arc::new(Opened::new(Arc::clone(call) as _, transforms)),
             None => transforms,
         };
-        Self { native, call, pipeline: Some(pipeline.unbind()), base: None }
+        Self { native, call, pipeline: Some(pipeline.unbind()), base: None, parts: Vec::new() }
     }
 
     /// Text in "utf-8", "ascii" or "latin-1"; invalid bytes: "strict", "replace" or "ignore".
@@ -132,6 +134,14 @@ impl Recipe {
         Ok(Self::of(convert(py, CsvRecipe::new(delimiter, width, columns))?))
     }
 
+    /// A recipe for each dataset of several.
+    #[staticmethod]
+    fn parts(py: Python<'_>, recipes: Vec<Py<Self>>) -> PyResult<Self> {
+        let natives = recipes.iter().map(|recipe| Arc::clone(&recipe.get().native)).collect();
+        let native = convert(py, PartsRecipe::new(natives))?;
+        Ok(Self { parts: recipes, ..Self::of(native) })
+    }
+
     /// The same, for objects of at most this many bytes.
     fn limited(slf: &Bound<'_, Self>, max_bytes: u64) -> Self {
         let recipe = LimitedRecipe::new(Arc::clone(&slf.get().native), max_bytes);
@@ -164,6 +174,7 @@ impl Recipe {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.pipeline)?;
         visit.call(&self.base)?;
+        self.parts.iter().try_for_each(|part| visit.call(part))?;
         self.call.as_ref().map_or(Ok(()), |call| call.traverse(&visit))
     }
 
