@@ -19,12 +19,16 @@ from forebay.datasets import (
     SafetensorsFiles,
     TextFiles,
     TextLines,
+    concat,
+    mix,
 )
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
 from forebay.manifest import Manifest
+from forebay.samplers import BalancedSampler, WeightedSampler
 
 __all__ = [
+    "BalancedSampler",
     "BinaryFiles",
     "Csv",
     "DataLoader",
@@ -41,10 +45,13 @@ __all__ = [
     "SafetensorsFiles",
     "TextFiles",
     "TextLines",
+    "WeightedSampler",
     "__version__",
+    "concat",
     "doctor",
     "dump_on_signal",
     "errors",
+    "mix",
     "transforms",
 ]
 

@@ -2,17 +2,20 @@
 
 from forebay.datasets.files import BinaryFiles, ImageFiles, NpyFiles, NpzFiles, Records, SafetensorsFiles, TextFiles
 from forebay.datasets.folder import IMG_EXTENSIONS, DatasetFolder, ImageFolder, default_loader
+from forebay.datasets.joined import Concatenation, Mixture, concat, mix
 from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
 
 __all__ = [
     "IMG_EXTENSIONS",
     "BinaryFiles",
+    "Concatenation",
     "Csv",
     "DatasetFolder",
     "ImageFiles",
     "ImageFolder",
     "JsonLines",
+    "Mixture",
     "NativeDataset",
     "NpyFiles",
     "NpzFiles",
@@ -20,5 +23,7 @@ __all__ = [
     "SafetensorsFiles",
     "TextFiles",
     "TextLines",
+    "concat",
     "default_loader",
+    "mix",
 ]
