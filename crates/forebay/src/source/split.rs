@@ -159,7 +159,7 @@ mod tests {
         let dataset = Names("/data", (0..12).collect());
         assert_eq!(by_name(&dataset, 0)[1], [1, 7, 11]);
         let parts = split(&dataset, &[], &[0.75, 0.25], 0, SplitBy::Index, None).unwrap();
-        assert_eq!(parts[1], [0]);
+        assert_eq!(parts[1], [1, 7, 8]);
     }
 
     #[test]
