@@ -26,6 +26,7 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
+        """Those that there are."""
         derived = ["path", *(["class"] if self._class_of and "label" in self._known else [])]
         return list(dict.fromkeys([*derived, *self._known, *(self._manifest.columns if self._manifest else ())]))
 

@@ -108,6 +108,7 @@ class Concatenation(NativeDataset):
         return next((call for leaf in self._leaves() if (call := leaf.target_transform) is not None), None)
 
     def target_at(self, index: int) -> Any:
+        """The target of a sample, by the dataset that it comes from."""
         return self._leaves()[self._index.part(index)].target_of(self._index.scalars(index))
 
     def source_of(self, index: int) -> str:

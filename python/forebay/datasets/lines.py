@@ -145,9 +145,6 @@ class Csv(_LinesDataset):
         super()._check()
         mark = self.delimiter
         if not isinstance(mark, str) or len(mark.encode()) != 1 or mark in '"\r\n':
-        if not (
-            isinstance(self.delimiter, str) and len(self.delimiter.encode()) == 1 and self.delimiter not in '"\r\n'
-        ):
             raise ConfigError(f"delimiter: expected one ASCII character, got {self.delimiter!r}")
         if self.columns is not None:
             self.columns = settings.names("columns", self.columns)

@@ -217,9 +217,6 @@ class NativeDataset(_Base[Any]):
         recipe = self._recipe(PLAIN)
         loaded = _forebay.load_one(self._index, position, recipe, torch_arrays.draw_seed(), 0)
         sample = python_values.row_to_python(loaded, columns_of(recipe))
-        return sample if self._targets_are == "none" else (sample, self.target_of(self._index.scalars(position)))
-        loaded = _forebay.load_one(self._index, position, self._recipe(PLAIN), torch_arrays.draw_seed(), 0)
-        sample = python_values.to_python(loaded)
         return sample if self._targets_are == "none" else (sample, self.target_at(position))
 
     def __add__(self, other: Any) -> Any:

@@ -68,7 +68,8 @@ def test_a_sum_of_forebays_own_datasets_is_native(a: fb.ImageFolder, b: fb.Image
     three = a + b + a
     assert (len(three), three._index.part_count) == (28, 3)
     assert ids(loader(three)) == list(range(28))
-    assert isinstance(a + [1, 2], data.ConcatDataset)
+    others = [1, 2]
+    assert isinstance(a + others, data.ConcatDataset)
 
 
 def test_each_target_goes_through_the_target_transform_of_its_dataset(root: Path, a: fb.ImageFolder) -> None:
