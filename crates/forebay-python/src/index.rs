@@ -295,7 +295,9 @@ impl Index {
         let places: Vec<_> = indexes.iter().flat_map(|index| index.places.clone()).collect();
         let stores = places.iter().map(|place| (place.root.clone(), place.cached(Arc::clone(&place.store))));
         let store = convert(py, Routed::new(stores))?;
-        let notes = indexes.iter().flat_map(|index| index.folder.notes().iter().chain(&index.notes).cloned()).collect();
+        // Those of the first folder stay with it.
+        let others = indexes.iter().skip(1).flat_map(|index| index.folder.notes().iter().chain(&index.notes));
+        let notes = first.notes.iter().chain(others).cloned().collect();
         let joined = first.with_dataset(Arc::new(dataset));
         Ok(Self { store: Arc::new(store), places, notes, written: None, ..joined })
     }

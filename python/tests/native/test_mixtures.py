@@ -3,6 +3,7 @@
 import collections
 import json
 import pickle
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,35 @@ def test_bad_samples_of_a_mixture_are_replaced_from_their_dataset(
     assert {failure.index for failure in made.failures} == {14}
     assert len(made.failures) == 2, "once in each pass over the small dataset"
     assert "planned 24 = delivered 22 + replaced 2" in str(made.report())
+
+
+def test_a_mixture_ends_when_the_root_of_one_of_its_datasets_is_gone(tmp_path: Path, a: fb.ImageFolder) -> None:
+    folders.write_folder(tmp_path / "fleeting", 4, width=12, height=12)
+    mixture = fb.mix({a: 0.5, fb.ImageFolder(tmp_path / "fleeting", PLAIN): 0.5})
+    shutil.rmtree(tmp_path / "fleeting")
+    with pytest.raises(fb.errors.NotFoundError, match=r"fleeting.* is gone, and all samples of the dataset with it"):
+        ids(loader(mixture, on_error="replace"))
+
+
+def test_decoded_pictures_of_all_datasets_are_kept(root: Path) -> None:
+    options: dict[str, Any] = {"cache": "decoded", "cache_bytes": "8MiB"}
+    kept = fb.concat([fb.ImageFolder(root / "a", CROP, **options), fb.ImageFolder(root / "b", PLAIN, **options)])
+    made, plain = loader(kept), loader(fb.concat([fb.ImageFolder(root / "a", CROP), fb.ImageFolder(root / "b", PLAIN)]))
+    for _ in range(2):
+        for (images, _, _), (expected, _, _) in zip(made, plain, strict=True):
+            assert torch.equal(images, expected)
+    stats = made.stats()["decoded_cache"]
+    assert (stats["pictures"], stats["limit_bytes"]) == (16, 16 << 20) and stats["hits"] >= 16
+
+
+def test_what_the_scans_noticed_is_told_once(tmp_path: Path) -> None:
+    folders.write_folder(tmp_path / "one", 2, width=12, height=12)
+    folders.write_folder(tmp_path / "two", 2, width=12, height=12)
+    for name in ("one", "two"):
+        (tmp_path / name / "cat" / "up").symlink_to(tmp_path / name)
+    one, two = (fb.ImageFiles(tmp_path / name, PLAIN) for name in ("one", "two"))
+    assert len(one.notes) == len(two.notes) == 1
+    assert fb.concat([one, two, one]).notes == one.notes + two.notes + one.notes
 
 
 def test_what_mixtures_do_not_take_is_refused(a: fb.ImageFolder, b: fb.ImageFolder) -> None:
