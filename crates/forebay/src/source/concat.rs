@@ -35,9 +35,7 @@ impl Concat {
             let message = format!(
                 "expected datasets with the same labels, got {expected} in dataset 0 and {got} in dataset {number}"
             );
-            return Err(
-                Error::config(message).with_hint("`labels` says what the samples of a dataset are labelled with")
-            );
+            return Err(Error::config(message).with_hint("label all of the datasets in the same way"));
         }
         let samples = Blocks::new(datasets.iter().map(|dataset| dataset.len()))?;
         let mut parts = 0;

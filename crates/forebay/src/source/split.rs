@@ -63,7 +63,7 @@ pub fn split(
         None => Ok(parts),
         Some(part) => {
             let message = format!("split: expected samples in every part, got none of {len} in part {part}");
-            Err(Error::config(message).with_hint("`by=\"index\"` divides a small dataset exactly"))
+            Err(Error::config(message).with_hint("a split by index divides a small dataset exactly"))
         }
     }
 }
