@@ -20,12 +20,16 @@ from forebay.datasets import (
     Shards,
     TextFiles,
     TextLines,
+    concat,
+    mix,
 )
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
 from forebay.manifest import Manifest
+from forebay.samplers import BalancedSampler, WeightedSampler
 
 __all__ = [
+    "BalancedSampler",
     "BinaryFiles",
     "Csv",
     "DataLoader",
@@ -43,10 +47,13 @@ __all__ = [
     "Shards",
     "TextFiles",
     "TextLines",
+    "WeightedSampler",
     "__version__",
+    "concat",
     "doctor",
     "dump_on_signal",
     "errors",
+    "mix",
     "transforms",
 ]
 

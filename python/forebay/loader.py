@@ -38,6 +38,9 @@ class DataLoader:
     - any other is a Python dataset, and everything is as in torch: the same batches from the same seeds, made in
       `num_workers` workers under supervision, or in your loop with 0, which is the default.
 
+    A native `sampler` (`WeightedSampler`, `BalancedSampler`) and a mixture of datasets (`mix`) are orders of the
+    loader's own: they resume exactly on any number of ranks, which share them.
+
     Beyond torch's arguments:
 
     - `on_error`: `"raise"` (default), `"replace"` by a deterministic substitute, or `"skip"` (one rank only)

@@ -1,8 +1,9 @@
 //! Columns that a dataset knows without reading a sample: labels, and whatever else a table says of each sample.
 
+use std::cmp::Ordering;
 use std::sync::{Arc, LazyLock};
 
-use crate::hash_words;
+use crate::{hash_bytes, hash_words};
 
 /// One value for each sample, all of one type.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,20 +47,48 @@ impl Scalars {
         }
     }
 
+    /// Adds the values of another column behind these.
+    ///
+    /// # Panics
+    /// If they are of another type.
+    pub fn append(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Bool(values), Self::Bool(other)) => values.extend(other),
+            (Self::I64(values), Self::I64(other)) => values.extend(other),
+            (Self::F64(values), Self::F64(other)) => values.extend(other),
+            (Self::Text(values), Self::Text(other)) => values.extend(other),
+            (values, other) => panic!("values of one type are expected, got {values:?} and {other:?}"),
+        }
+    }
+
+    /// The values as numbers: equal ones have the same, from 0 on in their order.
+    pub fn numbered(&self) -> Vec<u32> {
+        match self {
+            Self::Bool(values) => numbered(values, bool::cmp),
+            Self::I64(values) => numbered(values, i64::cmp),
+            Self::F64(values) => numbered(values, f64::total_cmp),
+            Self::Text(values) => numbered(values, String::cmp),
+        }
+    }
+
     fn fingerprint(&self) -> u64 {
         match self {
             Self::Bool(values) => hash_words(&values.iter().map(|value| u64::from(*value)).collect::<Vec<_>>()),
             Self::I64(values) => hash_words(&values.iter().map(|value| *value as u64).collect::<Vec<_>>()),
             Self::F64(values) => hash_words(&values.iter().map(|value| value.to_bits()).collect::<Vec<_>>()),
-            Self::Text(values) => hash_words(&values.iter().map(|text| hash_text(text)).collect::<Vec<_>>()),
+            Self::Text(values) => {
+                hash_words(&values.iter().map(|text| hash_bytes(text.as_bytes())).collect::<Vec<_>>())
+            }
         }
     }
 }
 
-fn hash_text(text: &str) -> u64 {
-    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let words: Vec<_> = std::iter::once(text.len() as u64).chain(text.as_bytes().chunks(8).map(word)).collect();
-    hash_words(&words)
+fn numbered<T: Clone>(values: &[T], order: fn(&T, &T) -> Ordering) -> Vec<u32> {
+    let mut distinct = values.to_vec();
+    distinct.sort_unstable_by(order);
+    distinct.dedup_by(|one, other| order(one, other).is_eq());
+    let number = |value: &T| distinct.partition_point(|known| order(known, value).is_lt()) as u32;
+    values.iter().map(number).collect()
 }
 
 /// A column of scalars and its name.
@@ -79,7 +108,7 @@ impl ScalarColumn {
 
     /// A number that another name or other values have another of: part of what a resume state is bound to.
     pub fn fingerprint(&self) -> u64 {
-        hash_words(&[hash_text(&self.name), self.values.fingerprint()])
+        hash_words(&[hash_bytes(self.name.as_bytes()), self.values.fingerprint()])
     }
 
     /// Whole numbers under the name that labels have.
@@ -103,6 +132,14 @@ mod tests {
     }
 
     #[test]
+    fn equal_values_have_equal_numbers_in_order() {
+        assert_eq!(Scalars::Text(["b", "a", "b"].map(str::to_owned).to_vec()).numbered(), [1, 0, 1]);
+        assert_eq!(Scalars::I64(vec![5, -1, 5, 7]).numbered(), [1, 0, 1, 2]);
+        assert_eq!(Scalars::F64(vec![0.5, f64::NAN, 0.5]).numbered(), [0, 1, 0]);
+        assert_eq!(Scalars::Bool(vec![true, true]).numbered(), [0, 0]);
+    }
+
+    #[test]
     fn values_are_selected_in_the_order_of_the_places() {
         let all = [
             Scalars::Bool(vec![true, false, true]),
@@ -115,6 +152,9 @@ mod tests {
             let chosen = values.select([2, 0, 2].into_iter());
             assert_eq!(chosen.len(), 3);
             assert_eq!(chosen.select([1].into_iter()), values.select([0].into_iter()));
+            let mut both = chosen.clone();
+            both.append(values.select([0, 2].into_iter()));
+            assert_eq!(both, values.select([2, 0, 2, 0, 2].into_iter()));
             let fingerprint = |name, values: &Scalars| ScalarColumn::new(name, values.clone()).fingerprint();
             assert_ne!(fingerprint("x", values), fingerprint("x", &chosen));
             assert_ne!(fingerprint("x", values), fingerprint("y", values));

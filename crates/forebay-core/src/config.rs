@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use crate::{
-    Blocks, Error, FailureLimit, Hedge, Isolate, OnError, OrderKind, Plan, Rank, Result, Retry, Wording, WorldSize,
-    neutral,
+    Blocks, Error, FailureLimit, Hedge, Isolate, OnError, OrderKind, Plan, Rank, Result, Retry, Sampling, Wording,
+    WorldSize, neutral,
 };
 
 /// What is wrong with some settings, collected.
@@ -36,6 +36,8 @@ pub struct Config {
     /// Permute the dataset's blocks, and the samples inside windows of so many blocks, instead of all samples at once. Has no
     /// effect without `shuffle`.
     pub shuffle_window: Option<NonZeroU64>,
+    /// Which samples an epoch has, where it is not every one once. `shuffle` is about the sources of a mixture then.
+    pub sampling: Option<Sampling>,
     /// Leave out an incomplete last step.
     pub drop_last: bool,
     /// The key of order and augmentation; the same on every rank.
@@ -85,6 +87,7 @@ impl Default for Config {
             batch_size: 1,
             shuffle: false,
             shuffle_window: None,
+            sampling: None,
             drop_last: false,
             seed: 0,
             rank: Rank(0),
@@ -160,6 +163,21 @@ impl Config {
 
     /// The plan over a dataset of this many samples, which may lie in blocks.
     pub fn plan(&self, len: u64, blocks: Option<Blocks>) -> Result<Plan> {
+        let Self { batch_size, world_size, drop_last, seed, .. } = *self;
+        if let Some(sampling) = &self.sampling {
+            if sampling.sample_count() != len {
+                let got = sampling.sample_count();
+                let message = format!("weights and labels: expected {len}, one for each sample, got {got}");
+                return Err(Error::config(message));
+            }
+            if let Some(window) = self.shuffle_window {
+                let message = format!("shuffle_window: expected none beside a mixture or a sampler, got {window}");
+                return Err(Error::config(message));
+            }
+            let is_shuffled = self.shuffle || !matches!(sampling, Sampling::Mixture(_));
+            let order = OrderKind::Sampled { sampling: sampling.clone(), is_shuffled };
+            return Ok(Plan { len: sampling.samples(), batch_size, world_size, order, drop_last, seed });
+        }
         let order = match (self.shuffle, self.shuffle_window, blocks) {
             (false, ..) => OrderKind::Sequential,
             (true, None, _) => OrderKind::Global,
@@ -175,7 +193,6 @@ impl Config {
                 return Err(Error::config(message).with_hint("without a window, all samples are shuffled"));
             }
         };
-        let Self { batch_size, world_size, drop_last, seed, .. } = *self;
         Ok(Plan { len, batch_size, world_size, order, drop_last, seed })
     }
 }

@@ -23,6 +23,13 @@ pub const fn hash_words(words: &[u64]) -> u64 {
     state
 }
 
+/// Hashes bytes; of another length they have another hash, whatever they are.
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let words: Vec<_> = std::iter::once(bytes.len() as u64).chain(bytes.chunks(8).map(word)).collect();
+    hash_words(&words)
+}
+
 /// Maps a 64-bit hash onto `0..bound` without modulo bias worth measuring (`bound` ≪ 2⁶⁴).
 #[inline]
 pub(crate) const fn scale(hash: u64, bound: u64) -> u64 {

@@ -7,8 +7,9 @@
 use std::num::NonZeroU64;
 
 use crate::hash::{hash_words, scale};
+use crate::sampling::SamplingOrder;
 use crate::shard_local::ShardLocal;
-use crate::{Blocks, Epoch, Rank, SampleId, Shuffle, Step, WorldSize};
+use crate::{Blocks, Epoch, Rank, SampleId, Sampling, Shuffle, Step, WorldSize};
 
 /// How the samples of an epoch are ordered. Part of the state: an epoch cannot be resumed in another kind of order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,29 @@ pub enum OrderKind {
         /// The most blocks that are mixed with each other.
         window: NonZeroU64,
     },
+    /// Samples by proportions, weights or classes: some come several times, others in no epoch.
+    Sampled {
+        /// Which.
+        sampling: Sampling,
+        /// Whether the sources of a mixture are permuted. Other samplings always are.
+        is_shuffled: bool,
+    },
+}
+
+impl OrderKind {
+    /// Whether the order is another one in every epoch.
+    pub fn is_shuffled(&self) -> bool {
+        match self {
+            Self::Sequential => false,
+            Self::Global | Self::ShardLocal { .. } => true,
+            Self::Sampled { is_shuffled, .. } => *is_shuffled,
+        }
+    }
+
+    /// Whether a sample may come several times in an epoch.
+    pub fn repeats(&self) -> bool {
+        matches!(self, Self::Sampled { .. })
+    }
 }
 
 /// What determines the order of every epoch.
@@ -47,7 +71,7 @@ pub enum OrderKind {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Samples in the dataset.
+    /// Positions in an epoch: samples in the dataset, unless the order chooses among them.
     pub len: u64,
     /// Samples per rank and step.
     pub batch_size: u64,
@@ -184,23 +208,42 @@ impl Plan {
                 assert!(held == self.len, "the blocks hold {held} samples, the plan has {}", self.len);
                 Inner::ShardLocal(ShardLocal::new(blocks, *window, self.seed, epoch))
             }
+            OrderKind::Sampled { sampling, is_shuffled } => {
+                Inner::Sampled(sampling.order(self.seed, epoch, *is_shuffled))
+            }
         })
     }
 
+    /// Samples in the dataset.
+    pub fn sample_count(&self) -> u64 {
+        match &self.order {
+            OrderKind::Sampled { sampling, .. } => sampling.sample_count(),
+            _ => self.len,
+        }
+    }
+
     /// The `attempt`-th substitute for the sample planned at `position`: deterministic, and never `original`
-    /// itself when there is another sample.
+    /// itself when there is another sample. Where the order chooses samples, it is chosen in the same way: from the same source
+    /// of a mixture, by the weights, of the same class.
     pub fn substitute(&self, epoch: Epoch, position: u64, original: SampleId, attempt: u32) -> SampleId {
-        substitute(self.len, self.seed, epoch, position, original, attempt)
+        if let OrderKind::Sampled { sampling, .. } = &self.order {
+            let key = hash_words(&[SUBSTITUTE, self.seed, epoch.0, position, u64::from(attempt)]);
+            if let Some(sample) = sampling.substitute(key, original.0) {
+                return SampleId(sample);
+            }
+        }
+        substitute(self.sample_count(), self.seed, epoch, position, original, attempt)
     }
 }
 
+const SUBSTITUTE: u64 = 0x7375_6273_7469_7475; // "substitu"
+
 /// As [`Plan::substitute`], for an order that is not a plan's: of a dataset of `len` samples.
 pub fn substitute(len: u64, seed: u64, epoch: Epoch, position: u64, original: SampleId, attempt: u32) -> SampleId {
-    const PURPOSE: u64 = 0x7375_6273_7469_7475; // "substitu"
     if len < 2 {
         return original;
     }
-    let hash = hash_words(&[PURPOSE, seed, epoch.0, position, u64::from(attempt)]);
+    let hash = hash_words(&[SUBSTITUTE, seed, epoch.0, position, u64::from(attempt)]);
     let drawn = scale(hash, len - 1);
     SampleId(if drawn >= original.0 { drawn + 1 } else { drawn })
 }
@@ -214,15 +257,17 @@ enum Inner {
     Sequential,
     Global(Shuffle),
     ShardLocal(ShardLocal),
+    Sampled(SamplingOrder),
 }
 
 impl EpochOrder {
-    /// The sample at a position below the dataset's length.
+    /// The sample at a position below the epoch's length.
     pub fn at(&self, position: u64) -> SampleId {
         SampleId(match &self.0 {
             Inner::Sequential => position,
             Inner::Global(shuffle) => shuffle.at(position),
             Inner::ShardLocal(order) => order.at(position),
+            Inner::Sampled(order) => order.at(position),
         })
     }
 }
@@ -230,6 +275,7 @@ impl EpochOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Balanced, Mixture, Weighted};
     use proptest::prelude::*;
 
     fn plan(len: u64, batch_size: u64, world: u32, drop_last: bool) -> Plan {
@@ -310,6 +356,24 @@ mod tests {
         }
 
         #[test]
+        fn a_sampled_epoch_goes_on_with_another_world(
+            samples in 1u64..120, batch in 1u64..9, world in 1u32..5, other_batch in 1u64..9, other in 1u32..5, stop in 0u64..20,
+        ) {
+            for kind in samplings(samples) {
+                let samples = kind.samples();
+                let order = OrderKind::Sampled { sampling: kind, is_shuffled: true };
+                let first = Plan { len: samples, order, ..plan(samples, batch, world, false) };
+                let all = remaining(&first, Epoch(1), Origin::default());
+                prop_assert_eq!(all.len() as u64, samples);
+                let stop = stop.min(first.steps());
+                let position = (stop * batch * u64::from(world)).min(samples);
+                let second = Plan { batch_size: other_batch, world_size: WorldSize(other), ..first };
+                let rest = remaining(&second, Epoch(1), Origin { step: Step(stop), position });
+                prop_assert_eq!(&rest[..], &all[position as usize..]);
+            }
+        }
+
+        #[test]
         fn a_substitute_is_another_sample(len in 2u64..50, original in 0u64..50, position: u64, attempt: u32) {
             let original = SampleId(original % len);
             let substitute = plan(len, 1, 1, false).substitute(Epoch(0), position, original, attempt);
@@ -318,6 +382,33 @@ mod tests {
             let plan = shard_local(&plan(len, 1, 1, false));
             prop_assert_eq!(substitute, plan.substitute(Epoch(0), position, original, attempt));
         }
+    }
+
+    /// Of 20 samples.
+    fn samplings(samples: u64) -> [Sampling; 4] {
+        let weights = [(0, vec![0.7, 0.3]), (130, vec![0.2, 0.8])];
+        let each: Vec<_> = (0..20).map(f64::from).collect();
+        let classes: Vec<_> = (0..20).map(|sample| sample % 3).collect();
+        [
+            Sampling::Mixture(Mixture::new(&[15, 5], samples, &weights).unwrap()),
+            Sampling::Weighted(Weighted::new(&each, samples, true).unwrap()),
+            Sampling::Weighted(Weighted::new(&each, samples.min(19), false).unwrap()),
+            Sampling::Balanced(Balanced::new(&classes, samples).unwrap()),
+        ]
+    }
+
+    #[test]
+    fn a_substitute_is_chosen_as_samples_are() {
+        let [mixture, weighted, _, balanced] = samplings(40);
+        let substitutes = |sampling, original| {
+            let order = OrderKind::Sampled { sampling, is_shuffled: true };
+            let plan = Plan { len: 40, order, ..plan(40, 1, 1, false) };
+            (0..200).map(move |position| plan.substitute(Epoch(0), position, SampleId(original), 1).0)
+        };
+        assert!(substitutes(mixture.clone(), 3).all(|sample| sample < 15 && sample != 3));
+        assert!(substitutes(mixture, 16).all(|sample| sample >= 15 && sample != 16));
+        assert!(substitutes(weighted, 19).all(|sample| sample != 0 && sample != 19));
+        assert!(substitutes(balanced, 4).all(|sample| sample % 3 == 1 && sample != 4));
     }
 
     #[test]

@@ -71,8 +71,16 @@ impl Blocks {
         (block as u64, sample - self.range(block).0)
     }
 
+    /// The length of each block.
+    pub fn lengths(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.ends.len()).map(|block| {
+            let (first, end) = self.range(block);
+            end - first
+        })
+    }
+
     /// Where a block begins and ends.
-    fn range(&self, block: usize) -> (u64, u64) {
+    pub(crate) fn range(&self, block: usize) -> (u64, u64) {
         (if block == 0 { 0 } else { self.ends[block - 1] }, self.ends[block])
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Books, Epoch, Error, Kind, OrderKind, Origin, Plan, Result, Step};
+use crate::{Books, Epoch, Error, Kind, OrderKind, Origin, Plan, Result, SamplingIdentity, Step};
 
 /// What a state is bound to. Two datasets with equal identity have the same samples in the same order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,9 @@ pub struct State {
     /// there was such an order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard_local: Option<ShardLocalIdentity>,
+    /// Which samples an epoch has, if not every one once. Absent otherwise, as in states written before there were such orders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingIdentity>,
     /// Whether an incomplete last step is left out.
     pub drop_last: bool,
     /// Per rank, when it was taken (informative: another one may load it).
@@ -77,6 +80,13 @@ pub struct State {
     pub books: Books,
 }
 
+fn sampling_of(kind: &OrderKind) -> Option<SamplingIdentity> {
+    match kind {
+        OrderKind::Sampled { sampling, .. } => Some(SamplingIdentity::of(sampling)),
+        _ => None,
+    }
+}
+
 impl State {
     /// The format written by this version.
     pub const VERSION: u32 = 1;
@@ -90,8 +100,9 @@ impl State {
             order: Self::ORDER,
             dataset,
             seed: plan.seed,
-            shuffle: plan.order != OrderKind::Sequential,
+            shuffle: plan.order.is_shuffled(),
             shard_local: ShardLocalIdentity::of(&plan.order),
+            sampling: sampling_of(&plan.order),
             drop_last: plan.drop_last,
             batch_size: plan.batch_size,
             world_size: plan.world_size.0,
@@ -142,10 +153,12 @@ impl State {
         compare("classes", &dataset.classes, &self.dataset.classes);
         compare("fingerprint of paths and labels", &dataset.fingerprint, &self.dataset.fingerprint);
         compare("seed", &plan.seed, &self.seed);
-        compare("shuffle", &(plan.order != OrderKind::Sequential), &self.shuffle);
+        compare("shuffle", &plan.order.is_shuffled(), &self.shuffle);
         let describe = ShardLocalIdentity::describe;
         let shard_local = ShardLocalIdentity::of(&plan.order);
         compare("shard-local order", &describe(shard_local.as_ref()), &describe(self.shard_local.as_ref()));
+        let (describe, sampling) = (SamplingIdentity::describe, sampling_of(&plan.order));
+        compare("sampling", &describe(sampling.as_ref()), &describe(self.sampling.as_ref()));
         compare("drop_last", &plan.drop_last, &self.drop_last);
         let Books { planned, delivered, replaced, skipped, .. } = self.books;
         let handled = delivered.checked_add(replaced).and_then(|sum| sum.checked_add(skipped));
@@ -173,7 +186,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocks, WorldSize};
+    use crate::{Balanced, Blocks, Mixture, Sampling, Weighted, WorldSize};
 
     fn fixture() -> (Plan, DatasetIdentity, State) {
         let plan = with_order(OrderKind::Global);
@@ -223,6 +236,25 @@ mod tests {
         OrderKind::ShardLocal { blocks, window: window.try_into().unwrap() }
     }
 
+    fn sampled(sampling: Sampling) -> OrderKind {
+        OrderKind::Sampled { sampling, is_shuffled: true }
+    }
+
+    fn mixture(weights: &[(u64, [f64; 2])], is_shuffled: bool) -> OrderKind {
+        let weights: Vec<_> = weights.iter().map(|(start, weights)| (*start, weights.to_vec())).collect();
+        OrderKind::Sampled { sampling: Sampling::Mixture(Mixture::new(&[6, 4], 10, &weights).unwrap()), is_shuffled }
+    }
+
+    #[test]
+    fn the_state_of_a_mixture_never_changes() {
+        let (_, dataset, _) = fixture();
+        let plan = with_order(mixture(&[(0, [0.7, 0.3])], true));
+        let text = State::new(&plan, dataset, Epoch(1), Origin::default(), Books::default()).to_json().unwrap();
+        let expected =
+            r#""shuffle":true,"sampling":{"kind":"mixture","samples":10,"fingerprint":"9c7079e5b806df06"},"drop_last""#;
+        assert!(text.contains(expected), "{text}");
+    }
+
     #[test]
     fn an_epoch_is_resumed_in_the_kind_of_order_it_began_in() {
         let (_, dataset, _) = fixture();
@@ -233,6 +265,15 @@ mod tests {
             shard_local(&[5, 5], 2),
             shard_local(&[4, 6], 1),
             shard_local(&[5, 5, 0], 1),
+            mixture(&[(0, [0.7, 0.3])], true),
+            mixture(&[(0, [0.7, 0.3])], false),
+            mixture(&[(0, [0.3, 0.7])], true),
+            mixture(&[(0, [0.7, 0.3]), (9, [0.5, 0.5])], true),
+            sampled(Sampling::Weighted(Weighted::new(&[1.0; 10], 10, true).unwrap())),
+            sampled(Sampling::Weighted(Weighted::new(&[1.0; 10], 10, false).unwrap())),
+            sampled(Sampling::Weighted(Weighted::new(&[1.0; 10], 11, true).unwrap())),
+            sampled(Sampling::Balanced(Balanced::new(&[0, 1, 0, 1, 0, 1, 0, 1, 0, 1], 10).unwrap())),
+            sampled(Sampling::Balanced(Balanced::new(&[0, 0, 1, 1, 0, 1, 0, 1, 0, 1], 10).unwrap())),
         ];
         for (taken, kind) in kinds.iter().enumerate() {
             let at = Origin { step: Step(2), position: 4 };

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_core::{Error, Result, Rng};
 
@@ -17,6 +18,7 @@ mod json;
 mod limited;
 mod mapped;
 mod named_arrays;
+mod parts;
 mod text;
 
 pub use arrays::{NpyRecipe, RawRecipe};
@@ -28,6 +30,7 @@ pub(crate) use json::size_bytes as json_bytes;
 pub use limited::LimitedRecipe;
 pub use mapped::MappedRecipe;
 pub use named_arrays::{ArrayArchive, NamedArraysRecipe, array_names};
+pub use parts::PartsRecipe;
 pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
 
 /// One column of a batch, as a recipe announces it.
@@ -109,6 +112,10 @@ pub type Made = (Option<Value>, Timing);
 pub trait Recipe: Send + Sync {
     /// The columns it makes. With more than one, each sample is made as a [`Value::Row`] of as many values.
     fn schema(&self) -> Vec<ColumnSpec>;
+    /// The recipes of the datasets that samples come from, where each has its own: what makes a sample is the one of its dataset.
+    fn parts(&self) -> Option<&[Arc<dyn Recipe>]> {
+        None
+    }
     /// How many fields of a sample it takes.
     fn field_count(&self) -> u32 {
         1

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::{
-    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Source, StageStats, State,
-    Step, Storage, Store, WorldSize, kind_of, machine, store_for,
+    Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Routed, Source, StageStats,
+    State, Step, Storage, Store, WorldSize, farthest, kind_of, machine, store_for,
 };
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -15,15 +15,42 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::errors::{convert, to_python};
 use crate::hint;
-use crate::index::{Index, values};
+use crate::index::{Index, Place, values};
 use crate::journal::{Limit, book_rows, failure_rows};
 use crate::recipe::Recipe;
 use crate::run::Run;
+use crate::sampling::Sampling;
 use crate::watched::watched;
 
 /// The source of samples, from its Python parts.
 pub(crate) fn source(index: &Index, store: Arc<dyn Store>, recipe: &Recipe) -> Source {
     Source { dataset: Arc::clone(&index.dataset), store: index.unpacked(store), recipe: Arc::clone(&recipe.native) }
+}
+
+/// The store that a loader reads from.
+fn store(places: &[Place], config: &Config) -> forebay::Result<Arc<dyn Store>> {
+    let mut stores: Vec<(PathBuf, Arc<dyn Store>)> = Vec::with_capacity(places.len());
+    // Reader processes are shared, and so is what reads in this one.
+    let mut local: Vec<Arc<dyn Store>> = Vec::new();
+    for place in places {
+        let store = if kind_of(&*place.store, &place.root) == Some(MountKind::Remote) {
+            // The scan's store has the right options and open connections.
+            Arc::clone(&place.store)
+        } else {
+            let opened = store_for(&place.root, config)?;
+            let known = local.iter().find(|known| known.capabilities() == opened.capabilities()).map(Arc::clone);
+            known.unwrap_or_else(|| {
+                local.push(Arc::clone(&opened));
+                opened
+            })
+        };
+        stores.push((place.root.clone(), place.cached(store)));
+    }
+    let is_one = |pair: &[(PathBuf, Arc<dyn Store>)]| Arc::ptr_eq(&pair[0].1, &pair[1].1);
+    match stores.first() {
+        Some((_, first)) if stores.windows(2).all(is_one) => Ok(Arc::clone(first)),
+        _ => Ok(Arc::new(Routed::new(stores)?)),
+    }
 }
 
 /// A loader.
@@ -97,6 +124,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
         max_lost_threads: get(given, "max_lost_threads")?,
         retry,
         ledger: get::<Option<PathBuf>>(given, "ledger")?,
+        sampling: get::<Option<Py<Sampling>>>(given, "sampling")?.map(|sampling| sampling.get().native.clone()),
         wording: hint::argument,
         ..Config::default()
     })
@@ -111,14 +139,11 @@ fn seconds(name: &str, value: f64) -> PyResult<Duration> {
 impl Engine {
     #[new]
     fn new(py: Python<'_>, index: &Index, recipe: Py<Recipe>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let kind = py.detach(|| kind_of(&*index.store, index.root()));
+        let kind_of = |place: &Place| kind_of(&*place.store, &place.root);
+        let kind = py.detach(|| farthest(index.places.iter().map(kind_of)));
         let decoded_cache_bytes = index.decoded_cache_bytes();
         let config = Config { decoded_cache_bytes, ..self::options(options, kind)? };
-        let store = match kind {
-            // The scan's store has the right options and open connections.
-            Some(MountKind::Remote) => Arc::clone(&index.store),
-            _ => index.cached(convert(py, py.detach(|| store_for(index.root(), &config)))?),
-        };
+        let store = convert(py, py.detach(|| store(&index.places, &config)))?;
         let source = source(index, store, recipe.get());
         // Opens the ledger, which may be on a mount that hangs.
         let loader = match config.ledger {
@@ -244,6 +269,7 @@ impl Engine {
             result.set_item("decoded_cache", row)?;
         }
         result.set_item("verdict", stats.verdict.name())?;
+        result.set_item("delivered_by_part", loader.delivered_by_part())?;
         let row = storage_stats(py, &storage)?;
         let config = loader.config();
         row.set_item("retries", config.retry.retries)?;

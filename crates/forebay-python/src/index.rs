@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Config, Dataset, FolderIndex, IndexPlace, Keeps, Labelled, Labels, LineRule, Lines,
-    MemoryCache, MemoryCached, Note, RecordLayout, Records, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables,
-    Selection, Shards, StorageOptions, Store, Unpacked, csv_fields, is_url, machine, open_store,
+    Cache, CacheOptions, Cached, Concat, Config, Dataset, Field, FolderIndex, IndexPlace, Keeps, Labelled, Labels,
+    LineRule, Lines, Locator, MemoryCache, MemoryCached, Note, RecordLayout, Records, Routed, SampleId, ScalarColumn,
+    Scalars, ScanOptions, SeekTables, Selection, Shards, SplitBy, StorageOptions, Store, Unpacked, csv_fields, is_url,
+    machine, open_store, split,
 };
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors::{Raised, convert};
+use crate::sampling::classes;
 use crate::watched::watched;
 
 /// Names and values of a store's options.
@@ -61,44 +63,19 @@ impl DatasetCache {
     }
 }
 
-/// Samples: their paths, and their metadata.
-#[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Index {
-    folder: Arc<FolderIndex>,
-    pub(crate) dataset: Arc<dyn Dataset>,
-    /// The store used for scanning, and for reading single samples.
+/// Where some samples lie, and how they are kept.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// Their common directory.
+    pub(crate) root: PathBuf,
+    /// The store used for scanning.
     pub(crate) store: Arc<dyn Store>,
     keeping: Option<DatasetCache>,
     /// Of the compressed ones among its files.
     tables: Option<Arc<SeekTables>>,
-    /// For a manifest: the names of its columns, the version that wrote it, the root it was made for.
-    written: Option<Written>,
-    /// What was noticed beside what the scan did.
-    notes: Vec<Note>,
 }
 
-type Written = (Vec<String>, Option<String>, Option<OsString>);
-
-impl Index {
-    /// The common directory of all samples.
-    pub(crate) fn root(&self) -> &Path {
-        let root = self.folder.root();
-        if root.as_os_str().is_empty() { Path::new(".") } else { root }
-    }
-
-    fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
-        let folder = Arc::new(folder);
-        let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
-        Self { dataset, folder, store, keeping: None, tables: None, written: None, notes: Vec::new() }
-    }
-
-    /// The same index with another selection of samples.
-    fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
-        let (store, keeping, tables) = (Arc::clone(&self.store), self.keeping.clone(), self.tables.clone());
-        let (folder, written, notes) = (Arc::clone(&self.folder), self.written.clone(), self.notes.clone());
-        Self { folder, dataset, store, keeping, tables, written, notes }
-    }
-
+impl Place {
     /// A store for its files, behind its cache if it has one.
     pub(crate) fn cached(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         match &self.keeping {
@@ -110,20 +87,63 @@ impl Index {
         }
     }
 
-    /// A store that unpacks its compressed files.
-    pub(crate) fn unpacked(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        match &self.tables {
-            Some(tables) => Arc::new(Unpacked::new(store, Arc::clone(tables))),
-            None => store,
-        }
-    }
-
     /// What loaders may keep of its pictures once they are decoded.
-    pub(crate) fn decoded_cache_bytes(&self) -> Option<u64> {
+    fn decoded_cache_bytes(&self) -> Option<u64> {
         match self.keeping {
             Some(DatasetCache(CacheKind::Decoded(limit_bytes))) => Some(limit_bytes),
             _ => None,
         }
+    }
+}
+
+/// Samples: their paths, and their metadata.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Index {
+    folder: Arc<FolderIndex>,
+    pub(crate) dataset: Arc<dyn Dataset>,
+    /// For reading single samples.
+    pub(crate) store: Arc<dyn Store>,
+    /// One, unless it consists of several datasets.
+    pub(crate) places: Vec<Place>,
+    /// For a manifest: the names of its columns, the version that wrote it, the root it was made for.
+    written: Option<Written>,
+    /// What was noticed beside what the scan did.
+    notes: Vec<Note>,
+}
+
+type Written = (Vec<String>, Option<String>, Option<OsString>);
+
+impl Index {
+    fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
+        let folder = Arc::new(folder);
+        let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
+        let root = folder.root();
+        let root = if root.as_os_str().is_empty() { Path::new(".") } else { root }.to_owned();
+        let places = vec![Place { root, store: Arc::clone(&store), keeping: None, tables: None }];
+        Self { dataset, folder, store, places, written: None, notes: Vec::new() }
+    }
+
+    /// The same index with another selection of samples.
+    fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
+        let (store, places) = (Arc::clone(&self.store), self.places.clone());
+        let (folder, written, notes) = (Arc::clone(&self.folder), self.written.clone(), self.notes.clone());
+        Self { folder, dataset, store, places, written, notes }
+    }
+
+    /// What loaders may keep of its pictures once they are decoded; `None` unless all of its datasets have such a cache.
+    pub(crate) fn decoded_cache_bytes(&self) -> Option<u64> {
+        self.places.iter().map(Place::decoded_cache_bytes).sum()
+    }
+
+    /// A store that unpacks its compressed files.
+    fn unpacking(places: &[Place], store: Arc<dyn Store>) -> Arc<dyn Store> {
+        let tables: Vec<_> = places.iter().filter_map(|place| place.tables.clone()).collect();
+        if tables.is_empty() { store } else { Arc::new(Unpacked::new(store, tables)) }
+    }
+
+    /// The same for this index.
+    pub(crate) fn unpacked(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        Self::unpacking(&self.places, store)
     }
 
     pub(crate) fn sample(&self, index: u64) -> PyResult<SampleId> {
@@ -268,8 +288,10 @@ impl Index {
             }
             None => Vec::new(),
         };
-        let (notes, tables) = (lines.notes().to_vec(), lines.tables().cloned());
-        Ok((Self { notes, tables, ..self.with_dataset(Arc::new(lines)) }, names))
+        let notes = lines.notes().to_vec();
+        let tables = |place: &Place| Place { tables: lines.tables().cloned(), ..place.clone() };
+        let places = self.places.iter().map(tables).collect();
+        Ok((Self { notes, places, ..self.with_dataset(Arc::new(lines)) }, names))
     }
 
     /// The samples of its files, which are shards, with these fields, each of some names; by default with those of the first
@@ -297,8 +319,69 @@ impl Index {
 
     /// The same samples with a cache.
     fn kept_in(&self, cache: &DatasetCache) -> Self {
-        let kept = Self { keeping: Some(cache.clone()), ..self.with_dataset(Arc::clone(&self.dataset)) };
-        Self { store: kept.cached(Arc::clone(&kept.store)), ..kept }
+        let keep = |place: &Place| Place { keeping: Some(cache.clone()), ..place.clone() };
+        let places: Vec<_> = self.places.iter().map(keep).collect();
+        let store = places.iter().fold(Arc::clone(&self.store), |store, place| place.cached(store));
+        Self { store, places, ..self.with_dataset(Arc::clone(&self.dataset)) }
+    }
+
+    /// Several of them, one after the other.
+    #[staticmethod]
+    fn concat(py: Python<'_>, indexes: Vec<PyRef<'_, Self>>) -> PyResult<Self> {
+        let datasets = indexes.iter().map(|index| Arc::clone(&index.dataset)).collect();
+        let dataset = convert(py, Concat::new(datasets))?;
+        let first = indexes.first().expect("no datasets were refused a line ago");
+        let places: Vec<_> = indexes.iter().flat_map(|index| index.places.clone()).collect();
+        let stores = places.iter().map(|place| (place.root.clone(), place.cached(Arc::clone(&place.store))));
+        let store = convert(py, Routed::new(stores))?;
+        // Those of the first folder stay with it.
+        let others = indexes.iter().skip(1).flat_map(|index| index.folder.notes().iter().chain(&index.notes));
+        let notes = first.notes.iter().chain(others).cloned().collect();
+        let joined = first.with_dataset(Arc::new(dataset));
+        Ok(Self { store: Arc::new(store), places, notes, written: None, ..joined })
+    }
+
+    /// How many datasets it consists of.
+    #[getter]
+    fn part_count(&self) -> usize {
+        self.dataset.fields_by_part().len()
+    }
+
+    /// Which of its datasets a sample comes from.
+    fn part(&self, index: u64) -> PyResult<u32> {
+        Ok(self.dataset.part_of(self.sample(index)?))
+    }
+
+    /// The file of each sample, which may hold others as well.
+    fn files(&self) -> Vec<OsString> {
+        let mut locator = Locator::default();
+        let file = |index| {
+            self.dataset.locate(SampleId(index), Field(0), &mut locator);
+            locator.path.clone().into_os_string()
+        };
+        (0..self.dataset.len()).map(file).collect()
+    }
+
+    /// The samples of each part of a split. With `stratify` the labels are divided by themselves: of values, one for each sample,
+    /// or of a column.
+    fn split(
+        &self,
+        py: Python<'_>,
+        fractions: Vec<f64>,
+        seed: u64,
+        is_by_name: bool,
+        stratify: Option<(Option<String>, Option<Bound<'_, PyAny>>)>,
+    ) -> PyResult<Vec<Vec<u64>>> {
+        let strata = stratify.map(|(column, values)| classes(self, column.as_deref(), values)).transpose()?;
+        if let Some(strata) = strata.as_ref().filter(|strata| strata.len() as u64 != self.dataset.len()) {
+            let (expected, got) = (self.dataset.len(), strata.len());
+            let message = format!("stratify: expected {expected} values, one for each sample, got {got}");
+            return convert(py, Err(forebay::Error::config(message)));
+        }
+        let by = if is_by_name { SplitBy::Name } else { SplitBy::Index };
+        let roots: Vec<_> = self.places.iter().map(|place| place.root.clone()).collect();
+        let parts = py.detach(|| split(&*self.dataset, &roots, &fractions, seed, by, strata.as_deref()));
+        convert(py, parts)
     }
 
     fn select(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<Self> {
@@ -408,7 +491,7 @@ pub(crate) fn values(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyLi
 }
 
 /// A column from Python values, all of one type.
-fn scalars(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Scalars> {
+pub(crate) fn scalars(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Scalars> {
     if let Ok(values) = given.extract() {
         return Ok(Scalars::Bool(values));
     }

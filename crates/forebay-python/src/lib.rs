@@ -16,6 +16,7 @@ mod journal;
 mod pipeline;
 mod recipe;
 mod run;
+mod sampling;
 mod watched;
 
 /// CPUs that this process may run on.
@@ -52,6 +53,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<recipe::Recipe>()?;
     module.add_class::<run::Batch>()?;
     module.add_class::<run::Run>()?;
+    module.add_class::<sampling::Sampling>()?;
     module.add_function(wrap_pyfunction!(available_cpus, module)?)?;
     module.add_function(wrap_pyfunction!(call::end_calls, module)?)?;
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;

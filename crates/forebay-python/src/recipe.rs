@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay::{
     ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, FieldsRecipe,
     IntegerRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe, Opened,
-    RawRecipe, TextRecipe,
+    PartsRecipe, RawRecipe, TextRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,6 +23,7 @@ pub(crate) struct Recipe {
     call: Option<Arc<PyCall>>,
     /// Its pipeline, which shows its own callables to the garbage collector.
     pipeline: Option<Py<Pipeline>>,
+    /// Those that it is made of.
     bases: Vec<Py<Recipe>>,
 }
 
@@ -146,6 +147,14 @@ impl Recipe {
         };
         let columns = columns.into_iter().map(column).collect::<PyResult<_>>()?;
         Ok(Self::of(convert(py, CsvRecipe::new(delimiter, width, columns))?))
+    }
+
+    /// A recipe for each dataset of several.
+    #[staticmethod]
+    fn parts(py: Python<'_>, recipes: Vec<Py<Self>>) -> PyResult<Self> {
+        let natives = recipes.iter().map(|recipe| Arc::clone(&recipe.get().native)).collect();
+        let native = convert(py, PartsRecipe::new(natives))?;
+        Ok(Self { bases: recipes, ..Self::of(native) })
     }
 
     /// The same, for objects of at most this many bytes.

@@ -39,5 +39,5 @@ pub use store::{Allot, Bytes, Cancel, Object, Stat, Stop, Store};
 pub use stuck::{Stuck, late, too_many_stuck};
 pub use wrap::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Damaged, Isolated, MemoryCache, MemoryCached, Readers,
-    Verified,
+    Routed, Verified,
 };

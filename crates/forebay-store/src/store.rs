@@ -264,12 +264,21 @@ pub struct Stop {
     descriptor: Arc<File>,
     /// For tasks that wait in the async runtime.
     raised: Cancel,
+    /// Those that are raised with it.
+    others: Vec<Stop>,
 }
 
 impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { descriptor: Arc::new(descriptor.into()), raised: Cancel::default() })
+        Ok(Self { descriptor: Arc::new(descriptor.into()), raised: Cancel::default(), others: Vec::new() })
+    }
+
+    /// One that raises all of these; `None` if there are none.
+    pub(crate) fn of_all(stops: Vec<Self>) -> Option<Self> {
+        let mut stops = stops.into_iter();
+        let first = stops.next()?;
+        Some(Self { others: stops.collect(), ..first })
     }
 
     /// Ends the calls. It cannot be undone.
@@ -277,6 +286,7 @@ impl Stop {
         // Fails only when the counter is full, and then it is already raised.
         let _raised = (&*self.descriptor).write_all(&1_u64.to_ne_bytes());
         self.raised.raise();
+        self.others.iter().for_each(Self::raise);
     }
 }
 

@@ -50,27 +50,30 @@ pub use record::journal::Journal;
 pub use record::report::{Report, Unit};
 pub use record::stats::{StageStats, Stats, Verdict};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
-pub use source::defaults::Defaults;
+pub use source::concat::Concat;
+pub use source::defaults::{Defaults, farthest};
 pub use source::lines::Lines;
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use source::records::Records;
 pub use source::shards::{IndexPlace, Shards};
+pub use source::split::{SplitBy, split};
 pub use source::unpacked::{SeekTables, Unpacked};
 pub use source::{
     Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
 };
 
 pub use forebay_core::{
-    Blocks, Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Field, Hedge, Isolate, Kind,
-    Locator, MAX_SUBSTITUTES, OnError, Outcome, REGISTRY, Rank, Registered, Result, Retry, Rng, SETTINGS, SampleId,
-    ScalarColumn, Scalars, Setting, Stage, State, Step, Wording, WorldSize, neutral, substitute, worded,
+    Balanced, Blocks, Books, Config, DatasetIdentity, Element, Epoch, Error, Failure, FailureLimit, Field, Hedge,
+    Isolate, Kind, Locator, MAX_SUBSTITUTES, Mixture, OnError, Outcome, REGISTRY, Rank, Registered, Result, Retry, Rng,
+    SETTINGS, SampleId, Sampling, ScalarColumn, Scalars, Setting, Stage, State, Step, Weighted, Wording, WorldSize,
+    neutral, substitute, worded,
 };
 pub use forebay_decode::{
     Array, ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom,
     Decoded, Dense, Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe, Interpolation,
     InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Op,
-    Order, Output, Padding, PaddingMode, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size, Tensor,
-    TensorData, TextRecipe, Value, array_names, csv_fields,
+    Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size,
+    Tensor, TensorData, TextRecipe, Value, array_names, csv_fields,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note, Picture,
@@ -78,6 +81,6 @@ pub use forebay_format::{
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,
-    MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Replacement, StorageOptions, Store, Traffic, Verified,
-    file_path, is_url, machine, protocol_of, read_setting, split_url, take_warnings,
+    MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Replacement, Routed, StorageOptions, Store, Traffic,
+    Verified, file_path, is_url, machine, protocol_of, read_setting, split_url, take_warnings,
 };

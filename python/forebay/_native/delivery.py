@@ -153,8 +153,7 @@ class Delivery:
         return python_values.to_python(value)
 
     def _targets(self, batch: Batch) -> list[Any]:
-        scalars = self.dataset._index.scalars
-        return [self.dataset.target_of(scalars(sample)) for sample in batch.indices]
+        return [self.dataset.target_at(sample) for sample in batch.indices]
 
     def _check_shapes(self, batch: Batch, samples: list[Any]) -> None:
         """Says which samples do not fit together, before a collation says only that some do not."""

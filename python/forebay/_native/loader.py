@@ -1,5 +1,6 @@
 """The loader for forebay's own datasets: torch's arguments and meaning, the native engine behind them."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -11,15 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from forebay._arrays import numpy_arrays, python_values, torch_arrays, torchvision_data
-from forebay._forebay import Engine
+from forebay._forebay import Engine, Sampling
 from forebay._native.delivery import Delivery
 from forebay._native.iteration import Given, Iteration
-from forebay._options import resume, settings, storage
+from forebay._options import resume, settings
 from forebay._options.gil import is_free_threaded
 from forebay._record import notices
 from forebay._record.failures import Failure, Failures, Report
+from forebay.datasets.joined import Concatenation
 from forebay.datasets.native import NativeDataset, become_torch_dataset
 from forebay.errors import ConfigError, StateMismatchError, StoppedError
+from forebay.samplers import NativeSampler
 
 # Of a state; what else it has to have, and in which form, the engine says.
 _STATE_KEYS = frozenset(("version", "dataset", "epoch", "step", "position"))
@@ -44,7 +47,8 @@ class NativeLoader:
         settings.optional_callable("collate_fn", given.collate_fn)
         self._patience = settings.Patience.of(given.stall_seconds, given.timeout)
         self._dataset, self._base = _unwrap(given.dataset)
-        is_remote = storage.is_url(self._dataset._location)
+        is_remote = self._dataset._is_remote
+        sampling = self._sampling(given.sampler)
         batch_size = given.batch_size or 1
         self._ahead = settings.prefetch_batches(given.prefetch_factor, cpu_threads, batch_size, is_remote)
         self._made_with = self._base._parts()
@@ -53,7 +57,7 @@ class NativeLoader:
         # A user's order includes the division among ranks; the rank is recorded with each failure.
         self._given_place = (given.rank, given.world_size)
         self._place = settings.place(given.rank, given.world_size)
-        options = self._options(given, cpu_threads)
+        options = self._options(given, cpu_threads) | {"sampling": sampling}
         ragged = settings.Ragged.of(given.ragged, given.pad_value)
         self._dataset._check_form(self._form, given.collate_fn is None and self._order.batch_size is not None)
         if wants_torch:
@@ -98,6 +102,19 @@ class NativeLoader:
             "world_size": self._place[1],
         }
 
+    def _sampling(self, sampler: Any) -> Sampling | None:
+        """Which samples an epoch has, where the dataset or a sampler of forebay's own says."""
+        sampling = self._dataset._sampling()
+        if sampling is not None and self._order.is_given:
+            raise ConfigError(
+                "sampler and batch_sampler: expected none beside a mixture, which has its own order, got one"
+            )
+        if not isinstance(sampler, NativeSampler):
+            return sampling
+        # The order is the loader's own, of which the sampler says what an epoch has.
+        self._order = dataclasses.replace(self._order, sampler=None)
+        return sampler._sampling(self._dataset._index)
+
     def _options(self, given: settings.Settings, cpu_threads: int) -> dict[str, Any]:
         """What the engine takes, in its own units."""
         whole, hedge = settings.whole, given.hedge
@@ -109,7 +126,7 @@ class NativeLoader:
             "cpu_threads": cpu_threads,
             "io_threads": None if given.io_threads is None else whole("io_threads", given.io_threads, least=1),
             "prefetch_batches": self._ahead,
-            "prefetch_shrinks": given.prefetch_factor is None and not storage.is_url(self._dataset._location),
+            "prefetch_shrinks": given.prefetch_factor is None and not self._dataset._is_remote,
             "memory_budget": settings.memory_budget(given.memory_budget),
             "max_sample_bytes": settings.memory_budget(given.max_sample_bytes, "max_sample_bytes"),
             "on_error": settings.choice("on_error", given.on_error, "raise", "replace", "skip"),
@@ -251,7 +268,9 @@ class NativeLoader:
 
     def stats(self) -> dict[str, Any]:
         """Where time went: each stage's items, busy and waiting seconds and quantiles, and a verdict in one word."""
-        return self._engine.stats()
+        stats = self._engine.stats()
+        sources = self._dataset._counted(stats.pop("delivered_by_part"))
+        return stats if sources is None else stats | {"sources": sources}
 
     def in_flight(self) -> list[dict[str, Any]]:
         """Samples in progress, longest first: path, index, stage, thread, attempt, elapsed seconds, mount."""
@@ -276,6 +295,8 @@ class NativeLoader:
         # What a batch has for a label, before `target_transform`.
         for row in rows:
             row["label"] = self._dataset.label_of(row.pop("scalars"))
+            if isinstance(self._dataset, Concatenation):
+                row["source"] = self._dataset.source_of(row["index"])
         return rows
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from forebay._forebay import available_cpus
 from forebay._options import samplers, settings
 from forebay._record import notices
 from forebay.errors import ConfigError
+from forebay.samplers import NativeSampler
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def sign(given: settings.Settings, *, wants_torch: bool, place: tuple[int, int] 
     if iterable:
         _check_iterable(dataset, given.shuffle, sampler, batch_sampler)
     shuffle = bool(given.shuffle)
+    if isinstance(sampler, NativeSampler):
+        iter(sampler)  # raises: it is for forebay's own datasets
     if sampler is not None and shuffle:
         raise ConfigError("sampler option is mutually exclusive with shuffle")
     is_own_order = sampler is None and batch_sampler is None

@@ -2,6 +2,7 @@
 
 from forebay.datasets.files import BinaryFiles, ImageFiles, NpyFiles, NpzFiles, Records, SafetensorsFiles, TextFiles
 from forebay.datasets.folder import IMG_EXTENSIONS, DatasetFolder, ImageFolder, default_loader
+from forebay.datasets.joined import Concatenation, Mixture, concat, mix
 from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
 from forebay.datasets.shards import Shards
@@ -9,11 +10,13 @@ from forebay.datasets.shards import Shards
 __all__ = [
     "IMG_EXTENSIONS",
     "BinaryFiles",
+    "Concatenation",
     "Csv",
     "DatasetFolder",
     "ImageFiles",
     "ImageFolder",
     "JsonLines",
+    "Mixture",
     "NativeDataset",
     "NpyFiles",
     "NpzFiles",
@@ -22,5 +25,7 @@ __all__ = [
     "Shards",
     "TextFiles",
     "TextLines",
+    "concat",
     "default_loader",
+    "mix",
 ]

@@ -4,7 +4,7 @@ import copy
 import operator
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from forebay import _forebay
@@ -12,6 +12,7 @@ from forebay._arrays import python_values, torch_arrays, torch_data, torchvision
 from forebay._native import pipeline
 from forebay._options import storage
 from forebay._options.settings import Form
+from forebay.datasets import choice
 from forebay.errors import ConfigError, StateMismatchError
 
 # Native objects, made from the others and never changed.
@@ -150,7 +151,34 @@ class NativeDataset(_Base[Any]):
 
     def subset(self, indices: Iterable[int]) -> Self:
         """A dataset of these samples, in this order, with everything else the same."""
-        chosen, positions = copy.copy(self), [position_of(index, len(self)) for index in indices]
+        return self._select([position_of(index, len(self)) for index in indices])
+
+    def filter(self, accepts: Callable[[Mapping[str, Any]], Any] | None = None, /, **equal: Any) -> Self:
+        """A dataset of the samples whose columns have these values: `filter(split="train")`; a list, a tuple or a set
+        means any of them. `accepts` is called with the columns of each sample: `filter(lambda row: row["height"] > 9)`.
+
+        Columns are `path`, the labels, `class` where there are classes, and with a manifest all of its columns.
+        """
+        return self._select(choice.matching(self, accepts, equal))
+
+    def split(
+        self,
+        fractions: float | Sequence[float],
+        *,
+        seed: int = 0,
+        by: Literal["name", "index"] = "name",
+        stratify: Any = False,
+    ) -> tuple[Self, ...]:
+        """Datasets that have no sample in common: `train, val = dataset.split(0.9)`, or `split([0.8, 0.1, 0.1])`.
+
+        By name a sample keeps its part when others are added or removed, and parts are about as large as the fractions
+        say; by index they are exactly as large. `stratify` divides each label by itself, exactly: `True` for the
+        labels, the name of a column, or a value for each sample.
+        """
+        return tuple(self._select(part) for part in choice.parts(self, fractions, seed, by, stratify))
+
+    def _select(self, positions: list[int]) -> Self:
+        chosen = copy.copy(self)
         chosen._index = self._index.select(positions)
         chosen._selections = (*self._selections, array("Q", positions))
         chosen._forget()
@@ -170,6 +198,26 @@ class NativeDataset(_Base[Any]):
     def __len__(self) -> int:
         return len(self._index)
 
+    def target_at(self, index: int) -> Any:
+        """The target of a sample."""
+        return self.target_of(self._index.scalars(index))
+
+    def _leaves(self) -> "list[NativeDataset]":
+        """The datasets that it consists of."""
+        return [self]
+
+    def _sampling(self) -> _forebay.Sampling | None:
+        """Which samples an epoch has, where the dataset says."""
+        return None
+
+    def _counted(self, delivered: Sequence[int]) -> dict[str, int] | None:
+        """How many samples were delivered of each dataset, by name, where there are several."""
+        return None
+
+    @property
+    def _is_remote(self) -> bool:
+        return storage.is_url(self._location)
+
     def __getitem__(self, index: int) -> Any:
         position = position_of(index, len(self))
         recipe = self._recipe(PLAIN)
@@ -178,10 +226,15 @@ class NativeDataset(_Base[Any]):
         values = [loaded] if len(names) == 1 else loaded
         columns = {name: python_values.to_python(value) for name, value in zip(names, values, strict=True)}
         sample = self._arranged(columns)
-        return sample if self._targets_are == "none" else (sample, self.target_of(self._index.scalars(position)))
+        return sample if self._targets_are == "none" else (sample, self.target_at(position))
 
     def __add__(self, other: Any) -> Any:
-        """Both, one after the other, as torch's datasets are added. The sum is a Python dataset."""
+        """Both, one after the other, as torch's datasets are added. With a dataset that is not forebay's own the sum
+        is a Python dataset."""
+        if isinstance(other, NativeDataset):
+            from forebay.datasets.joined import concat  # which is made of these
+
+            return concat([self, other])
         return torch_data.concatenated(self, other)
 
     def extra_repr(self) -> str:

@@ -27,6 +27,7 @@ COUNT, BATCH = 30, 4
 # 7 % of them.
 DAMAGED = (5, 19)
 AUGMENT = T.Compose([T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToTensor()])
+OTHERWISE = T.Compose([T.Resize((16, 16)), T.RandomHorizontalFlip(), T.ToTensor()])
 
 
 def as_jpeg(path: Path, number: int) -> None:
@@ -148,6 +149,8 @@ class Kind:
     is_unpacked: bool = False
     # How often damage is read, by a first loader and by one that has the ledger of the first.
     attempts: tuple[int, int] = (2, 0)
+    # How many caches it has in memory: one for each dataset that it consists of.
+    caches: int = 1
 
 
 KINDS = {
@@ -190,6 +193,25 @@ KINDS = {
         {"ragged": "list"},
     ),
     "Csv": Kind(".csv", as_csv, spoil, lambda root, **more: fb.Csv(root, dtypes={"number": "int64"}, **more)),
+    "concat": Kind(
+        ".jpg",
+        as_jpeg,
+        cut,
+        lambda root, **more: fb.concat(
+            [fb.ImageFiles(f"{root}/a", AUGMENT, **more), fb.ImageFiles(f"{root}/b", OTHERWISE, **more)]
+        ),
+        caches=2,
+    ),
+    "mix": Kind(
+        ".txt",
+        as_text,
+        no_text,
+        # In equal parts, so that an epoch has every sample once, as all others have.
+        lambda root, **more: fb.mix(
+            [(fb.TextFiles(f"{root}/a", **more), 0.5), (fb.TextFiles(f"{root}/b", max_bytes="1MiB", **more), 0.5)]
+        ),
+        caches=2,
+    ),
     "a Python dataset": Kind(".txt", as_text, no_text, TextDataset, {"num_workers": 0}, "user_code", False, False),
     "a composed Python dataset": Kind(".txt", as_text, no_text, ComposedDataset, {"num_workers": 0}, "corrupt", False),
 }
@@ -435,7 +457,7 @@ def test_a_cache_in_memory_reads_each_file_once_and_gives_the_same(
     storage = cached.stats()["storage"]
     assert (storage["cache_misses"], storage["cache_passes"]) == (COUNT, 0)
     assert storage["cache_hits"] >= (0 if KINDS[name].is_unpacked else 2 * COUNT)
-    assert 0 < storage["cache_bytes"] <= storage["cache_limit_bytes"] == 64 << 20
+    assert 0 < storage["cache_bytes"] <= storage["cache_limit_bytes"] == KINDS[name].caches * (64 << 20)
     # What does not fit is read again, and nothing is evicted for it.
     small = loader(name, trees[name][0], {"cache": "memory", "cache_bytes": storage["cache_bytes"] // 3})
     assert digests(small) == digests(loader(name, trees[name][0]))

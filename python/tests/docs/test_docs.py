@@ -98,6 +98,10 @@ def test_the_public_classes_have_examples() -> None:
         forebay.TextLines,
         forebay.JsonLines,
         forebay.Csv,
+        forebay.concat,
+        forebay.mix,
+        forebay.WeightedSampler,
+        forebay.BalancedSampler,
         forebay.ForebayError,
         forebay.transforms,
     ):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import faultproxy
 import folders
@@ -176,6 +177,25 @@ def test_a_file_url_is_its_folder(folder: Path) -> None:
     assert (dataset.root, dataset.classes) == (f"{folder}/a b", ["cat"])
     with pytest.raises(errors.ConfigError, match="expected none for a directory"):
         fb.ImageFolder(folder, storage_options={"key": "x"})
+
+
+def test_a_disk_and_an_object_store_are_mixed(
+    store: objectstore.ObjectStore, folder: Path, tmp_path: Path, plain: T.Compose
+) -> None:
+    folders.write_folder(tmp_path / "near", 6)
+    store.put_folder(folder, "mixed")
+    near, copy = fb.ImageFolder(tmp_path / "near", plain), fb.ImageFolder(folder, plain)
+    far = fb.ImageFolder("s3://bucket/mixed", plain, storage_options=store.options)
+    loader = fb.DataLoader(fb.mix([(near, 0.5), (far, 0.5)], samples=16), batch_size=4, with_ids=True)
+    pairs = [(image, int(index)) for images, _, own in loader for image, index in zip(images, own, strict=True)]
+    assert [index for _, index in pairs] == [index for place in range(8) for index in (place % 6, 6 + place)]
+    for image, index in pairs:
+        assert torch.equal(image, near[index][0] if index < 6 else copy[index - 6][0])
+    storage = loader.stats()["storage"]
+    assert storage["url"] == "s3://bucket" and storage["requests"] >= 8
+    other = fb.ImageFolder("s3://bucket/mixed", plain, storage_options=store.options | {"read_timeout": "77s"})
+    with pytest.raises(errors.ConfigError, match="storage_options: expected the same for datasets of one root"):
+        fb.concat([far, other])
 
 
 def test_what_cannot_be_had_is_named(store: objectstore.ObjectStore) -> None:

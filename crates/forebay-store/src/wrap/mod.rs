@@ -3,6 +3,7 @@
 mod cache;
 mod isolate;
 mod memory;
+mod routed;
 
 #[cfg(feature = "testing")]
 pub(crate) use cache::entry;
@@ -10,3 +11,4 @@ pub use cache::{Cache, CacheInfo, CacheOptions, CacheStats, Cached, Cleared, Dam
 pub(crate) use isolate::WindowBytes;
 pub use isolate::{Isolated, Readers};
 pub use memory::{MemoryCache, MemoryCached};
+pub use routed::Routed;

@@ -14,6 +14,7 @@ mod memory_cache;
 mod redirect;
 mod remote;
 mod remote_ranges;
+mod routed;
 mod scripted;
 mod servers;
 

@@ -24,7 +24,8 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
         let is_about_file = result.as_ref().is_err_and(|error| {
             let fields = bytes_of(&task.objects);
             let is_about_bytes = !fields.is_empty() && error.kind().is_about_bytes(error.stage());
-            is_about_bytes && queue.context.source.recipe.fails_always(Fields(&fields), &mut scratch)
+            is_about_bytes
+                && queue.context.source.recipe_of(task.job.sample).fails_always(Fields(&fields), &mut scratch)
         });
         let DecodeTask { objects, buffer, .. } = task;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself
@@ -51,14 +52,14 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
 
 /// One sample: into its slot, or as a value when samples have no fixed shape.
 fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<Made> {
-    let recipe = &*queue.context.source.recipe;
     let job = &task.job;
+    let recipe = queue.context.source.recipe_of(job.sample);
     let mut rng = Rng::for_sample(queue.context.plan.seed, job.epoch, job.sample);
-    if job.is_given {
-        // A user's own order may draw a sample again and again: each time with another crop.
+    if job.is_given || queue.context.plan.order.repeats() {
+        // Such an order may draw a sample again and again: each time with another crop.
         rng = rng.fork(job.position);
     }
-    let slot = match (&task.buffer, recipe.layout()) {
+    let slot = match (&task.buffer, queue.context.source.recipe.layout()) {
         (Some(buffer), Some(layout)) => {
             let size = layout.size_bytes();
             // SAFETY: the work queue has given this slot to this thread alone, and reads it only after this thread has
@@ -97,7 +98,7 @@ fn decoded<'a>(
     scratch: &mut Scratch,
 ) -> Option<(&'a Pipeline, Arc<Decoded>, Duration)> {
     let cache = queue.context.decoded_cache.as_ref()?;
-    let pipeline = queue.context.source.recipe.pipeline()?;
+    let pipeline = queue.context.source.recipe_of(task.job.sample).pipeline()?;
     if let Some(decoded) = &task.decoded {
         return Some((pipeline, Arc::clone(decoded), Duration::ZERO));
     }

@@ -76,13 +76,15 @@ fn read(
     job: &ReadJob,
     scratch: &mut Scratch,
 ) -> Result<Read, Trouble> {
-    let (recipe, dataset) = (&*queue.context.source.recipe, &*queue.context.source.dataset);
+    let source = &queue.context.source;
+    let (recipe, dataset) = (source.recipe_of(job.sample), &*source.dataset);
     if let Some(read) = kept(queue, thread, job).map_err(|error| (error.at_stage(Stage::Fetch), None))? {
         return Ok(read);
     }
     let mut objects = Objects::new();
     let mut within = job.within;
-    for field in (0..dataset.field_count()).map(Field) {
+    let field_count = dataset.fields_of(job.sample);
+    for field in (0..field_count).map(Field) {
         let at_field = |error: Error| error.at_stage(Stage::Fetch).at_field(field);
         if !objects.is_empty() {
             within = queue.next_field(thread, field).map_err(|error| (at_field(error), None))?;
@@ -95,7 +97,7 @@ fn read(
             queue.allot(thread, 0).map_err(|error| (at_field(error), None))?;
             return Ok(Read::of_nothing(None, 0));
         }
-        let light = recipe.light().filter(|_| dataset.field_count() == 1);
+        let light = recipe.light().filter(|_| field_count == 1);
         let asked = Instant::now();
         let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() }, light);
         let (object, light) = object.map_err(|error| (at_field(error), None))?;
@@ -116,7 +118,8 @@ fn read(
 /// A sample whose picture was kept decoded, and that is not read therefore.
 fn kept(queue: &WorkQueue, thread: usize, job: &ReadJob) -> Result<Option<Read>> {
     let context = &queue.context;
-    let (Some(cache), Some(pipeline)) = (&context.decoded_cache, context.source.recipe.pipeline()) else {
+    let (Some(cache), Some(pipeline)) = (&context.decoded_cache, context.source.recipe_of(job.sample).pipeline())
+    else {
         return Ok(None);
     };
     let Some(decoded) = cache.get(job.sample) else { return Ok(None) };
@@ -138,7 +141,7 @@ fn read_field<'a>(
     let most = queue.context.config.max_sample_bytes();
     let mut is_light = false;
     let mut allot = |size| {
-        check_size(&*source.recipe, size)?;
+        check_size(source.recipe_of(job.sample), size)?;
         let more = light.filter(|_| size <= MAX_LIGHT_BYTES).map(|light| light.memory_bytes(size));
         let more = more.filter(|more| size + more <= most);
         is_light = more.is_some();

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use forebay_core::{Chances, Error, Failure, Kind, Locator, MAX_SUBSTITUTES, OnError, Result, Retry, Stage};
+use forebay_core::{Chances, Error, Failure, Kind, Locator, MAX_SUBSTITUTES, OnError, Result, Retry, SampleId, Stage};
 use forebay_store::{Stat, Store};
 
 use crate::engine::item::{Filled, GivenUp, Item};
@@ -68,7 +68,7 @@ fn give_up(queue: &WorkQueue, mut item: Item, path: &Path, error: Error, stat: O
         return queue.fill(item, Filled::Failed(error));
     }
     if error.kind() == Kind::NotFound
-        && let Some(gone) = missing_root(queue)
+        && let Some(gone) = missing_root(queue, item.sample)
     {
         return queue.fill(item, Filled::Failed(gone));
     }
@@ -83,7 +83,7 @@ fn give_up(queue: &WorkQueue, mut item: Item, path: &Path, error: Error, stat: O
             item.given_up = Some(GivenUp { error, stat });
             queue.fill(item, Filled::Skipped);
         }
-        OnError::Replace if queue.context.plan.len < 2 => {
+        OnError::Replace if queue.context.plan.sample_count() < 2 => {
             let message = format!("cannot be replaced, because there is no other sample: {}", error.message());
             let error = Error::new(Kind::TooManyFailures, message).at_path(path).at_index(item.planned.0);
             queue.fill(item, Filled::Failed(error));
@@ -107,8 +107,8 @@ fn give_up(queue: &WorkQueue, mut item: Item, path: &Path, error: Error, stat: O
 }
 
 /// The error if not only a sample but the root of the whole dataset is missing: then no sample can replace it.
-fn missing_root(queue: &WorkQueue) -> Option<Error> {
-    let root = queue.context.source.dataset.root()?;
+fn missing_root(queue: &WorkQueue, sample: SampleId) -> Option<Error> {
+    let root = queue.context.source.dataset.root_of(sample)?;
     let error = queue.context.source.store.stat(&root).err().filter(|error| error.kind() == Kind::NotFound)?;
     let message = "is gone, and all samples of the dataset with it";
     let hint = "was the folder deleted, moved or unmounted? restore it, and resume from the last state";

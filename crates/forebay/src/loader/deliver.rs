@@ -194,10 +194,21 @@ impl Run {
         reached.at = Origin { step: Step(plan.step.0 + 1), position: plan.end_position };
         self.reached = reached;
         self.steps_left = self.steps_left.map(|left| left - 1);
+        self.count_by_part(queue, &settled.samples);
         columns.extend(queue.context.source.dataset.scalars(&settled.samples).into_iter().map(Into::into));
         let failed = settled.books.failed();
         let receipt = Receipt(reached);
         Ok(Batch { epoch: plan.epoch, step: plan.step, columns, samples: settled.samples, failed, receipt })
+    }
+
+    /// Counts samples by the dataset that they come from, where there are several.
+    fn count_by_part(&self, queue: &WorkQueue, samples: &[SampleId]) {
+        let (source, parts) = (&queue.context.source, queue.context.source.recipes().len());
+        if parts > 1 {
+            let mut delivered = queue.context.meters.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+            delivered.resize(parts, 0);
+            samples.iter().for_each(|sample| delivered[source.dataset.part_of(*sample) as usize] += 1);
+        }
     }
 
     fn living(&self) -> Result<&Stream> {

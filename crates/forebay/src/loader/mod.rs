@@ -107,12 +107,21 @@ impl Loader {
         if source.dataset.is_empty() {
             return Err(Error::config("the dataset has no samples"));
         }
-        let (expected, got) = (source.recipe.field_count(), source.dataset.field_count());
-        if expected != got {
-            return Err(Error::config(format!("the recipe takes samples of {expected} fields, the dataset has {got}")));
+        let fields = source.dataset.fields_by_part();
+        let (recipes, parts) = (source.recipes(), fields.len());
+        if recipes.len() != parts {
+            let message = format!("expected a recipe for each of {parts} datasets, got {}", recipes.len());
+            return Err(Error::internal(message));
         }
+        for (expected, got) in recipes.iter().map(|recipe| recipe.field_count()).zip(fields) {
+            if expected != got {
+                let message = format!("the recipe takes samples of {expected} fields, the dataset has {got}");
+                return Err(Error::config(message));
+            }
+        }
+        let plan = config.plan(source.dataset.len(), source.dataset.blocks())?;
         let slot_bytes = source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
-        let batch_bytes = slot_bytes.saturating_mul(config.batch_size.min(source.dataset.len()));
+        let batch_bytes = slot_bytes.saturating_mul(config.batch_size.min(plan.len));
         if batch_bytes > config.memory_budget {
             let (size, budget) = (config.batch_size, config.memory_budget);
             return Err(Error::config(format!(
@@ -122,18 +131,20 @@ impl Loader {
         for threads in [&mut config.io_threads, &mut config.max_io_threads] {
             *threads = max_reads(*threads, source.store.capabilities());
         }
-        let plan = config.plan(source.dataset.len(), source.dataset.blocks())?;
         let site = Site::of(&source.dataset.path(SampleId(0)));
         let provenance = Provenance::new(&plan, &source.dataset);
         let (ledger, deadline) = (config.ledger.as_deref(), config.retry.deadline);
         let (journal, bad) = Journal::open_with(ledger, deadline, Some(provenance), config.wording)?;
         let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
-        let decoded_cache = config.decoded_cache_bytes.map(|limit_bytes| {
-            let pipeline = source.recipe.pipeline().ok_or_else(|| {
-                Error::config("cache: expected pictures for \"decoded\", got samples of another kind")
-                    .with_hint("`cache=\"memory\"` keeps the bytes that are read")
-            })?;
-            pipeline.check_fixed().map(|()| Arc::new(DecodedCache::new(limit_bytes)))
+        let decoded_cache = config.decoded_cache_bytes.map(|limit_bytes| -> Result<_> {
+            for recipe in source.recipes() {
+                let pipeline = recipe.pipeline().ok_or_else(|| {
+                    Error::config("cache: expected pictures for \"decoded\", got samples of another kind")
+                        .with_hint("`cache=\"memory\"` keeps the bytes that are read")
+                })?;
+                pipeline.check_fixed()?;
+            }
+            Ok(Arc::new(DecodedCache::new(limit_bytes)))
         });
         let decoded_cache = decoded_cache.transpose()?;
         let landmark_cache = Arc::new(LandmarkCache::from_environment(config.memory_budget));
@@ -436,6 +447,11 @@ impl Loader {
     /// Where time went so far.
     pub fn stats(&self) -> Stats {
         self.meters.read(self.landmark_cache.stats(), self.decoded_cache.as_ref().map(|cache| cache.stats()))
+    }
+
+    /// How many samples of each dataset were handed over so far; none where there is one dataset.
+    pub fn delivered_by_part(&self) -> Vec<u64> {
+        self.meters.delivered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What failed, why, what to do, and the balance of each epoch: made to be printed.

@@ -92,14 +92,14 @@ impl Provenance {
     /// index at this position, and it is this path, or the line is not about this plan. A later line counts more.
     pub(crate) fn learn(&mut self, failure: &Failure) {
         let Some(entry) = entry_of(failure) else { return };
-        if matches!(entry.fate(), Fate::Replaced(substitute) if substitute.0 >= self.plan.len) {
+        if matches!(entry.fate(), Fate::Replaced(substitute) if substitute.0 >= self.plan.sample_count()) {
             return;
         }
         let (epoch, position, sample) = (Epoch(failure.epoch), failure.position, SampleId(failure.index));
-        if sample.0 >= self.plan.len || self.planned(epoch, position) != sample {
+        if sample.0 >= self.plan.sample_count() || self.planned(epoch, position) != sample {
             return;
         }
-        let (name, fields) = (failure.name(), self.dataset.field_count());
+        let (name, fields) = (failure.name(), self.dataset.fields_of(sample));
         if (0..fields).any(|field| name == self.dataset.name(sample, Field(field))) {
             // Delivered as planned after all, unless nothing is known that this would end.
             if entry.fate() != Fate::Planned || self.ledger.get(epoch, position).is_some() {

@@ -3,6 +3,7 @@
 //! Counters are atomics, latencies go into logarithmic histograms (12 % wide buckets), so that recording costs
 //! some nanoseconds and memory never grows.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -107,6 +108,8 @@ pub(crate) struct Meters {
     pub(crate) concurrent_reads: AtomicU64,
     /// Time between the consumer's asking for a batch and its asking for the next.
     pub(crate) consumer_nanos: AtomicU64,
+    /// Samples handed over of each dataset, where there are several.
+    pub(crate) delivered: Mutex<Vec<u64>>,
 }
 
 /// What one stage did, all its threads together.

@@ -46,6 +46,15 @@ impl Defaults {
     }
 }
 
+/// Of several kinds of storage the one that is farthest away: its defaults do no harm to the others.
+pub fn farthest(kinds: impl IntoIterator<Item = Option<MountKind>>) -> Option<MountKind> {
+    let distance = |kind: &Option<MountKind>| match kind {
+        Some(MountKind::Remote) => 2,
+        kind => i32::from(kind.is_none_or(MountKind::can_hang)),
+    };
+    kinds.into_iter().max_by_key(distance).flatten()
+}
+
 /// How listing and looking are tried again, before there is a loader with settings.
 pub(crate) fn retry_of(store: &dyn Store) -> Retry {
     match store.capabilities().is_remote {
@@ -65,6 +74,9 @@ mod tests {
         assert!(far.max_io_threads > near.max_io_threads);
         assert_eq!((near.io_threads, Defaults::on(Some(MountKind::Network), 100).io_threads), (4, 32));
         assert_eq!(Defaults::on(None, 2), far);
+        let [disk, mount, server] = [MountKind::Local, MountKind::Network, MountKind::Remote].map(Some);
+        assert_eq!(farthest([disk, server, mount]), server);
+        assert_eq!((farthest([disk, mount]), farthest([disk, disk]), farthest([None, disk])), (mount, disk, None));
         let objects = Defaults::on(Some(MountKind::Remote), 2);
         assert!(objects.max_io_threads > far.max_io_threads && objects.retry.retries > far.retry.retries);
     }

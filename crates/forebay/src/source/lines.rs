@@ -107,7 +107,7 @@ impl Lines {
 /// A store that unpacks the files of these tables.
 fn unpacking(store: &Arc<dyn Store>, tables: Option<&Arc<SeekTables>>) -> Arc<dyn Store> {
     match tables {
-        Some(tables) => Arc::new(Unpacked::new(Arc::clone(store), Arc::clone(tables))),
+        Some(tables) => Arc::new(Unpacked::new(Arc::clone(store), vec![Arc::clone(tables)])),
         None => Arc::clone(store),
     }
 }

@@ -1,11 +1,13 @@
 //! The source of a loader: which samples, where their bytes are, and the recipe that turns them into values.
 
+pub(crate) mod concat;
 pub(crate) mod defaults;
 pub(crate) mod indexes;
 pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod records;
 pub(crate) mod shards;
+pub(crate) mod split;
 pub(crate) mod unpacked;
 
 use std::ops::Range;
@@ -42,6 +44,18 @@ pub trait Dataset: Send + Sync {
     fn field_count(&self) -> u32 {
         1
     }
+    /// How many fields a sample has, where that depends on the dataset that it comes from.
+    fn fields_of(&self, _sample: SampleId) -> u32 {
+        self.field_count()
+    }
+    /// How many fields the samples of each dataset have that it is made of; of one, most are.
+    fn fields_by_part(&self) -> Vec<u32> {
+        vec![self.field_count()]
+    }
+    /// Which of these datasets a sample comes from.
+    fn part_of(&self, _sample: SampleId) -> u32 {
+        0
+    }
     /// Where the bytes of one field are, in place of what `locator` was, whose memory may be used again.
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator);
     /// The name of one field ([`Locator::name`]): what failures and quarantine are kept by.
@@ -75,6 +89,10 @@ pub trait Dataset: Send + Sync {
     /// The directory that all samples are below, where there is one.
     fn root(&self) -> Option<PathBuf> {
         None
+    }
+    /// The directory that all samples of the dataset are below that a sample comes from.
+    fn root_of(&self, _sample: SampleId) -> Option<PathBuf> {
+        self.root()
     }
 }
 
@@ -215,8 +233,24 @@ impl Dataset for Selection {
         self.base.field_count()
     }
 
+    fn fields_of(&self, sample: SampleId) -> u32 {
+        self.base.fields_of(self.base_of(sample))
+    }
+
+    fn fields_by_part(&self) -> Vec<u32> {
+        self.base.fields_by_part()
+    }
+
+    fn part_of(&self, sample: SampleId) -> u32 {
+        self.base.part_of(self.base_of(sample))
+    }
+
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
         self.base.locate(self.base_of(sample), field, locator);
+    }
+
+    fn root_of(&self, sample: SampleId) -> Option<PathBuf> {
+        self.base.root_of(self.base_of(sample))
     }
 
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {
@@ -271,8 +305,24 @@ impl Dataset for Labelled {
         self.base.field_count()
     }
 
+    fn fields_of(&self, sample: SampleId) -> u32 {
+        self.base.fields_of(sample)
+    }
+
+    fn fields_by_part(&self) -> Vec<u32> {
+        self.base.fields_by_part()
+    }
+
+    fn part_of(&self, sample: SampleId) -> u32 {
+        self.base.part_of(sample)
+    }
+
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
         self.base.locate(sample, field, locator);
+    }
+
+    fn root_of(&self, sample: SampleId) -> Option<PathBuf> {
+        self.base.root_of(sample)
     }
 
     fn blocks(&self) -> Option<Blocks> {
@@ -383,6 +433,19 @@ pub struct Source {
 }
 
 impl Source {
+    /// What to make of a sample: the recipe of the dataset that it comes from.
+    pub fn recipe_of(&self, sample: SampleId) -> &dyn Recipe {
+        match self.recipe.parts() {
+            None => &*self.recipe,
+            Some(parts) => &*parts[self.dataset.part_of(sample) as usize],
+        }
+    }
+
+    /// All recipes, one for each dataset that samples come from.
+    pub(crate) fn recipes(&self) -> &[Arc<dyn Recipe>] {
+        self.recipe.parts().unwrap_or(std::slice::from_ref(&self.recipe))
+    }
+
     /// Where the samples' bytes come from.
     pub fn storage(&self) -> Storage {
         let first = (!self.dataset.is_empty()).then(|| self.dataset.path(SampleId(0)));
@@ -407,22 +470,22 @@ impl Source {
 
     /// One sample in the calling thread, without a loader: no retry, no substitute, no budget.
     pub fn load(&self, sample: SampleId, seed: u64, epoch: Epoch) -> Result<Value> {
-        let mut locator = Locator::default();
+        let (recipe, mut locator) = (self.recipe_of(sample), Locator::default());
         let mut read = |field| {
             self.dataset.locate(sample, field, &mut locator);
-            let allot = &mut |size| check_size(&*self.recipe, size).map(|()| Vec::new());
+            let allot = &mut |size| check_size(recipe, size).map(|()| Vec::new());
             let request = read_request(&locator, Retry::default().deadline);
             let object = read_located(&*self.store, &*self.dataset, (sample, field), &request, allot)?;
             self.dataset.verify(sample, field, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
             Ok(object)
         };
         let mut load = || {
-            let count = if self.recipe.reads_bytes() { self.dataset.field_count() } else { 0 };
+            let count = if recipe.reads_bytes() { self.dataset.fields_of(sample) } else { 0 };
             let read = |field| read(field).map_err(|error: Error| error.at_field(field));
             let objects = (0..count).map(Field).map(read).collect::<Result<Objects>>()?;
             let (rng, scratch) = (&Rng::for_sample(seed, epoch, sample), &mut Scratch::default());
             let (fields, path) = (Fields(&bytes_of(&objects)), &|| self.dataset.path(sample));
-            let made = self.recipe.make(Sample { fields, path, rng, scratch, slot: None });
+            let made = recipe.make(Sample { fields, path, rng, scratch, slot: None });
             let (value, _) = made.map_err(|error| error.at_stage(Stage::Decode))?;
             value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))
         };

@@ -19,9 +19,12 @@ const KEPT_BYTES: usize = 64 << 20;
 /// The compressed files of a dataset, as they were when their tables were made.
 #[derive(Debug)]
 pub struct SeekTables {
-    files: HashMap<PathBuf, (SeekTable, Stat)>,
+    files: HashMap<PathBuf, File>,
     kept: Mutex<Kept>,
 }
+
+/// A compressed file as it was when its table was made.
+type File = (SeekTable, Stat);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -36,7 +39,7 @@ struct Kept {
 const MAX_ATTEMPTS: u32 = 2;
 
 impl SeekTables {
-    pub(crate) fn new(files: HashMap<PathBuf, (SeekTable, Stat)>) -> Self {
+    pub(crate) fn new(files: HashMap<PathBuf, File>) -> Self {
         Self { files, kept: Mutex::default() }
     }
 
@@ -94,27 +97,33 @@ impl SeekTables {
 #[derive(Debug)]
 pub struct Unpacked {
     inner: Arc<dyn Store>,
-    tables: Arc<SeekTables>,
+    /// Of each dataset that it is for. A file that is in several of them is read by the first one's.
+    tables: Arc<[Arc<SeekTables>]>,
 }
 
 impl Unpacked {
     /// The files of a store, unpacked where they have a table.
-    pub fn new(inner: Arc<dyn Store>, tables: Arc<SeekTables>) -> Self {
-        Self { inner, tables }
+    pub fn new(inner: Arc<dyn Store>, tables: impl Into<Arc<[Arc<SeekTables>]>>) -> Self {
+        Self { inner, tables: tables.into() }
+    }
+
+    /// The tables that have a file, and what they have of it.
+    fn find(&self, path: &Path) -> Option<(&SeekTables, &File)> {
+        self.tables.iter().find_map(|tables| Some((&**tables, tables.files.get(path)?)))
     }
 
     /// One segment: from memory, or read and unpacked. `more` is what the caller takes beside it.
     fn segment(
         &self,
         request: &ReadRequest<'_>,
-        (table, stat): &(SeekTable, Stat),
+        (tables, (table, stat)): (&SeekTables, &File),
         segment: usize,
         (more, allot): (u64, &mut Allot<'_>),
     ) -> Result<Arc<[u8]>> {
-        if let Some(content) = self.tables.find(request.path, segment) {
+        if let Some(content) = tables.find(request.path, segment) {
             return Ok(content);
         }
-        if self.tables.is_damaged(request.path, segment) {
+        if tables.is_damaged(request.path, segment) {
             let message = "is in a compressed segment that is damaged (several reads agreed)";
             return Err(Error::new(Kind::Corrupt, message).at_path(request.path).at_stage(Stage::Decode));
         }
@@ -134,11 +143,11 @@ impl Unpacked {
                 .at_stage(Stage::Fetch));
         }
         let content = table.unpack(segment, &object.bytes).map_err(|error| {
-            self.tables.note_damage(request.path, segment);
+            tables.note_damage(request.path, segment);
             error.at_path(request.path).at_stage(Stage::Decode)
         });
         let content: Arc<[u8]> = content?.into();
-        self.tables.keep(request.path, segment, &content);
+        tables.keep(request.path, segment, &content);
         Ok(content)
     }
 }
@@ -150,9 +159,9 @@ fn unpacked(table: &SeekTable, packed: Stat) -> Stat {
 
 impl Store for Unpacked {
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
-        let Some(file) = self.tables.files.get(request.path) else { return self.inner.fetch(request, allot) };
+        let Some(file) = self.find(request.path) else { return self.inner.fetch(request, allot) };
         request.check_cancel()?;
-        let (table, packed) = file;
+        let (_, (table, packed)) = file;
         let stat = unpacked(table, *packed);
         let range = request.bytes_of(stat)?;
         let size_bytes = range.end - range.start;
@@ -182,8 +191,8 @@ impl Store for Unpacked {
 
     fn stat(&self, path: &Path) -> Result<Stat> {
         let stat = self.inner.stat(path)?;
-        Ok(match self.tables.files.get(path) {
-            Some((table, known)) if *known == stat => unpacked(table, stat),
+        Ok(match self.find(path) {
+            Some((_, (table, known))) if *known == stat => unpacked(table, stat),
             _ => stat,
         })
     }
@@ -194,7 +203,7 @@ impl Store for Unpacked {
 
     fn sum(&self, path: &Path) -> Result<Option<Sum>> {
         // The server's is of what is compressed.
-        if self.tables.get(path).is_some() { Ok(None) } else { self.inner.sum(path) }
+        if self.find(path).is_some() { Ok(None) } else { self.inner.sum(path) }
     }
 
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
@@ -227,12 +236,12 @@ impl Store for Unpacked {
     }
 
     fn doubt(&self, path: &Path) {
-        self.tables.forget(path);
+        self.tables.iter().for_each(|tables| tables.forget(path));
         self.inner.doubt(path);
     }
 
     fn doubt_range(&self, path: &Path, range: Range<u64>) {
-        match self.tables.get(path) {
+        match self.find(path) {
             Some(_) => self.doubt(path),
             None => self.inner.doubt_range(path, range),
         }

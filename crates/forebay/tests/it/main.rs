@@ -10,6 +10,7 @@ mod golden;
 mod hanging;
 mod lifecycle;
 mod memory;
+mod mixtures;
 mod order;
 mod parts;
 mod provenance;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use forebay::{
     ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, InvalidText, JsonRecipe,
-    Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State,
-    Store, TextRecipe, Value, WorldSize, scan_folder,
+    Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank, RawRecipe, Recipe, Result, ScanOptions,
+    Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
@@ -88,6 +88,12 @@ const ROWS: &[Row] = &[
         name: "documents",
         recipe: || Arc::new(JsonRecipe::default()),
         content: |index| format!("{{\"id\": {index}, \"tags\": [\"a\", null]}}").into_bytes(),
+        damage: Some(cut),
+    },
+    Row {
+        name: "parts of several datasets",
+        recipe: || Arc::new(PartsRecipe::new(vec![Arc::new(NpyRecipe)]).unwrap()),
+        content: |index| npy(index, index % 4),
         damage: Some(cut),
     },
     Row {
