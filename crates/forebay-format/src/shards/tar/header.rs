@@ -97,6 +97,21 @@ pub(super) fn has_checksum(block: &Block) -> bool {
     sum == unsigned + blanks || i64::try_from(sum).is_ok_and(|sum| sum == signed + blanks.cast_signed())
 }
 
+/// Whether a block has the magic bytes of ustar. Those of headers from before are like a header that lacks its first byte, now and
+/// then: they are headers only in archives that begin with such a one.
+pub(super) fn has_magic(block: &Block) -> bool {
+    block[MAGIC_AT..].starts_with(MAGIC)
+}
+
+/// Whether a block that is no header was one: it has the magic bytes of ustar, but for one perhaps that is all that is wrong.
+pub(super) fn was_header(block: &Block) -> bool {
+    let magic = MAGIC_AT..MAGIC_AT + MAGIC.len();
+    let wrong = block[magic.clone()].iter().zip(MAGIC).filter(|(one, other)| one != other).count();
+    let mut restored = *block;
+    restored[magic].copy_from_slice(MAGIC);
+    wrong == 0 || (wrong == 1 && has_checksum(&restored))
+}
+
 /// Up to the first NUL.
 fn text(field: &[u8]) -> &[u8] {
     &field[..field.iter().position(|byte| *byte == 0).unwrap_or(field.len())]
