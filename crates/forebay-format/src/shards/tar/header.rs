@@ -76,8 +76,9 @@ pub(super) fn read(block: &Block) -> Found {
     let name = text(&block[..100]);
     let prefix = if is_ustar { text(&block[345..500]) } else { b"" };
     let name = if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() };
-    // Before ustar, directories were files whose names end so.
-    let kind = if kind == Kind::File && name.ends_with(b"/") { Kind::Directory } else { kind };
+    // Before ustar, directories were files whose names end so. Later, a name that ends so may be one that was cut.
+    let is_old_directory = block[156] == 0 && !has_magic(block) && name.ends_with(b"/");
+    let kind = if is_old_directory { Kind::Directory } else { kind };
     let Some(size) = number(&block[124..136]) else {
         return Found::Damaged("a header with a size that is no number");
     };

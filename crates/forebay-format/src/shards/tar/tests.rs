@@ -66,8 +66,11 @@ fn index(bytes: &[u8]) -> ShardIndex {
     whole
 }
 
-/// Each sample's key, and its fields with their bytes; none of fields that are lost.
-fn samples<'a>(index: &ShardIndex, bytes: &'a [u8]) -> Vec<(String, Vec<(String, Option<&'a [u8]>)>)> {
+/// The name of a field and its bytes; none of one that is lost.
+type FieldBytes<'a> = (String, Option<&'a [u8]>);
+
+/// Each sample's key and fields.
+fn samples<'a>(index: &ShardIndex, bytes: &'a [u8]) -> Vec<(String, Vec<FieldBytes<'a>>)> {
     let sample = |sample| {
         let mut key = String::new();
         index.write_key(sample, &mut key);
@@ -85,7 +88,7 @@ fn samples<'a>(index: &ShardIndex, bytes: &'a [u8]) -> Vec<(String, Vec<(String,
 
 /// The same as text: `key: field=bytes …`.
 fn shown(bytes: &[u8]) -> Vec<String> {
-    let field = |(name, bytes): &(String, Option<&[u8]>)| match bytes {
+    let field = |(name, bytes): &FieldBytes<'_>| match bytes {
         Some(bytes) => format!(" {name}={}", bytes.escape_ascii()),
         None => format!(" {name} lost"),
     };
@@ -138,7 +141,7 @@ fn names_and_sizes_are_those_of_every_format() {
     base256[124..136].copy_from_slice(b"\x80\0\0\0\0\0\0\0\0\0\0\x04");
     let bytes = archive(&[
         member("././@LongLink", b'L', &[long.as_bytes(), b"\0"].concat()),
-        file("cut", b"1"),
+        file("cut/", b"1"),
         [&sealed(prefixed)[..], &padded(b"22")].concat(),
         pax("17 path=3/ö.txt\n9 size=3\n", b'x'),
         [&header("short", 0, b'0')[..], &padded(b"333")].concat(),
@@ -256,7 +259,7 @@ fn the_end_is_looked_at() {
     assert_eq!(notes(b""), "has no samples");
     assert_eq!(notes(&[0; 10_240]), "has no samples");
     assert_eq!(notes(&[&one[..], &[0; 512]].concat()), "");
-    let both = [archive(&[one.clone()]), archive(&[two])].concat();
+    let both = [archive(std::slice::from_ref(&one)), archive(&[two])].concat();
     assert_eq!(shown(&both), ["1: txt=1", "2: txt=2"]);
     assert!(notes(&both).contains("goes on behind what looks like its end, at byte 2048"), "{}", notes(&both));
     let behind = [&archive(&[one])[..], b"more"].concat();
