@@ -63,7 +63,7 @@ def as_csv(path: Path, number: int) -> None:
     path.write_text(f'name,number\n"Zeile\n{number}",{number}\n')
 
 
-def as_archive(path: Path, number: int) -> None:
+def as_shard(path: Path, number: int) -> None:
     picture = io.BytesIO()
     folders.picture(number, 24, 20).save(picture, "JPEG", quality=90)
     fields = {"cls": b"%d" % number, "jpg": picture.getvalue(), "txt": b"a" * (1 + number % 3)}
@@ -214,7 +214,7 @@ KINDS = {
     "Csv": Kind(".csv", as_csv, spoil, lambda root, **more: fb.Csv(root, dtypes={"number": "int64"}, **more)),
     "Shards": Kind(
         ".tar",
-        as_archive,
+        as_shard,
         rot_text,
         lambda root, **more: fb.Shards(root, fields=("jpg", "cls", "txt"), transform=AUGMENT, **more),
         is_indexed=True,
