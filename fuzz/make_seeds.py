@@ -8,6 +8,7 @@ import io
 import json
 import os
 import struct
+import tarfile
 import tempfile
 import zlib
 from pathlib import Path
@@ -202,7 +203,43 @@ def lines() -> None:
             kept.unlink()
 
 
+def archive(kind: int, *, damaged: bool = False) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=kind) as made:
+        for name, content in {
+            "a/1.txt": b"one",
+            "a/1.cls": b"7",
+            f"{'long/' * 30}2.seg.png" if kind != tarfile.USTAR_FORMAT else "2.seg.png": b"x" * 600,
+            "3.bin": bytes(512),
+        }.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+        link = tarfile.TarInfo("1.lnk")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../etc/passwd"
+        made.addfile(link)
+    content = file.getvalue()[: file.getvalue().rindex(b"etc/passwd") + 1500]
+    return content[:1000] + b"garbage" + content[1000:-300] if damaged else content
+
+
+def shards() -> None:
+    """Archives, and the indexes of them."""
+    formats = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+    for name, kind in formats.items():
+        write("tar", name, archive(kind))
+    write("tar", "damaged", archive(tarfile.USTAR_FORMAT, damaged=True))
+    write("wds2idx", "index", b"v1.2 2\ntxt 512 3 a/1.txt cls 1536 1 a/1.cls\nbin 4096 512 3.bin\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("ustar", "damaged"):
+            path = Path(folder) / f"{name}.tar"
+            path.write_bytes((SEEDS / "tar" / name).read_bytes())
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        fb.Shards(folder, index=True, fields="txt")
+        write("shard_index", "two", (Path(folder) / "forebay.index").read_bytes())
+
+
 if __name__ == "__main__":
+    shards()
     lines()
     packed()
     parquet()

@@ -30,4 +30,4 @@ pub use manifest::{
 pub use packed::{PackedScanner, SeekTable};
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
-pub use shards::{Lost, Part, SHARD_RULE, ShardIndex, ShardIndexBuilder, TarScanner};
+pub use shards::{Lost, Part, SHARD_RULE, ShardIndex, ShardIndexBuilder, TarScanner, read_wds2idx};

@@ -295,18 +295,21 @@ impl Index {
     }
 
     /// The samples of its files, which are shards, with these fields, each of some names; by default with those of the first
-    /// sample. The index is kept in `kept`, or beside the shards; by default one is used that is there.
+    /// sample. `place` says where the index is: "in" the file `kept`, "beside" the
+    /// shards, "kept beside" them, or written by "wds2idx".
     fn shards(
         &self,
         py: Python<'_>,
         fields: Option<Vec<Vec<String>>>,
+        place: &str,
         kept: Option<PathBuf>,
-        is_kept_beside: bool,
     ) -> PyResult<(Self, Vec<Vec<String>>)> {
-        let place = match kept {
-            Some(path) => IndexPlace::In(path),
-            None if is_kept_beside => IndexPlace::KeptBeside,
-            None => IndexPlace::Beside,
+        let place = match (place, kept) {
+            ("in", Some(path)) => IndexPlace::In(path),
+            ("kept beside", None) => IndexPlace::KeptBeside,
+            ("wds2idx", None) => IndexPlace::Wds2idx,
+            ("beside", None) => IndexPlace::Beside,
+            (other, _) => return Err(pyo3::exceptions::PyValueError::new_err(format!("place: {other:?}"))),
         };
         let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
         // If the mount hangs, only a signal ends the wait.

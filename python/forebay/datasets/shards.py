@@ -13,6 +13,9 @@ from forebay.datasets.parts import PartsDataset
 from forebay.datasets.shard_fields import FieldsDataset, Wanted
 from forebay.errors import ConfigError
 
+# In place of a path: the indexes that DALI's tool of this name has written beside archives.
+WDS2IDX = "wds2idx"
+
 
 @with_arguments
 class Shards(FieldsDataset, PartsDataset):
@@ -29,7 +32,8 @@ class Shards(FieldsDataset, PartsDataset):
     bytes, and with `decode=False` all are. `transform` is for pictures, `transforms` is by field: `{"txt": tokenize}`.
 
     Archives are read once to make an index of them, which has a checksum of each field: `index="…"` names a file that
-    keeps it, and `index=True` keeps it beside the archives. `dataset.notes` says what is damaged.
+    keeps it, `index=True` keeps it beside the archives, and `index="wds2idx"` takes DALI's. `dataset.notes` says what
+    is damaged.
 
     >>> import forebay as fb
     >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))
@@ -81,10 +85,10 @@ class Shards(FieldsDataset, PartsDataset):
         self.transforms = dict(self.transforms or {})
         for name, transform in self.transforms.items():
             checked_callable(f"transforms[{name!r}]", transform)
-        if isinstance(self.index, str | os.PathLike):
+        if isinstance(self.index, str | os.PathLike) and self.index != WDS2IDX:
             self.index = os.path.abspath(os.fspath(self.index))
-        elif self.index is not None:
-            self.index = bool(self.index)
+        elif self.index not in (None, True, WDS2IDX):
+            raise ConfigError(f'index: expected a path, True or "{WDS2IDX}", got {self.index!r}')
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -92,22 +96,23 @@ class Shards(FieldsDataset, PartsDataset):
 
     def _parts_of(self, files: _forebay.Index) -> _forebay.Index:
         names = None if self._given is None else self._given.names()
-        kept, is_beside = self._kept(files)
-        shards, fields = files.shards(names, kept, is_beside)
+        shards, fields = files.shards(names, *self._place(files))
         self._wanted = self._given or Wanted.found(fields)
         return shards
 
-    def _kept(self, files: _forebay.Index) -> tuple[str | None, bool]:
-        """Where the index is kept: where `index` says, beside a manifest on this machine, or beside the archives."""
+    def _place(self, files: _forebay.Index) -> tuple[str, str | None]:
+        """Where the index is: where `index` says, or beside a manifest on this machine, or beside the archives."""
+        if self.index == WDS2IDX:
+            return "wds2idx", None
         if isinstance(self.index, str):
-            return self.index, False
+            return "in", self.index
         if self.index:
             if storage.is_url(files.root):
                 raise ConfigError(
                     f"index: expected a path of this machine for archives at a URL, got {self.index!r}",
                     hint="give `index` the path of a file",
                 )
-            return None, True
-        if self.index is False or self._manifest is None or storage.is_url(os.fspath(self._manifest.path)):
-            return None, False
-        return os.fspath(self._manifest.path) + ".index", False
+            return "kept beside", None
+        if self._manifest is None or storage.is_url(os.fspath(self._manifest.path)):
+            return "beside", None
+        return "in", os.fspath(self._manifest.path) + ".index"

@@ -2,7 +2,9 @@
 
 import doctest
 import importlib
+import io
 import re
+import tarfile
 from pathlib import Path
 
 import numpy
@@ -48,6 +50,14 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "people.csv": 'name,age\nAda,36\n"Rex, the dog",12\n',
     }.items():
         (tmp_path / "data" / "lines" / name).write_text(text, newline="")
+    (tmp_path / "data" / "shards").mkdir()
+    for shard in range(2):
+        with tarfile.open(tmp_path / "data" / "shards" / f"train-{shard:03}.tar", "w") as archive:
+            for number in range(3 * shard, 3 * shard + 3):
+                for name, content in (("txt", f"sample {number}".encode()), ("cls", str(number).encode())):
+                    member = tarfile.TarInfo(f"{number:05}.{name}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
     (tmp_path / "data" / "records").mkdir()
     (tmp_path / "data" / "records" / "digits.idx3-ubyte").write_bytes(bytes(16 + 10 * 4 * 4))
     (tmp_path / "data" / "cifar").mkdir()
@@ -102,6 +112,7 @@ def test_the_public_classes_have_examples() -> None:
         forebay.mix,
         forebay.WeightedSampler,
         forebay.BalancedSampler,
+        forebay.Shards,
         forebay.ForebayError,
         forebay.transforms,
     ):

@@ -8,6 +8,7 @@ mod array;
 mod lines;
 mod mutate;
 mod picture;
+mod shards;
 mod text;
 
 use forebay_decode::{ArrayArchive, Format};
@@ -54,6 +55,9 @@ macro_rules! for_each_target {
             line_index(lines::index, []);
             packed(lines::packed, []);
             seek_table(lines::seek_table, []);
+            tar(shards::tar, []);
+            shard_index(shards::index, []);
+            wds2idx(shards::wds2idx, []);
             csv(text::csv, []);
             jsonl(text::jsonl, []);
             state(text::state, []);

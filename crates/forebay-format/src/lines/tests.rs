@@ -1,5 +1,5 @@
 use super::*;
-use crate::file_scan::FileScanner;
+use crate::file_scan::{FileIndex, FileScanner};
 use forebay_core::{Kind, Result, hash_words};
 
 const CSV: LineRule = LineRule::Csv { delimiter: b',', has_header: false };

@@ -3,6 +3,7 @@
 mod builder;
 mod numbers;
 mod tar;
+mod wds2idx;
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -15,6 +16,7 @@ use numbers::{Numbers, parse_words, write_words};
 
 pub use builder::ShardIndexBuilder;
 pub use tar::TarScanner;
+pub use wds2idx::read_wds2idx;
 
 /// The number of shards' indexes in an index file (decisions/0048). One file has those of shards of every format.
 pub const SHARD_RULE: u64 = 0x1_0000_0000;

@@ -24,8 +24,12 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
         let is_about_file = result.as_ref().is_err_and(|error| {
             let fields = bytes_of(&task.objects);
             let is_about_bytes = !fields.is_empty() && error.kind().is_about_bytes(error.stage());
-            is_about_bytes
-                && queue.context.source.recipe_of(task.job.sample).fails_always(Fields(&fields), &mut scratch)
+            // Bytes that are not the ones that were written down are damaged, even if they can be decoded.
+            let (source, field) = (&queue.context.source, error.field());
+            let differs = fields
+                .get(field.0 as usize)
+                .is_some_and(|bytes| is_about_bytes && source.dataset.verify(task.job.sample, field, bytes).is_err());
+            differs || (is_about_bytes && source.recipe_of(task.job.sample).fails_always(Fields(&fields), &mut scratch))
         });
         let DecodeTask { objects, buffer, .. } = task;
         drop(buffer); // before the slot is filled: then the batch has its memory to itself

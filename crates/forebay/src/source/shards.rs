@@ -6,11 +6,15 @@ use std::sync::Arc;
 use forebay_core::{
     Blocks, DatasetIdentity, Error, Expected, Field, Kind, Locator, Result, SampleId, ScalarColumn, hash_words,
 };
-use forebay_format::{Note, Part, SHARD_RULE, ShardIndex, TarScanner, content_hash};
-use forebay_store::{Stat, Store};
+use forebay_format::{Note, Part, SHARD_RULE, ShardIndex, TarScanner, content_hash, read_wds2idx};
+use forebay_store::{ReadRequest, Stat, Store};
 
+use crate::scan::call_pool::CallPool;
+use crate::scan::max_threads;
+use crate::scan::sequential::{UnreadFile, buffer, index_files};
 use crate::source::Dataset;
-use crate::source::indexes::{Indexes, Keep, index_all};
+use crate::source::defaults::retry_of;
+use crate::source::indexes::{Indexes, Keep, index_by};
 
 /// The file with the index of shards, where it is beside them.
 const INDEX_NAME: &str = "forebay.index";
@@ -25,6 +29,8 @@ pub enum IndexPlace {
     KeptBeside,
     /// It is kept in this file of this machine.
     In(PathBuf),
+    /// Each archive has one beside it that DALI's `wds2idx` has written: `x.idx` for `x.tar`.
+    Wds2idx,
 }
 
 /// The samples of a dataset's files, each of some fields. What is known of a file (its label) holds for all of them.
@@ -50,8 +56,14 @@ impl Shards {
             IndexPlace::Beside => Keep::Beside(&beside),
             IndexPlace::KeptBeside => Keep::In(&beside),
             IndexPlace::In(path) => Keep::In(path),
+            IndexPlace::Wds2idx => Keep::Nowhere,
         };
-        let indexes = index_all(&*files, store, (Some(root), keep), SHARD_RULE, TarScanner::new)?;
+        let mut notes = Vec::new();
+        let mut indexes = index_by(&*files, store, (Some(root), keep), SHARD_RULE, |unread| match place {
+            IndexPlace::Wds2idx => wds2idx(store, unread, &mut notes),
+            _ => index_files(store, TarScanner::new, unread),
+        })?;
+        indexes.notes.append(&mut notes);
         Self::of(files, indexes)
     }
 
@@ -184,4 +196,53 @@ impl Dataset for Shards {
     fn root(&self) -> Option<PathBuf> {
         self.files.root()
     }
+}
+
+/// The indexes beside archives. Archives whose index is not there, or is not theirs, are read, and that is said.
+fn wds2idx(store: &Arc<dyn Store>, archives: &[UnreadFile], notes: &mut Vec<Note>) -> Result<Vec<ShardIndex>> {
+    let (reader, retry, keeps_deadlines) =
+        (Arc::clone(store), retry_of(&**store), store.capabilities().keeps_deadlines);
+    let mut pool = CallPool::new(max_threads(&**store), retry, keeps_deadlines, move |asked: &IndexFile| {
+        let request = ReadRequest::new(&asked.path, retry.deadline);
+        reader.fetch(&request, &mut |size| buffer(size)).map(|object| object.bytes.into_vec())
+    });
+    for (archive, UnreadFile { path, .. }) in archives.iter().enumerate() {
+        pool.ask(IndexFile { archive, path: index_path(path) });
+    }
+    let mut found: Vec<Option<ShardIndex>> = archives.iter().map(|_| None).collect();
+    while let Some((IndexFile { archive, path }, bytes)) = pool.next()? {
+        match bytes.and_then(|bytes| read_wds2idx(&bytes, archives[archive].stat.size_bytes)) {
+            Ok(index) => found[archive] = Some(index),
+            Err(error) => {
+                let message = format!("was not used: {}; its archive was read instead", error.message());
+                notes.push(Note { path, message });
+            }
+        }
+    }
+    let missing = archives.iter().zip(&found).filter(|(_, index)| index.is_none());
+    let unread: Vec<_> =
+        missing.map(|(archive, _)| UnreadFile { path: archive.path.clone(), stat: archive.stat }).collect();
+    let mut read = index_files(store, TarScanner::new, &unread)?.into_iter();
+    let left_out = || Error::internal("an archive was left out of its index");
+    found.into_iter().map(|index| index.or_else(|| read.next()).ok_or_else(left_out)).collect()
+}
+
+/// The index file of an archive.
+#[derive(Clone)]
+struct IndexFile {
+    archive: usize,
+    path: PathBuf,
+}
+
+impl AsRef<Path> for IndexFile {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// `x.idx` for `x.tar`, and for `x.part.tar`: `wds2idx` cuts names at their first dot.
+fn index_path(archive: &Path) -> PathBuf {
+    let name = archive.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.get(1..).and_then(|rest| rest.find('.')).map_or(&*name, |dot| &name[..dot + 1]);
+    archive.with_file_name(format!("{stem}.idx"))
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{
-    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, InvalidText, JsonRecipe,
-    Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank, RawRecipe, Recipe, Result, ScanOptions,
-    Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
+    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, IntegerRecipe,
+    InvalidText, JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank, RawRecipe, Recipe,
+    Result, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
@@ -122,6 +122,15 @@ const ROWS: &[Row] = &[
         content: |index| format!("Zeile {index}: größer\r\n").into_bytes(),
         damage: Some(|mut bytes| {
             bytes[0] = 0xFC;
+            bytes
+        }),
+    },
+    Row {
+        name: "whole numbers",
+        recipe: || Arc::new(IntegerRecipe::default()),
+        content: |index| format!("{index}\n").into_bytes(),
+        damage: Some(|mut bytes| {
+            bytes.push(b'x');
             bytes
         }),
     },

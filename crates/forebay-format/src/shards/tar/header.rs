@@ -76,8 +76,9 @@ pub(super) fn read(block: &Block) -> Found {
     let name = text(&block[..100]);
     let prefix = if is_ustar { text(&block[345..500]) } else { b"" };
     let name = if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() };
-    // Before ustar, directories were files whose names end so.
-    let kind = if kind == Kind::File && name.ends_with(b"/") { Kind::Directory } else { kind };
+    // Before ustar, directories were files whose names end so. Later, a name that ends so may be one that was cut.
+    let is_old_directory = block[156] == 0 && !has_magic(block) && name.ends_with(b"/");
+    let kind = if is_old_directory { Kind::Directory } else { kind };
     let Some(size) = number(&block[124..136]) else {
         return Found::Damaged("a header with a size that is no number");
     };
@@ -95,6 +96,21 @@ pub(super) fn has_checksum(block: &Block) -> bool {
     let signed: i64 = before.iter().chain(after).map(|byte| i64::from(byte.cast_signed())).sum();
     let blanks = 8 * u64::from(b' ');
     sum == unsigned + blanks || i64::try_from(sum).is_ok_and(|sum| sum == signed + blanks.cast_signed())
+}
+
+/// Whether a block has the magic bytes of ustar. Those of headers from before are like a header that lacks its first byte, now and
+/// then: they are headers only in archives that begin with such a one.
+pub(super) fn has_magic(block: &Block) -> bool {
+    block[MAGIC_AT..].starts_with(MAGIC)
+}
+
+/// Whether a block that is no header was one: it has the magic bytes of ustar, but for one perhaps that is all that is wrong.
+pub(super) fn was_header(block: &Block) -> bool {
+    let magic = MAGIC_AT..MAGIC_AT + MAGIC.len();
+    let wrong = block[magic.clone()].iter().zip(MAGIC).filter(|(one, other)| one != other).count();
+    let mut restored = *block;
+    restored[magic].copy_from_slice(MAGIC);
+    wrong == 0 || (wrong == 1 && has_checksum(&restored))
 }
 
 /// Up to the first NUL.

@@ -14,7 +14,7 @@ mod tests;
 pub use scanner::TarScanner;
 
 /// Key and field of a member by its name; `None` where it has none, and is no part of a sample.
-fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let last = name.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     let dot = last + name[last..].iter().position(|byte| *byte == b'.').filter(|at| *at > 0)?;
     // Names like `__meta__` are WebDataset's own.

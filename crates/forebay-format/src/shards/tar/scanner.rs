@@ -2,7 +2,7 @@
 
 use forebay_core::{Error, Result};
 
-use super::header::{self, BLOCK_BYTES, Block, Found, Header, Kind, MAGIC, MAGIC_AT, Pax};
+use super::header::{self, BLOCK_BYTES, Block, Found, Header, Kind, Pax};
 use super::members::{Members, OpenPart};
 use super::search::Search;
 use super::text_of;
@@ -11,8 +11,9 @@ use crate::shards::{Lost, ShardIndex};
 
 /// What says more about a member than its header can is refused beyond this.
 const MAX_MORE_BYTES: u64 = 1 << 20;
-/// So many zeros behind a member say that nothing is missing in it.
-const SURE_PADDING_BYTES: u64 = 8;
+/// So many zeros behind a file say that nothing is missing in it. A header has fewer of them in a row: what is left of one could
+/// pass for padding.
+const SURE_PADDING_BYTES: u64 = 256;
 /// How much of an archive may be looked at again because of damage, beside all of it once.
 const MORE_AGAIN_BYTES: u64 = 16 << 20;
 
@@ -42,6 +43,8 @@ pub struct TarScanner {
     global: Pax,
     previous: Option<Previous>,
     again_bytes: u64,
+    /// Whether headers have no magic bytes: as the first one.
+    is_old: Option<bool>,
     notes: Vec<String>,
 }
 
@@ -72,6 +75,7 @@ struct Content {
     zeros: u64,
     /// Whether other bytes than zeros are in its padding.
     is_dirty: bool,
+    last_byte: u8,
     name: Vec<u8>,
     target: Target,
 }
@@ -102,6 +106,9 @@ struct Previous {
     name: Vec<u8>,
     /// Whether the bytes behind it say that it is whole.
     is_sure: bool,
+    /// Whether bytes may be missing in it or too many if it is the last one: its last byte is zero, as those behind it are, or
+    /// the padding is not.
+    is_doubtful: bool,
 }
 
 /// A search for the next header.
@@ -173,6 +180,7 @@ impl TarScanner {
             global: Pax::default(),
             previous: None,
             again_bytes: size_bytes.saturating_add(MORE_AGAIN_BYTES),
+            is_old: None,
             notes: Vec::new(),
         }
     }
@@ -212,15 +220,24 @@ impl TarScanner {
 
     /// Goes on behind a block in which a header should be. Its bytes were not counted yet.
     fn read_header(&mut self, at: u64, block: &Block) -> Result<Option<Step>> {
+        let is_old = !header::has_magic(block);
         match header::read(block) {
+            Found::Header(_) if is_old && self.is_old == Some(false) => {
+                return Ok(self.meet_damage(at, block, "a header of another kind than those before it"));
+            }
             Found::Header(header) if header.has_map => {
+                self.is_old = Some(is_old);
                 self.state = State::Map { header_at: at, header, block: Vec::new() };
             }
-            Found::Header(header) => self.begin(at, at + BLOCK_BYTES as u64, header)?,
+            Found::Header(header) => {
+                self.is_old = Some(is_old);
+                self.begin(at, at + BLOCK_BYTES as u64, header)?;
+            }
             Found::Zeros => {
-                let from = self.next.at.unwrap_or(at);
-                (self.previous, self.next) = (None, Next::default());
-                self.search(Search::new(at, at), block, Damage::end(from, at));
+                let from = std::mem::take(&mut self.next).at.unwrap_or(at);
+                // Where bytes are missing in the last file, zeros have taken the place of its last ones.
+                let suspect = self.previous.take().filter(|previous| previous.is_doubtful);
+                self.search(block, Damage::end(from, self.search_from(at, at), suspect));
             }
             Found::Damaged(why) => return Ok(self.meet_damage(at, block, why)),
         }
@@ -295,14 +312,15 @@ impl TarScanner {
         if content.left > 0 || content.padding_left > 0 {
             return Ok(());
         }
-        let Content { header_at, start, size, zeros, is_dirty, .. } = *content;
+        let Content { header_at, start, size, zeros, is_dirty, last_byte, .. } = *content;
         let name = std::mem::take(&mut content.name);
         match std::mem::replace(&mut content.target, Target::Nothing) {
             Target::Part(part) => {
                 self.members.end(&part, start..start + size)?;
                 self.members.counts().padded += u64::from(is_dirty);
                 let is_sure = size == 0 || (!is_dirty && zeros >= SURE_PADDING_BYTES);
-                self.previous = Some(Previous { header_at, start, name, is_sure });
+                let is_doubtful = size > 0 && (is_dirty || last_byte == 0);
+                self.previous = Some(Previous { header_at, start, name, is_sure, is_doubtful });
             }
             Target::More(kind, bytes) => self.read_more(kind, bytes),
             Target::Nothing => self.previous = None,
@@ -333,38 +351,49 @@ impl TarScanner {
     /// There is no header where one should be. The next one may even be in the file before, if bytes of that are missing.
     fn meet_damage(&mut self, at: u64, block: &Block, why: &'static str) -> Option<Step> {
         let from = std::mem::take(&mut self.next).at.unwrap_or(at);
-        let is_in_place = block[MAGIC_AT..].starts_with(MAGIC);
+        let is_in_place = header::was_header(block);
         let names: Vec<_> = name_in(block).filter(|_| is_in_place).into_iter().collect();
         let suspect = self.previous.take().filter(|_| !is_in_place);
-        let mut damage = Damage { search: Search::new(at, at), from, why, names, suspect, is_end: false };
+        let mut damage = Damage { search: self.search_from(at, at), from, why, names, suspect, is_end: false };
         let behind = at + BLOCK_BYTES as u64;
         if let Some(suspect) = &damage.suspect
             && let Some(left) = self.again_bytes.checked_sub(behind - suspect.start)
         {
             self.again_bytes = left;
             let start = suspect.start;
-            damage.search = Search::new(start, at);
+            damage.search = self.search_from(start, at);
             self.state = State::Damage(damage);
             return Some(Step::Jump(start));
         }
-        self.search(Search::new(at, at), block, damage);
+        self.search(block, damage);
         None
     }
 
     /// Searches from a block on that is no header.
-    fn search(&mut self, mut search: Search, block: &Block, damage: Damage) {
-        search.feed(block);
-        self.state = State::Damage(Damage { search, ..damage });
+    fn search(&mut self, block: &Block, mut damage: Damage) {
+        damage.search.feed(block);
+        self.state = State::Damage(damage);
+    }
+
+    fn search_from(&self, from: u64, grid: u64) -> Search {
+        Search::new(from, grid, self.is_old.unwrap_or(true))
     }
 
     /// The next header was found there, or it is the end of the archive.
     fn end_damage(&mut self, at: u64, is_found: bool) -> Result<()> {
         let State::Damage(damage) = std::mem::replace(&mut self.state, State::End) else { return Ok(()) };
         let Damage { search, mut from, why, mut names, suspect, is_end } = damage;
-        if let Some(suspect) = suspect.filter(|suspect| !suspect.is_sure || at < from) {
+        // The blocks of an archive reach to its end, and zeros behind its last file may be others than its own.
+        let is_short = !is_found && search.nonzero_start.is_none() && !(self.size_bytes - from).is_multiple_of(512);
+        let is_lost = |suspect: &Previous| if is_end { is_short } else { !suspect.is_sure || at < from };
+        if let Some(suspect) = suspect.filter(is_lost) {
             self.members.lose_last(Lost::Displaced)?;
             from = suspect.header_at;
             names.insert(0, text_of(&suspect.name));
+            if is_end {
+                self.members.lose(from..at, "bytes are missing before the end of the archive", &names);
+                return Ok(());
+            }
         }
         if !is_end {
             self.members.lose(from..at, why, &names);
@@ -384,6 +413,13 @@ impl TarScanner {
             State::Header(seen) if seen.iter().any(|byte| *byte != 0) => {
                 let from = self.next.at.unwrap_or(self.size_bytes - seen.len() as u64);
                 self.members.lose(from..self.size_bytes, "the archive ends in a header", &[]);
+            }
+            State::Header(seen) if !seen.is_empty() => {
+                let suspect = self.previous.take().filter(|previous| previous.is_doubtful);
+                let at = self.size_bytes - seen.len() as u64;
+                self.state = State::Damage(Damage::end(at, self.search_from(at, at), suspect));
+                self.end_damage(self.size_bytes, false)?;
+                self.state = State::Header(Vec::new());
             }
             State::Map { header_at, .. } => {
                 self.members.lose(*header_at..self.size_bytes, "the archive ends in a header", &[]);
@@ -414,16 +450,16 @@ impl TarScanner {
 
 impl Damage {
     /// Behind zeros in place of a header.
-    fn end(from: u64, at: u64) -> Self {
-        let (why, names, suspect) = ("behind the end", Vec::new(), None);
-        Self { search: Search::new(at, at), from, why, names, suspect, is_end: true }
+    fn end(from: u64, search: Search, suspect: Option<Previous>) -> Self {
+        Self { search, from, why: "behind the end", names: Vec::new(), suspect, is_end: true }
     }
 }
 
 impl Content {
     fn new(header_at: u64, start: u64, size: u64, name: Vec<u8>) -> Self {
-        let (zeros, is_dirty, target) = (0, false, Target::Nothing);
-        let mut content = Self { header_at, start, size: 0, left: 0, padding_left: 0, zeros, is_dirty, name, target };
+        let (zeros, is_dirty, last_byte, target) = (0, false, 0, Target::Nothing);
+        let mut content =
+            Self { header_at, start, size: 0, left: 0, padding_left: 0, zeros, is_dirty, last_byte, name, target };
         content.resize(size);
         content
     }
@@ -452,6 +488,7 @@ impl Content {
             Target::Nothing => {}
         }
         self.left -= count as u64;
+        self.last_byte = own.last().copied().unwrap_or(self.last_byte);
         if self.left > 0 {
             return count;
         }

@@ -4,8 +4,8 @@ use memchr::memmem;
 
 use super::header::{self, BLOCK_BYTES, Block, Found, MAGIC, MAGIC_AT};
 
-/// A search from some byte on: every place at which a header may begin. At multiples of 512 bytes from the archive's own blocks
-/// that is any header; elsewhere one with the magic bytes of ustar.
+/// A search from some byte on: every place at which a header with the magic bytes of ustar may begin, and in old archives, at
+/// multiples of 512 bytes from their blocks, any header.
 #[derive(Debug)]
 pub(super) struct Search {
     /// Bytes that may be the beginning of a header, and where they are.
@@ -13,6 +13,7 @@ pub(super) struct Search {
     base: u64,
     /// Where a block begins.
     grid: u64,
+    is_old: bool,
     /// Behind the last byte that was not zero.
     pub(super) nonzero_end: u64,
     /// The first byte that was not zero.
@@ -21,15 +22,16 @@ pub(super) struct Search {
 
 impl Search {
     /// For headers that begin at `from` or later. `grid` is where a block begins or would.
-    pub(super) fn new(from: u64, grid: u64) -> Self {
-        Self { window: Vec::new(), base: from, grid: grid % BLOCK_BYTES as u64, nonzero_end: from, nonzero_start: None }
+    pub(super) fn new(from: u64, grid: u64, is_old: bool) -> Self {
+        let grid = grid % BLOCK_BYTES as u64;
+        Self { window: Vec::new(), base: from, grid, is_old, nonzero_end: from, nonzero_start: None }
     }
 
     /// Takes bytes. Gives where a header begins, and the header; the bytes behind it were not taken.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<(u64, Box<Block>)> {
         self.note_zeros(bytes);
         self.window.extend_from_slice(bytes);
-        let grid = self.on_grid();
+        let grid = if self.is_old { self.on_grid() } else { None };
         // Before a header on the grid may be one that is none, and has the magic bytes.
         let end = grid.map_or(self.window.len(), |at| at + MAGIC_AT);
         let found = self.with_magic(&self.window[..end]).or(grid);
