@@ -42,5 +42,5 @@ pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
     ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, Encoding,
     Fields, FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe,
-    NamedArraysRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe, array_names, csv_fields,
+    NamedArraysRecipe, NpyRecipe, RawRecipe, Recipe, Sample, TextRecipe, array_names, csv_fields, layouts,
 };

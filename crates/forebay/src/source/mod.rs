@@ -42,6 +42,14 @@ pub trait Dataset: Send + Sync {
     fn field_count(&self) -> u32 {
         1
     }
+    /// How many places one sample is read from, where that depends on the sample: its fields are pieces of one thing then.
+    fn field_count_of(&self, _sample: SampleId) -> u32 {
+        self.field_count()
+    }
+    /// What the recipe has to know of a sample beside what is read: given to it as one more field, behind the others.
+    fn outline(&self, _sample: SampleId) -> Option<Vec<u8>> {
+        None
+    }
     /// Where the bytes of one field are, in place of what `locator` was, whose memory may be used again.
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator);
     /// The name of one field ([`Locator::name`]): what failures and quarantine are kept by.
@@ -215,6 +223,14 @@ impl Dataset for Selection {
         self.base.field_count()
     }
 
+    fn field_count_of(&self, sample: SampleId) -> u32 {
+        self.base.field_count_of(self.base_of(sample))
+    }
+
+    fn outline(&self, sample: SampleId) -> Option<Vec<u8>> {
+        self.base.outline(self.base_of(sample))
+    }
+
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
         self.base.locate(self.base_of(sample), field, locator);
     }
@@ -269,6 +285,14 @@ impl Dataset for Labelled {
 
     fn field_count(&self) -> u32 {
         self.base.field_count()
+    }
+
+    fn field_count_of(&self, sample: SampleId) -> u32 {
+        self.base.field_count_of(sample)
+    }
+
+    fn outline(&self, sample: SampleId) -> Option<Vec<u8>> {
+        self.base.outline(sample)
     }
 
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
@@ -417,11 +441,14 @@ impl Source {
             Ok(object)
         };
         let mut load = || {
-            let count = if self.recipe.reads_bytes() { self.dataset.field_count() } else { 0 };
+            let count = if self.recipe.reads_bytes() { self.dataset.field_count_of(sample) } else { 0 };
             let read = |field| read(field).map_err(|error: Error| error.at_field(field));
             let objects = (0..count).map(Field).map(read).collect::<Result<Objects>>()?;
             let (rng, scratch) = (&Rng::for_sample(seed, epoch, sample), &mut Scratch::default());
-            let (fields, path) = (Fields(&bytes_of(&objects)), &|| self.dataset.path(sample));
+            let outline = self.dataset.outline(sample);
+            let mut bytes = bytes_of(&objects);
+            bytes.extend(outline.as_deref());
+            let (fields, path) = (Fields(&bytes), &|| self.dataset.path(sample));
             let made = self.recipe.make(Sample { fields, path, rng, scratch, slot: None });
             let (value, _) = made.map_err(|error| error.at_stage(Stage::Decode))?;
             value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))
