@@ -18,6 +18,7 @@ mod limited;
 mod mapped;
 mod named_arrays;
 mod text;
+mod tokens;
 
 pub use arrays::{NpyRecipe, RawRecipe};
 pub use csv::{CsvColumn, CsvRecipe, csv_fields};
@@ -29,6 +30,7 @@ pub use limited::LimitedRecipe;
 pub use mapped::MappedRecipe;
 pub use named_arrays::{ArrayArchive, NamedArraysRecipe, array_names};
 pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
+pub use tokens::{DocumentRule, TokenSpec, TokensRecipe};
 
 /// One column of a batch, as a recipe announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]

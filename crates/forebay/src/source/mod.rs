@@ -6,6 +6,7 @@ pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod records;
 pub(crate) mod shards;
+pub(crate) mod tokens;
 pub(crate) mod unpacked;
 
 use std::ops::Range;
