@@ -20,6 +20,7 @@ from forebay.datasets import (
     Shards,
     TextFiles,
     TextLines,
+    Tokens,
 )
 from forebay.errors import ForebayError
 from forebay.loader import DataLoader
@@ -43,6 +44,7 @@ __all__ = [
     "Shards",
     "TextFiles",
     "TextLines",
+    "Tokens",
     "__version__",
     "doctor",
     "dump_on_signal",

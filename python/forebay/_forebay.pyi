@@ -28,6 +28,18 @@ class Index:
     def shards(
         self, fields: list[list[str]] | None, kept: str | None, is_kept_beside: bool
     ) -> tuple[Index, list[list[str]]]: ...
+    def tokens(
+        self,
+        dtype: str | None,
+        column: str | None,
+        length: int,
+        stride: int,
+        has_targets: bool,
+        pads_tail: bool,
+        documents: str,
+        document_end: int | None,
+        seed: int,
+    ) -> tuple[Index, str, int]: ...
     def kept_in(self, cache: Cache) -> Index: ...
     def select(self, indices: list[int]) -> Index: ...
 
@@ -141,6 +153,18 @@ class Recipe:
     def json(fields: list[str], is_line: bool) -> Recipe: ...
     @staticmethod
     def csv(delimiter: int, width: int, columns: list[tuple[str, int, str | None]]) -> Recipe: ...
+    @staticmethod
+    def tokens(
+        dtype: str,
+        token_dtype: str,
+        length: int,
+        has_targets: bool,
+        is_outlined: bool,
+        document_end: int | None,
+        has_loss_mask: bool,
+        pad: int,
+        vocab_size: int | None,
+    ) -> Recipe: ...
     def limited(self, max_bytes: int) -> Recipe: ...
     def mapped(self, name: str, function: Callable[[Any], Any]) -> Recipe: ...
 

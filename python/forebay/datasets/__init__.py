@@ -5,6 +5,7 @@ from forebay.datasets.folder import IMG_EXTENSIONS, DatasetFolder, ImageFolder, 
 from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
 from forebay.datasets.shards import Shards
+from forebay.datasets.tokens import Tokens
 
 __all__ = [
     "IMG_EXTENSIONS",
@@ -22,5 +23,6 @@ __all__ = [
     "Shards",
     "TextFiles",
     "TextLines",
+    "Tokens",
     "default_loader",
 ]
