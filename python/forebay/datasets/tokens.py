@@ -68,6 +68,8 @@ class Tokens(PartsDataset):
     def __post_init__(self, root: Any, *arguments: Any) -> None:
         *arguments, has_targets = arguments
         self._has_targets = bool(has_targets)
+        if isinstance(arguments[1], str):
+            raise _no_labels(arguments[1])
         if isinstance(root, str | os.PathLike):
             name = os.fspath(root)
             # A single file is a list of one, by its name: whether it is a folder would be a question to the storage.
@@ -113,11 +115,8 @@ class Tokens(PartsDataset):
             super()._restore()
 
     def _parts_of(self, files: _forebay.Index) -> _forebay.Index:
-        if isinstance(self._labels, str) or (self._manifest is not None and self._manifest._labels):
-            raise ConfigError(
-                f"labels: expected None or a value for each sample, got {self._labels!r}",
-                hint="windows of tokens cross files, so labels of files are none of theirs",
-            )
+        if self._manifest is not None and self._manifest._labels:
+            raise _no_labels(self._manifest._labels)
         documents = {False: "ignored", True: "marked"}.get(self.documents, "packed")  # type: ignore[call-overload]
         index, self._stored, self._token_count = files.tokens(
             self.dtype,
@@ -150,6 +149,13 @@ class Tokens(PartsDataset):
             self.pad,
             self.vocab_size,
         )
+
+
+def _no_labels(labels: Any) -> ConfigError:
+    return ConfigError(
+        f"labels: expected None or a value for each sample, got {labels!r}",
+        hint="windows of tokens cross files, so labels of files are none of theirs",
+    )
 
 
 def _matching(pattern: str, endings: tuple[str, ...], options: Any) -> list[str]:

@@ -9,6 +9,7 @@ mod lines;
 mod mutate;
 mod picture;
 mod text;
+mod tokens;
 
 use forebay_decode::{ArrayArchive, Format};
 
@@ -59,6 +60,9 @@ macro_rules! for_each_target {
             state(text::state, []);
             ledger(text::ledger, []);
             cache_entry(text::cache_entry, []);
+            megatron(tokens::megatron, []);
+            token_shards(tokens::shards, []);
+            token_heads(tokens::heads, []);
         }
     };
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{
-    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, InvalidText, JsonRecipe,
-    Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, Rank, RawRecipe, Recipe, Result, ScanOptions, Source, State,
-    Store, TextRecipe, Value, WorldSize, scan_folder,
+    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, DocumentRule, Element, Endian, InvalidText,
+    JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, Rank, RawRecipe, Recipe, Result, ScanOptions,
+    Source, State, Store, TextRecipe, TokenSpec, TokensRecipe, Value, WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
@@ -28,6 +28,22 @@ struct Row {
 
 fn cut(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.len() / 2);
+    bytes
+}
+
+const TOKENS: TokenSpec = TokenSpec {
+    source: Element::U16,
+    element: Element::I64,
+    length: 8,
+    has_targets: true,
+    documents: DocumentRule::None,
+    has_loss_mask: false,
+    pad: 0,
+    vocab_size: Some(60_000),
+};
+
+fn beyond_the_vocabulary(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[6..8].fill(0xFF);
     bytes
 }
 
@@ -89,6 +105,21 @@ const ROWS: &[Row] = &[
         recipe: || Arc::new(JsonRecipe::default()),
         content: |index| format!("{{\"id\": {index}, \"tags\": [\"a\", null]}}").into_bytes(),
         damage: Some(cut),
+    },
+    Row {
+        name: "tokens",
+        recipe: || Arc::new(TokensRecipe::new(TOKENS).unwrap()),
+        content: |index| (0..9).flat_map(|at| (index as u16 * 9 + at).to_le_bytes()).collect(),
+        damage: Some(beyond_the_vocabulary),
+    },
+    Row {
+        name: "tokens of documents",
+        recipe: || {
+            let documents = DocumentRule::EndedBy(40);
+            Arc::new(TokensRecipe::new(TokenSpec { documents, ..TOKENS }).unwrap())
+        },
+        content: |index| (0..9).flat_map(|at| (index as u16 * 9 + at).to_le_bytes()).collect(),
+        damage: Some(beyond_the_vocabulary),
     },
     Row {
         name: "fields of documents",

@@ -39,10 +39,10 @@ impl Tokens {
 
     /// The tokens of the documents in a packed sample, each with the one that follows it where its document goes on.
     fn packed(&self, sample: SampleId) -> impl Iterator<Item = Range<u64>> {
-        let Samples::Packed { packing, .. } = &self.samples else {
-            unreachable!("windows have no documents to pack");
+        let (Samples::Packed { packing, .. }, Some(documents)) = (&self.samples, &self.documents) else {
+            unreachable!("only documents are packed");
         };
-        packing.pieces(sample.0).iter().zip(&self.documents).map(|(start, documents)| {
+        packing.pieces(sample.0).iter().map(|start| {
             let segment = packing.segment(documents, *start);
             *start..*start + u64::from(segment.tokens) + u64::from(segment.continues)
         })
