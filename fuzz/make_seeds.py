@@ -208,7 +208,12 @@ def tokens() -> None:
     def index(code: int, lengths: list[int], marks: list[int], item: int) -> bytes:
         head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(lengths), len(marks))
         places = np.cumsum([0, *lengths[:-1]]) * item if lengths else np.zeros(0)
-        return head + np.array(lengths, "<i4").tobytes() + places.astype("<i8").tobytes() + np.array(marks, "<i8").tobytes()
+        return (
+            head
+            + np.array(lengths, "<i4").tobytes()
+            + places.astype("<i8").tobytes()
+            + np.array(marks, "<i8").tobytes()
+        )
 
     write("megatron", "sequences", index(8, [3, 0, 4], [0, 1, 2, 3], 2))
     write("megatron", "documents", index(4, [1, 1, 1], [0, 2, 3], 4))
@@ -231,7 +236,12 @@ def tokens() -> None:
     write("token_shards", "bytes", mds("bytes", None, shard(with_sizes)))
     with_shapes = [struct.pack("<IBB", 10, 1 << 2, 4) + row for row in rows]
     write("token_shards", "arrays", mds("ndarray:uint16", None, shard(with_shapes)))
-    config = {"data_format": ["no_header_tensor:20"], "item_loader": "TokensLoader", "compression": None, "encryption": None}
+    config = {
+        "data_format": ["no_header_tensor:20"],
+        "item_loader": "TokensLoader",
+        "compression": None,
+        "encryption": None,
+    }
     chunk = {"filename": "chunk-0-0.bin", "chunk_size": 2, "chunk_bytes": len(shard(rows)), "dim": 8}
     listed = json.dumps({"chunks": [chunk], "config": config}).encode()
     write("token_shards", "litdata", listed + b"\0" + shard(rows))

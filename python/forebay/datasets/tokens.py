@@ -66,18 +66,19 @@ class Tokens(PartsDataset):
     column: str | None = None
 
     def __post_init__(self, root: Any, *arguments: Any) -> None:
-        *arguments, has_targets = arguments
+        *given, has_targets = arguments
         self._has_targets = bool(has_targets)
-        if isinstance(arguments[1], str):
-            raise _no_labels(arguments[1])
+        _, labels, options, *_ = given
+        if isinstance(labels, str):
+            raise _no_labels(labels)
         if isinstance(root, str | os.PathLike):
             name = os.fspath(root)
             # A single file is a list of one, by its name: whether it is a folder would be a question to the storage.
             if "*" in name:
-                root = _matching(name, self._endings(), arguments[2])
+                root = _matching(name, self._endings(), options)
             elif name.lower().endswith((*self._endings(), ".idx")):
                 root = [root]
-        super().__post_init__(root, *arguments)
+        super().__post_init__(root, *given)
 
     def _endings(self) -> tuple[str, ...]:
         given = self._EXTENSIONS if self.extensions is None else self.extensions
@@ -117,7 +118,7 @@ class Tokens(PartsDataset):
     def _parts_of(self, files: _forebay.Index) -> _forebay.Index:
         if self._manifest is not None and self._manifest._labels:
             raise _no_labels(self._manifest._labels)
-        documents = {False: "ignored", True: "marked"}.get(self.documents, "packed")  # type: ignore[call-overload]
+        documents = "packed" if self.documents == "pack" else "marked" if self.documents else "ignored"
         index, self._stored, self._token_count = files.tokens(
             self.dtype,
             self.column,

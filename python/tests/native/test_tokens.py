@@ -1,5 +1,6 @@
 """Files of tokens: which files are understood, which windows there are, where documents end, how they are packed."""
 
+import itertools
 import json
 import pickle
 import struct
@@ -120,7 +121,9 @@ def test_files_are_one_stream_and_windows_cross_them(tmp_path: Path) -> None:
         start += count
     dataset = fb.Tokens(tmp_path / "files", LENGTH)
     check_windows(dataset, stream)
-    assert dataset.paths[:3] == [f"{tmp_path}/files/0.bin@{offset}" for offset in (0, 16)] + [f"{tmp_path}/files/3.bin@4"]
+    assert dataset.paths[:3] == [f"{tmp_path}/files/0.bin@{offset}" for offset in (0, 16)] + [
+        f"{tmp_path}/files/3.bin@4"
+    ]
     assert dataset.notes == [
         (f"{tmp_path}/files/1.bin", "has no tokens"),
         (f"{tmp_path}/files/4.bin", "ends with 3 tokens that make no whole window, and are left out"),
@@ -266,7 +269,7 @@ def packed_pieces(dataset: fb.Tokens) -> list[list[list[int]]]:
         bounds, mask = sample["cu_seqlens"].tolist(), sample["loss_mask"]
         assert torch.equal(mask, sample["targets"] != -100) and bounds[0] == 0 and bounds[-1] == LENGTH
         pieces = []
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in itertools.pairwise(bounds):
             tokens, targets = sample["tokens"][start:end].tolist(), sample["targets"][start:end].tolist()
             assert sample["position_ids"][start:end].tolist() == list(range(end - start))
             is_padding = tokens[0] == dataset.pad and set(targets) == {-100} and (end == LENGTH)
@@ -290,14 +293,18 @@ def test_packing_is_the_same_for_any_ranks_threads_and_resumes(tmp_path: Path) -
         loader = fb.DataLoader(dataset, batch_size=4, shuffle=True, seed=3, num_workers=threads, with_ids=True)
         seen: Counter[int] = Counter()
         for batch, ids in loader:
-            rows = zip(ids.tolist(), batch["tokens"].tolist(), batch["targets"].tolist(), batch["cu_seqlens"], strict=True)
+            rows = zip(
+                ids.tolist(), batch["tokens"].tolist(), batch["targets"].tolist(), batch["cu_seqlens"], strict=True
+            )
             for index, row, targets, bounds in rows:
                 made = (row, targets, bounds.tolist())
                 assert samples.setdefault(index, made) == made
                 seen.update(token for token in row if token)
                 # A document that was cut goes on with its next token.
                 ends = {int(document[-1]) for document in documents}
-                assert all((target == -100) == (token in ends) for token, target in zip(row, targets, strict=True) if token)
+                assert all(
+                    (target == -100) == (token in ends) for token, target in zip(row, targets, strict=True) if token
+                )
         assert sum(seen.values()) == tokens and set(seen.values()) == {1}
     whole = [ids.tolist() for _, ids in fb.DataLoader(dataset, batch_size=4, shuffle=True, seed=3, with_ids=True)]
     options = {"shuffle": True, "seed": 3, "with_ids": True}
@@ -322,7 +329,9 @@ def test_a_token_beyond_the_vocabulary_is_damage_with_a_place(tmp_path: Path) ->
     stream[20] = 500
     path = raw(tmp_path / "a.bin", stream)
     dataset = fb.Tokens(path, LENGTH, vocab_size=41)
-    with pytest.raises(fb.errors.CorruptError, match=r"has the token 500 at byte 8 of its piece \(expected one below 41\)"):
+    with pytest.raises(
+        fb.errors.CorruptError, match=r"has the token 500 at byte 8 of its piece \(expected one below 41\)"
+    ):
         dataset[2]
     loader = fb.DataLoader(dataset, batch_size=2, on_error="replace")
     assert sum(len(batch["tokens"]) for batch in loader) == 5
@@ -359,7 +368,10 @@ def test_pickles_copies_and_subsets(tmp_path: Path) -> None:
         (lambda index: index[:-1], "is truncated"),
         (lambda index: index[:17] + b"\x09" + index[18:], "elements of type 9"),
         (lambda index: b"PK" + index, "is no index of Megatron's"),
-        (lambda index: index[: 34 + 8 * 4 + 8] + struct.pack("<q", 1 << 40) + index[34 + 8 * 4 + 16 :], "at byte 1099511627776"),
+        (
+            lambda index: index[: 34 + 8 * 4 + 8] + struct.pack("<q", 1 << 40) + index[34 + 8 * 4 + 16 :],
+            "at byte 1099511627776",
+        ),
     ],
 )
 def test_a_damaged_megatron_index_is_refused(tmp_path: Path, damage: Any, match: str) -> None:
@@ -417,4 +429,3 @@ def test_wrong_settings_are_refused(tmp_path: Path, options: dict[str, Any], mat
     raw(tmp_path / "a.bin", tokens_of(50))
     with pytest.raises(fb.errors.ForebayError, match=match):
         fb.Tokens(tmp_path, **{"sequence_length": LENGTH, **options})
-

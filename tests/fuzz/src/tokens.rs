@@ -60,7 +60,7 @@ pub(crate) fn shards(bytes: &[u8]) {
             let table = &shard[..table_bytes as usize];
             let first = spec.shape_at(table).and_then(|at| shard.get(at as usize).copied());
             let Ok(tokens) = spec.tokens(table, first, size_bytes, index.element) else { continue };
-            is_inside(&[tokens.runs.clone()], index.element, size_bytes);
+            is_inside(&tokens.runs, index.element, size_bytes);
             let count = tokens.runs.tokens();
             Documents::default().extend(0, count, &tokens.ends).expect("samples lie one behind the other");
         }
@@ -73,15 +73,16 @@ pub(crate) fn heads(bytes: &[u8]) {
         for given in [None, Some(Element::U32)] {
             let found = [plain_tokens(bytes, size_bytes, given), npy_tokens(bytes, size_bytes, given)];
             for plain in found.into_iter().flatten() {
-                is_inside(&[plain.runs], plain.element, size_bytes);
+                is_inside(&plain.runs, plain.element, size_bytes);
             }
         }
     }
 }
 
-fn is_inside(files: &[Runs], element: Element, size_bytes: u64) {
-    let stream = TokenStream::new(element.size_bytes(), files.to_vec()).expect("the tokens of one file are counted");
-    let ends = match &files[0] {
+fn is_inside(runs: &Runs, element: Element, size_bytes: u64) {
+    let stream =
+        TokenStream::new(element.size_bytes(), vec![runs.clone()]).expect("the tokens of one file are counted");
+    let ends = match runs {
         Runs::One { tokens, .. } => vec![*tokens],
         Runs::Many(runs) => runs.iter().map(|run| run.end).collect(),
     };

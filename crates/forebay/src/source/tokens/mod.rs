@@ -89,7 +89,9 @@ impl Tokens {
             }
             start = start.checked_add(tokens).ok_or_else(|| Error::config("the files have more than 2^64 tokens"))?;
             are_whole &= options.document_end.is_none() || matches!(own, forebay_format::Runs::One { .. });
-            (paths.push(path), stats.push(stat), runs.push(own));
+            paths.push(path);
+            stats.push(stat);
+            runs.push(own);
         }
         let stream = TokenStream::new(element.size_bytes(), runs)?;
         let TokenOptions { length, stride, has_targets, tail, document_end, .. } = *options;
