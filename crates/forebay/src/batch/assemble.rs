@@ -118,7 +118,8 @@ fn compact_column(bytes: &mut [u8], slot_bytes: usize, keep: &[bool]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_decode::{Op, Pipeline, Tensor, TensorData};
+    use forebay_core::Element;
+    use forebay_decode::{Array, DocumentRule, Op, Pipeline, Tensor, TensorData, TokenSpec, TokensRecipe};
 
     #[test]
     fn a_batch_with_a_late_writer_is_copied_and_its_memory_stays_the_writers() {
@@ -150,6 +151,38 @@ mod tests {
         assert_eq!(pool.counts(), (1, 1), "the late one is back");
         drop(copy);
         assert_eq!(pool.counts(), (2, 0));
+    }
+
+    #[test]
+    fn every_column_of_a_batch_is_copied() {
+        let spec = TokenSpec {
+            source: Element::U16,
+            element: Element::U16,
+            length: 1,
+            has_targets: true,
+            documents: DocumentRule::None,
+            has_loss_mask: false,
+            pad: 0,
+            vocab_size: None,
+        };
+        let (recipe, pool) = (TokensRecipe::new(spec).unwrap(), Arc::new(BufferPool::new(4)));
+        let batch = Places::take(&pool, &layouts(&recipe), 2).unwrap();
+        // SAFETY: the only reference to this slot.
+        unsafe { batch.slots(0) }.iter_mut().for_each(|slot| slot.fill(5));
+        let array = |bytes: &[u8], element| Value::Array(Array { shape: vec![1], element, bytes: bytes.to_vec() });
+        let row = |values| [(1, Value::Row(values))];
+        let value = row(vec![array(&[1, 0], Element::U16), array(&[2; 8], Element::I64)]);
+        let mut copy = copy_apart(&batch, &[true, true], &value, &recipe, &pool).unwrap();
+        let columns = |copy: &mut Places, count| {
+            copy.columns().map(|(bytes, size)| bytes[..count * size].to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(columns(&mut copy, 2), [vec![5, 5, 1, 0], [[5; 8], [2; 8]].concat()]);
+        compact(&mut copy, &[false, true]);
+        assert_eq!(columns(&mut copy, 1), [vec![1, 0], vec![2; 8]]);
+        for wrong in [vec![array(&[1, 0], Element::U16)], vec![array(&[1, 0], Element::U16), array(&[2], Element::U8)]]
+        {
+            assert!(copy_apart(&batch, &[true, true], &row(wrong), &recipe, &pool).is_err());
+        }
     }
 
     #[test]
