@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use forebay_core::{Blocks, Field, SampleId};
-use forebay_format::Piece;
+use forebay_format::{Packing, Piece};
 
 use super::{Samples, Tokens};
 
@@ -29,8 +29,9 @@ impl Tokens {
         let found = match &self.samples {
             Samples::Windows { windows, .. } if place == 0 => Some(self.stream.first_piece(windows.range(sample.0))),
             Samples::Windows { windows, .. } => self.stream.pieces(windows.range(sample.0)).nth(place),
-            Samples::Packed { is_simple: true, .. } => {
-                self.packed(sample).nth(place).map(|range| self.stream.first_piece(range))
+            Samples::Packed { packing, is_simple: true } => {
+                let start = packing.pieces(sample.0).get(place);
+                start.map(|start| self.stream.first_piece(self.document_part(packing, *start)))
             }
             Samples::Packed { .. } => self.packed(sample).flat_map(|range| self.stream.pieces(range)).nth(place),
         };
@@ -39,13 +40,17 @@ impl Tokens {
 
     /// The tokens of the documents in a packed sample, each with the one that follows it where its document goes on.
     fn packed(&self, sample: SampleId) -> impl Iterator<Item = Range<u64>> {
-        let (Samples::Packed { packing, .. }, Some(documents)) = (&self.samples, &self.documents) else {
+        let Samples::Packed { packing, .. } = &self.samples else {
             unreachable!("only documents are packed");
         };
-        packing.pieces(sample.0).iter().map(|start| {
-            let segment = packing.segment(documents, *start);
-            *start..*start + u64::from(segment.tokens) + u64::from(segment.continues)
-        })
+        packing.pieces(sample.0).iter().map(|start| self.document_part(packing, *start))
+    }
+
+    /// One of them, by its first token.
+    fn document_part(&self, packing: &Packing, start: u64) -> Range<u64> {
+        let documents = self.documents.as_ref().expect("only documents are packed");
+        let segment = packing.segment(documents, start);
+        start..start + u64::from(segment.tokens) + u64::from(segment.continues)
     }
 
     /// How many windows begin in each file.
