@@ -2,7 +2,7 @@
 
 use forebay_core::{Element, hash_words};
 use forebay_format::{
-    Documents, MegatronHeader, MegatronIndex, Runs, ShardIndex, TokenStream, npy_tokens, plain_tokens,
+    Documents, MegatronHeader, MegatronIndex, Runs, TokenShardIndex, TokenStream, npy_tokens, plain_tokens,
 };
 
 /// Documents lie inside of the file, one behind the other, and are the same for pieces of any size.
@@ -53,7 +53,7 @@ pub(crate) fn shards(bytes: &[u8]) {
     let split = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (json, shard) = (&bytes[..split], bytes.get(split + 1..).unwrap_or_default());
     for given in [None, Some(Element::U16)] {
-        let Ok(index) = ShardIndex::parse(json, None, given) else { continue };
+        let Ok(index) = TokenShardIndex::parse(json, None, given) else { continue };
         let size_bytes = shard.len() as u64;
         for spec in &index.shards {
             let Ok(table_bytes) = spec.table_bytes(size_bytes) else { continue };
