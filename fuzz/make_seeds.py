@@ -238,10 +238,63 @@ def shards() -> None:
         write("shard_index", "two", (Path(folder) / "forebay.index").read_bytes())
 
 
+def tokens() -> None:
+    """Indexes and headers of files of tokens."""
+
+    def index(code: int, lengths: list[int], marks: list[int], item: int) -> bytes:
+        head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(lengths), len(marks))
+        places = np.cumsum([0, *lengths[:-1]]) * item if lengths else np.zeros(0)
+        return (
+            head
+            + np.array(lengths, "<i4").tobytes()
+            + places.astype("<i8").tobytes()
+            + np.array(marks, "<i8").tobytes()
+        )
+
+    write("megatron", "sequences", index(8, [3, 0, 4], [0, 1, 2, 3], 2))
+    write("megatron", "documents", index(4, [1, 1, 1], [0, 2, 3], 4))
+    write("megatron", "none", index(8, [], [0], 2))
+
+    def shard(samples: list[bytes]) -> bytes:
+        offsets = np.cumsum([4 * (len(samples) + 2), *map(len, samples)]).astype("<u4")
+        return struct.pack("<I", len(samples)) + offsets.tobytes() + b"".join(samples)
+
+    def mds(encoding: str, size: int | None, content: bytes) -> bytes:
+        columns = {"column_names": ["tokens"], "column_encodings": [encoding], "column_sizes": [size]}
+        file = {"basename": "shard.00000.mds", "bytes": len(content), "hashes": {}}
+        facts = {"version": 2, "format": "mds", "compression": None, "hashes": [], "zip_data": None}
+        listed = [{**facts, **columns, "samples": 2, "raw_data": file}]
+        return json.dumps({"version": 2, "shards": listed}).encode() + b"\0" + content
+
+    rows = [np.arange(count, dtype="<u2").tobytes() for count in (4, 4)]
+    write("token_shards", "fixed", mds("ndarray:uint16:4", 8, shard(rows)))
+    with_sizes = [struct.pack("<I", 8) + row for row in rows]
+    write("token_shards", "bytes", mds("bytes", None, shard(with_sizes)))
+    with_shapes = [struct.pack("<IBB", 10, 1 << 2, 4) + row for row in rows]
+    write("token_shards", "arrays", mds("ndarray:uint16", None, shard(with_shapes)))
+    config = {
+        "data_format": ["no_header_tensor:20"],
+        "item_loader": "TokensLoader",
+        "compression": None,
+        "encryption": None,
+    }
+    chunk = {"filename": "chunk-0-0.bin", "chunk_size": 2, "chunk_bytes": len(shard(rows)), "dim": 8}
+    listed = json.dumps({"chunks": [chunk], "config": config}).encode()
+    write("token_shards", "litdata", listed + b"\0" + shard(rows))
+
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, 4
+    write("token_heads", "llm-c", header.tobytes() + rows[0])
+    file = io.BytesIO()
+    np.save(file, np.arange(5, dtype="<u2"))
+    write("token_heads", "npy", file.getvalue())
+
+
 if __name__ == "__main__":
     shards()
     lines()
     packed()
+    tokens()
     parquet()
     texts()
     state()

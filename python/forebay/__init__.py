@@ -20,6 +20,7 @@ from forebay.datasets import (
     Shards,
     TextFiles,
     TextLines,
+    Tokens,
     concat,
     mix,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Shards",
     "TextFiles",
     "TextLines",
+    "Tokens",
     "WeightedSampler",
     "__version__",
     "concat",

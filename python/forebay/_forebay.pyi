@@ -26,6 +26,18 @@ class Index:
     def records(self, header_bytes: int, record_bytes: int) -> Index: ...
     def lines(self, is_json: bool, csv: tuple[int, bool] | None, kept: str | None) -> tuple[Index, list[str]]: ...
     def shards(self, fields: list[list[str]] | None, place: str, kept: str | None) -> tuple[Index, list[list[str]]]: ...
+    def tokens(
+        self,
+        dtype: str | None,
+        column: str | None,
+        length: int,
+        stride: int,
+        has_targets: bool,
+        pads_tail: bool,
+        documents: str,
+        document_end: int | None,
+        seed: int,
+    ) -> tuple[Index, str, int]: ...
     def kept_in(self, cache: Cache) -> Index: ...
     def select(self, indices: list[int]) -> Index: ...
     @staticmethod
@@ -153,6 +165,18 @@ class Recipe:
     def csv(delimiter: int, width: int, columns: list[tuple[str, int, str | None]]) -> Recipe: ...
     @staticmethod
     def parts(recipes: list[Recipe]) -> Recipe: ...
+    @staticmethod
+    def tokens(
+        dtype: str,
+        token_dtype: str,
+        length: int,
+        has_targets: bool,
+        is_outlined: bool,
+        document_end: int | None,
+        has_loss_mask: bool,
+        pad: int,
+        vocab_size: int | None,
+    ) -> Recipe: ...
     def limited(self, max_bytes: int) -> Recipe: ...
     def mapped(self, name: str, function: Callable[[Any], Any]) -> Recipe: ...
 

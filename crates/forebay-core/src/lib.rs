@@ -20,6 +20,7 @@ mod plan;
 mod policy;
 mod rng;
 mod sampling;
+mod segment;
 mod shard_local;
 mod shuffle;
 mod state;
@@ -42,6 +43,7 @@ pub use plan::{EpochOrder, OrderKind, Origin, Place, Plan, PlannedBatch, substit
 pub use policy::{Chances, FailureLimit, Hedge, Isolate, MAX_SUBSTITUTES, OnError, Retry};
 pub use rng::Rng;
 pub use sampling::{Balanced, Sampling, SamplingIdentity, Weighted};
+pub use segment::Segment;
 pub use shard_local::Blocks;
 pub use shuffle::Shuffle;
 pub use state::{DatasetIdentity, ShardLocalIdentity, State};

@@ -40,7 +40,8 @@ pub use jpeg::Landmarks;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
-    ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, Encoding,
-    Fields, FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe,
-    NamedArraysRecipe, NpyRecipe, PartsRecipe, RawRecipe, Recipe, Sample, TextRecipe, array_names, csv_fields,
+    ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, DocumentRule,
+    Encoding, Fields, FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made,
+    MappedRecipe, NamedArraysRecipe, NpyRecipe, PartsRecipe, RawRecipe, Recipe, Sample, TextRecipe, TokenSpec,
+    TokensRecipe, array_names, csv_fields, layouts,
 };

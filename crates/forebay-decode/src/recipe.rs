@@ -20,6 +20,7 @@ mod mapped;
 mod named_arrays;
 mod parts;
 mod text;
+mod tokens;
 
 pub use arrays::{NpyRecipe, RawRecipe};
 pub use csv::{CsvColumn, CsvRecipe, csv_fields};
@@ -32,6 +33,7 @@ pub use mapped::MappedRecipe;
 pub use named_arrays::{ArrayArchive, NamedArraysRecipe, array_names};
 pub use parts::PartsRecipe;
 pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
+pub use tokens::{DocumentRule, TokenSpec, TokensRecipe};
 
 /// One column of a batch, as a recipe announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +112,7 @@ pub type Made = (Option<Value>, Timing);
 ///
 /// Shared by threads, each of which brings its own [`Scratch`]. The result depends on the input and the [`Rng`] alone.
 pub trait Recipe: Send + Sync {
-    /// The columns it makes. With more than one, each sample is made as a [`Value::Row`] of as many values.
+    /// The columns it makes. With more than one, a sample that is made as a value is a [`Value::Row`] of as many.
     fn schema(&self) -> Vec<ColumnSpec>;
     /// The recipes of the datasets that samples come from, where each has its own: what makes a sample is the one of its dataset.
     fn parts(&self) -> Option<&[Arc<dyn Recipe>]> {
@@ -130,6 +132,10 @@ pub trait Recipe: Send + Sync {
     }
     /// Shape, type and order of every sample in a batch, where they are always the same: then samples are made in place.
     fn layout(&self) -> Option<&Dense>;
+    /// The same of the columns behind the first, by a recipe of several columns that makes all of them in place.
+    fn more_layouts(&self) -> &[Dense] {
+        &[]
+    }
     /// Bytes of memory that one sample takes at its peak, beside its own and its place in the batch: charged before it runs.
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64>;
     /// The pipeline whose fixed beginning may be kept from epoch to epoch; `None` where there is nothing to keep.
@@ -146,6 +152,11 @@ pub trait Recipe: Send + Sync {
     }
     /// Makes one sample: in its place in the batch where it has one, else as a value.
     fn make(&self, sample: Sample<'_>) -> Result<Made>;
+    /// The same, in the sample's places in several columns: the slot of `sample` is that of the first, and `more` are those of
+    /// [`Recipe::more_layouts`], or none where it becomes a value.
+    fn make_columns(&self, sample: Sample<'_>, _more: &mut [&mut [u8]]) -> Result<Made> {
+        self.make(sample)
+    }
     /// Whether bytes that failed would fail with any random choice, too: a verdict about the file.
     fn fails_always(&self, _fields: Fields<'_>, _scratch: &mut Scratch) -> bool {
         true
@@ -160,13 +171,22 @@ pub trait Recipe: Send + Sync {
     }
 }
 
-/// A recipe so cheap that the thread which has read a small sample makes it, too. It takes one field, draws no random numbers
-/// and makes values.
+/// A recipe so cheap that the thread which has read a small sample makes it, too. It takes one field and draws no random
+/// numbers.
 pub trait LightRecipe {
     /// Bytes of memory that making a sample of this size takes: charged before it is read.
     fn memory_bytes(&self, size_bytes: u64) -> u64;
     /// The value that [`Recipe::make`] would make of these bytes, or its error.
     fn make(&self, bytes: &[u8]) -> Result<Value>;
+    /// The same in the sample's places in a batch, one for each column: by recipes that have a layout.
+    fn place(&self, _bytes: &[u8], _slots: &mut [&mut [u8]]) -> Result<()> {
+        Err(Error::internal("a recipe that makes values was given places in a batch"))
+    }
+}
+
+/// The layouts of all columns of a recipe that makes them in place; none where samples have no fixed shape.
+pub fn layouts(recipe: &dyn Recipe) -> Vec<Dense> {
+    recipe.layout().into_iter().chain(recipe.more_layouts()).cloned().collect()
 }
 
 impl Recipe for Pipeline {

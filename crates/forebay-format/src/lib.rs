@@ -14,6 +14,7 @@ mod packed;
 mod records;
 mod scan;
 mod shards;
+mod tokens;
 mod versions;
 
 pub use extents::{Extents, ExtentsBuilder};
@@ -31,3 +32,8 @@ pub use packed::{PackedScanner, SeekTable};
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
 pub use shards::{Lost, Part, SHARD_RULE, ShardIndex, ShardIndexBuilder, TarScanner, read_wds2idx};
+pub use tokens::{
+    Documents, MEGATRON_HEADER_BYTES, MegatronHeader, MegatronIndex, PACKING_BLOCK, Packing, Piece, PlainTokens, Run,
+    Runs, ShardSpec, TOKEN_HEADER_BYTES, Tail, TokenShard, TokenShardIndex, TokenStream, Windows, is_token_index,
+    npy_tokens, plain_tokens,
+};

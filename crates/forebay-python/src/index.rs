@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Concat, Config, Dataset, Field, FolderIndex, IndexPlace, Keeps, Labelled, Labels,
-    LineRule, Lines, Locator, MemoryCache, MemoryCached, Note, RecordLayout, Records, Routed, SampleId, ScalarColumn,
-    Scalars, ScanOptions, SeekTables, Selection, Shards, SplitBy, StorageOptions, Store, Unpacked, csv_fields, is_url,
-    machine, open_store, split,
+    Cache, CacheOptions, Cached, Concat, Config, Dataset, DocumentMode, Element, Field, FolderIndex, IndexPlace, Keeps,
+    Labelled, Labels, LineRule, Lines, Locator, MemoryCache, MemoryCached, Note, RecordLayout, Records, Routed,
+    SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection, Shards, SplitBy, StorageOptions, Store, Tail,
+    TokenOptions, Tokens, Unpacked, csv_fields, is_url, machine, open_store, split,
 };
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -318,6 +318,41 @@ impl Index {
         let shards = if let Some(fields) = fields { shards.with_fields(fields) } else { shards };
         let (fields, notes) = (shards.fields().to_vec(), shards.notes().to_vec());
         Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }, fields))
+    }
+
+    /// Windows of its files of tokens, or packed documents of them, as samples; with the type of the tokens and how many there are.
+    /// `documents` is "ignored", "marked" or "packed".
+    #[expect(clippy::too_many_arguments, reason = "one for each setting")]
+    fn tokens(
+        &self,
+        py: Python<'_>,
+        dtype: Option<&str>,
+        column: Option<String>,
+        length: u64,
+        stride: u64,
+        has_targets: bool,
+        pads_tail: bool,
+        documents: &str,
+        document_end: Option<i64>,
+        seed: u64,
+    ) -> PyResult<(Self, &'static str, u64)> {
+        let named =
+            |name: &str| Element::from_name(name).ok_or_else(|| PyValueError::new_err(format!("dtype: {name:?}")));
+        let documents = match documents {
+            "ignored" => DocumentMode::Ignored,
+            "marked" => DocumentMode::Marked,
+            "packed" => DocumentMode::Packed(seed),
+            other => return Err(PyValueError::new_err(format!("documents: {other:?}"))),
+        };
+        let element = dtype.map(named).transpose()?;
+        let tail = if pads_tail { Tail::Pad } else { Tail::Drop };
+        let options = TokenOptions { element, column, length, stride, has_targets, tail, documents, document_end };
+        let (files, store) = (Arc::clone(&self.dataset), Arc::clone(&self.store));
+        // If the mount hangs, only a signal ends the wait.
+        let found = watched(py, "forebay-scan", move || Tokens::new(files, &store, &options))?;
+        let tokens = convert(py, found)?;
+        let (notes, dtype, count) = (tokens.notes().to_vec(), tokens.element().name(), tokens.token_count());
+        Ok((Self { notes, ..self.with_dataset(Arc::new(tokens)) }, dtype, count))
     }
 
     /// The same samples with a cache.

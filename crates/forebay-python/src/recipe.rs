@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use forebay::{
-    ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, Element, Encoding, Endian, FieldsRecipe,
-    IntegerRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe, Opened,
-    PartsRecipe, RawRecipe, TextRecipe,
+    ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, DocumentRule, Element, Encoding, Endian,
+    FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe,
+    Opened, PartsRecipe, RawRecipe, TextRecipe, TokenSpec, TokensRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -155,6 +155,34 @@ impl Recipe {
         let natives = recipes.iter().map(|recipe| Arc::clone(&recipe.get().native)).collect();
         let native = convert(py, PartsRecipe::new(natives))?;
         Ok(Self { bases: recipes, ..Self::of(native) })
+    }
+
+    /// Tokens of `dtype` in rows of `length`. Documents end where the dataset says ("outlined"), at the token `document_end`, or
+    /// nowhere.
+    #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "one for each setting")]
+    fn tokens(
+        py: Python<'_>,
+        dtype: &str,
+        token_dtype: &str,
+        length: usize,
+        has_targets: bool,
+        is_outlined: bool,
+        document_end: Option<i64>,
+        has_loss_mask: bool,
+        pad: i64,
+        vocab_size: Option<u64>,
+    ) -> PyResult<Self> {
+        let named =
+            |name: &str| Element::from_name(name).ok_or_else(|| PyValueError::new_err(format!("dtype: {name:?}")));
+        let (source, element) = (named(dtype)?, named(token_dtype)?);
+        let documents = match document_end {
+            _ if is_outlined => DocumentRule::Outlined,
+            Some(end) => DocumentRule::EndedBy(end),
+            None => DocumentRule::None,
+        };
+        let spec = TokenSpec { source, element, length, has_targets, documents, has_loss_mask, pad, vocab_size };
+        Ok(Self::of(convert(py, TokensRecipe::new(spec))?))
     }
 
     /// The same, for objects of at most this many bytes.

@@ -57,6 +57,7 @@ pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, rec
 pub use source::records::Records;
 pub use source::shards::{IndexPlace, Shards};
 pub use source::split::{SplitBy, split};
+pub use source::tokens::{DocumentMode, TokenOptions, Tokens};
 pub use source::unpacked::{SeekTables, Unpacked};
 pub use source::{
     Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
@@ -70,14 +71,14 @@ pub use forebay_core::{
 };
 pub use forebay_decode::{
     Array, ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom,
-    Decoded, Dense, Detail, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe, Interpolation,
-    InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Op,
-    Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, RawRecipe, Recipe, ResizeTo, Sample, Scratch, Size,
-    Tensor, TensorData, TextRecipe, Value, array_names, csv_fields,
+    Decoded, Dense, Detail, DocumentRule, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe,
+    Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe,
+    NpyRecipe, Op, Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, RawRecipe, Recipe, ResizeTo, Sample,
+    Scratch, Size, Tensor, TensorData, TextRecipe, TokenSpec, TokensRecipe, Value, array_names, csv_fields,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note, Picture,
-    RecordLayout, ScanOptions,
+    RecordLayout, ScanOptions, Tail,
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,

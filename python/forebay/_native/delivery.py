@@ -53,7 +53,7 @@ class Delivery:
     def _make(self, batch: Batch) -> Any:
         has_targets = self.dataset._targets_are != "none"
         if self.collate_fn is None and self.is_batched:
-            content = {name: self._stack(batch, values) for name, values in batch.content.items()}
+            content = {name: self._column(batch, name, values) for name, values in batch.content.items()}
             columns = [self.dataset._arranged(content)]
             columns += [self._stack_targets(batch)] if has_targets else []
             columns += [self.output.integers(batch.indices)] if self.with_ids else []
@@ -73,6 +73,11 @@ class Delivery:
     def _only(self, columns: Mapping[str, Any]) -> Any:
         """The one column of labels, or all of them by name."""
         return next(iter(columns.values())) if len(columns) == 1 else dict(columns)
+
+    def _column(self, batch: Batch, name: str, values: Array | list[Any]) -> Any:
+        if self.ragged.kind is None and name in self.dataset._RAGGED:
+            return self._separate(values)
+        return self._stack(batch, values)
 
     def _stack(self, batch: Batch, values: Array | list[Any]) -> Any:
         if isinstance(values, Array):

@@ -6,6 +6,7 @@ from forebay.datasets.joined import Concatenation, Mixture, concat, mix
 from forebay.datasets.lines import Csv, JsonLines, TextLines
 from forebay.datasets.native import NativeDataset
 from forebay.datasets.shards import Shards
+from forebay.datasets.tokens import Tokens
 
 __all__ = [
     "IMG_EXTENSIONS",
@@ -25,6 +26,7 @@ __all__ = [
     "Shards",
     "TextFiles",
     "TextLines",
+    "Tokens",
     "concat",
     "default_loader",
     "mix",

@@ -47,6 +47,8 @@ class NativeDataset(_Base[Any]):
     _targets_are: TargetKind = "value"
     # Whether dicts and lists stay a list in a batch, and are not put together as torch does.
     _lists_objects: ClassVar[bool] = False
+    # Columns whose arrays differ in shape by their nature: lists of them, unless the loader's `ragged` says otherwise.
+    _RAGGED: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Makes it one of torch's datasets, too, where torch is imported."""

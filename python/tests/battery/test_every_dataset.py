@@ -83,6 +83,14 @@ def as_archive(path: Path, number: int) -> None:
     numpy.savez_compressed(path, x=numpy.full((2, 3), number), y=numpy.float32(number))
 
 
+def as_tokens(path: Path, number: int) -> None:
+    (numpy.arange(12, dtype="<u2") + number).tofile(path)
+
+
+def beyond_the_vocabulary(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2] + b"\xff\xff")
+
+
 def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -195,6 +203,13 @@ KINDS = {
         is_indexed=True,
         # A file's length is looked at before anything is read, so there is nothing to read twice, or to remember.
         attempts=(1, 1),
+    ),
+    # Without targets the windows are those of single files.
+    "Tokens": Kind(
+        ".bin",
+        as_tokens,
+        beyond_the_vocabulary,
+        lambda root, **more: fb.Tokens(root, 12, targets=False, vocab_size=1000, **more),
     ),
     "TextLines": Kind(".txt", as_line, spoil, lambda root, **more: fb.TextLines(root, labels="directory", **more)),
     "TextLines of gzip": Kind(

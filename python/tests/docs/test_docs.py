@@ -58,6 +58,11 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
                     member = tarfile.TarInfo(f"{number:05}.{name}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
+    (tmp_path / "data" / "tokens").mkdir()
+    numpy.arange(100, dtype="uint16").tofile(tmp_path / "data" / "tokens" / "train.bin")
+    (tmp_path / "data" / "corpus").mkdir()
+    (numpy.arange(1000, dtype="uint32") % 97).tofile(tmp_path / "data" / "corpus" / "0.ds")
+    numpy.arange(10, 1001, 10, dtype="uint64").tofile(tmp_path / "data" / "corpus" / "0.ds.index")
     (tmp_path / "data" / "records").mkdir()
     (tmp_path / "data" / "records" / "digits.idx3-ubyte").write_bytes(bytes(16 + 10 * 4 * 4))
     (tmp_path / "data" / "cifar").mkdir()
@@ -106,6 +111,7 @@ def test_the_public_classes_have_examples() -> None:
         forebay.SafetensorsFiles,
         forebay.Records,
         forebay.TextLines,
+        forebay.Tokens,
         forebay.JsonLines,
         forebay.Csv,
         forebay.concat,

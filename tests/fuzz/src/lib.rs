@@ -10,6 +10,7 @@ mod mutate;
 mod picture;
 mod shards;
 mod text;
+mod tokens;
 
 use forebay_decode::{ArrayArchive, Format};
 
@@ -63,6 +64,9 @@ macro_rules! for_each_target {
             state(text::state, []);
             ledger(text::ledger, []);
             cache_entry(text::cache_entry, []);
+            megatron(tokens::megatron, []);
+            token_shards(tokens::shards, []);
+            token_heads(tokens::heads, []);
         }
     };
 }

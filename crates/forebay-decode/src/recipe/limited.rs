@@ -39,6 +39,10 @@ impl Recipe for LimitedRecipe {
         self.recipe.layout()
     }
 
+    fn more_layouts(&self) -> &[Dense] {
+        self.recipe.more_layouts()
+    }
+
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
         self.recipe.memory_bytes(fields, scratch)
     }
@@ -57,6 +61,10 @@ impl Recipe for LimitedRecipe {
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         self.recipe.make(sample)
+    }
+
+    fn make_columns(&self, sample: Sample<'_>, more: &mut [&mut [u8]]) -> Result<Made> {
+        self.recipe.make_columns(sample, more)
     }
 
     fn fails_always(&self, fields: Fields<'_>, scratch: &mut Scratch) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, Result};
 
-use crate::recipe::{ColumnKind, ColumnSpec, Fields, Made, Recipe, Sample};
+use crate::recipe::{ColumnKind, ColumnSpec, Fields, Made, Recipe, Sample, layouts};
 use crate::{Dense, Layout, Scratch, Tensor};
 
 /// A recipe for each dataset of several. The engine takes the one of a sample's own dataset ([`Recipe::parts`]); this one says
@@ -34,8 +34,8 @@ impl PartsRecipe {
             let hint = "give them transforms that end alike: the same size, type and kind of sample";
             return Err(Error::config(message).with_hint(hint));
         }
-        let layout = first.layout().cloned();
-        let is_in_place = layout.is_some() && parts.iter().all(|recipe| recipe.layout() == layout.as_ref());
+        let expected = layouts(&**first);
+        let is_in_place = !expected.is_empty() && parts.iter().all(|recipe| layouts(&**recipe) == expected);
         Ok(Self { parts, is_in_place })
     }
 
@@ -67,6 +67,10 @@ impl Recipe for PartsRecipe {
 
     fn layout(&self) -> Option<&Dense> {
         self.first().layout().filter(|_| self.is_in_place)
+    }
+
+    fn more_layouts(&self) -> &[Dense] {
+        if self.is_in_place { self.first().more_layouts() } else { &[] }
     }
 
     fn memory_bytes(&self, _fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {

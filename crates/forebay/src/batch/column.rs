@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use forebay_core::{Error, Result, ScalarColumn, Scalars, Stage};
-use forebay_decode::{Array, ColumnKind, Dense, Order, Recipe, Value};
+use forebay_decode::{Array, ColumnKind, Dense, Order, Recipe, Value, layouts};
 
 use crate::batch::buffer_pool::{Buffer, BufferPool};
+use crate::batch::places::Places;
 
 /// What the samples of a batch have under one name, in their order.
 #[derive(Debug)]
@@ -51,6 +52,10 @@ pub(crate) struct Schema(Vec<(Arc<str>, ColumnKind)>);
 impl Schema {
     pub(crate) fn of(recipe: &dyn Recipe) -> Result<Self> {
         let columns: Vec<_> = recipe.schema().into_iter().map(|spec| (spec.name.as_ref().into(), spec.kind)).collect();
+        let (all, in_place) = (columns.len(), layouts(recipe).len());
+        if in_place > 0 && in_place != all {
+            return Err(Error::internal(format!("a recipe of {all} columns has layouts of {in_place}")));
+        }
         match columns.is_empty() {
             true => Err(Error::internal("a recipe announced no columns")),
             false => Ok(Self(columns)),
@@ -58,10 +63,15 @@ impl Schema {
     }
 }
 
-/// The one column of samples that were written in place.
-pub(crate) fn of_buffer(buffer: Buffer, schema: &Schema, layout: &Dense) -> NamedColumn {
-    let (name, _) = &schema.0[0];
-    NamedColumn { name: Arc::clone(name), column: Column::Dense { buffer, layout: layout.clone() } }
+/// The columns of samples that were written in place.
+pub(crate) fn of_places(places: Places, schema: &Schema, layouts: &[Dense]) -> Vec<NamedColumn> {
+    let columns = schema.0.iter().zip(places.into_buffers()).zip(layouts);
+    columns
+        .map(|(((name, _), buffer), layout)| NamedColumn {
+            name: Arc::clone(name),
+            column: Column::Dense { buffer, layout: layout.clone() },
+        })
+        .collect()
 }
 
 /// The columns of samples that were made as values.

@@ -3,3 +3,4 @@
 pub(crate) mod assemble;
 pub(crate) mod buffer_pool;
 pub(crate) mod column;
+pub(crate) mod places;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use forebay_core::{Error, Field, Result, Rng, Stage};
 use forebay_decode::{Fields, Made, Pipeline, Sample, Scratch, Timing};
 
+use crate::batch::places::Slots;
 use crate::engine::decoded_cache::Decoded;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::{DecodeTask, WorkQueue};
@@ -31,8 +32,8 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
                 .is_some_and(|bytes| is_about_bytes && source.dataset.verify(task.job.sample, field, bytes).is_err());
             differs || (is_about_bytes && source.recipe_of(task.job.sample).fails_always(Fields(&fields), &mut scratch))
         });
-        let DecodeTask { objects, buffer, .. } = task;
-        drop(buffer); // before the slot is filled: then the batch has its memory to itself
+        let DecodeTask { objects, places, .. } = task;
+        drop(places); // before the slot is filled: then the batch has its memory to itself
         let field = result.as_ref().err().filter(|_| is_about_file).map(Error::field);
         let stat = field.and_then(|field| objects.get(field.0 as usize)).map(|object| object.stat);
         let (made, error) = match result {
@@ -63,17 +64,14 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
         // Such an order may draw a sample again and again: each time with another crop.
         rng = rng.fork(job.position);
     }
-    let slot = match (&task.buffer, queue.context.source.recipe.layout()) {
-        (Some(buffer), Some(layout)) => {
-            let size = layout.size_bytes();
-            // SAFETY: the work queue has given this slot to this thread alone, and reads it only after this thread has
-            // filled it in time. If it is late, no other thread ever gets this slot of this buffer, and the reference
-            // that this thread holds keeps the buffer from reuse.
-            Some(unsafe { buffer.slot(job.slot as usize * size, size) })
-        }
-        _ => None,
-    };
-    let fields = bytes_of(&task.objects);
+    // SAFETY: the work queue has given this slot to this thread alone, and reads it only after this thread has filled it in
+    // time. If it is late, no other thread ever gets this slot of this batch, and the reference that this thread holds keeps
+    // its memory from reuse.
+    let slots = task.places.as_ref().map(|places| unsafe { places.slots(job.slot as usize) }).unwrap_or_default();
+    let mut slots = slots.into_iter();
+    let (slot, mut more) = (slots.next(), slots.collect::<Slots<'_>>());
+    let outline = queue.context.source.dataset.outline(job.sample);
+    let mut fields = bytes_of(&task.objects);
     for (field, bytes) in (0..).map(Field).zip(&fields) {
         let verified = queue.context.source.dataset.verify(job.sample, field, bytes);
         verified.map_err(|error| error.at_stage(Stage::Decode).at_field(field))?;
@@ -85,9 +83,10 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
     if recipe.uses_landmarks() && queue.context.landmark_cache.has_room() {
         scratch.lend(queue.context.landmark_cache.take(job.sample));
     }
+    fields.extend(outline.as_deref());
     let path = || queue.context.source.dataset.path(job.sample);
     let sample = Sample { fields: Fields(&fields), path: &path, rng: &rng, scratch, slot };
-    let made = recipe.make(sample).map_err(|error| error.at_stage(Stage::Decode));
+    let made = recipe.make_columns(sample, &mut more).map_err(|error| error.at_stage(Stage::Decode));
     if let Some(known) = scratch.take_back() {
         queue.context.landmark_cache.keep(job.sample, known);
     }

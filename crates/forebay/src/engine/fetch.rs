@@ -9,6 +9,7 @@ use forebay_decode::{Fields, LightRecipe, Scratch, Value};
 use forebay_store::{Object, Stat};
 
 use crate::engine::decoded_cache::Decoded;
+use crate::engine::item::Fetched;
 use crate::engine::reads_in_flight::ReadJob;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::WorkQueue;
@@ -37,12 +38,14 @@ pub(crate) struct Read {
     pub(crate) decode_bytes: u64,
     /// What a light recipe has made of it, so that no CPU thread is needed.
     pub(crate) made: Option<Value>,
+    /// This thread makes it in its place in the batch, once the read has ended and the place is its own.
+    pub(crate) is_placed: bool,
 }
 
 impl Read {
     /// A sample of which nothing is read.
     fn of_nothing(decoded: Option<Arc<Decoded>>, decode_bytes: u64) -> Self {
-        Self { objects: Objects::new(), decoded, decode_bytes, made: None }
+        Self { objects: Objects::new(), decoded, decode_bytes, made: None, is_placed: false }
     }
 }
 
@@ -55,7 +58,13 @@ fn fetch(queue: &WorkQueue, thread: usize, scratch: &mut Scratch, locator: &mut 
     let result: Result<Read, Trouble> =
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| Err((panicked(panic.as_ref()), None)));
     match result {
-        Ok(read) => queue.fetched(thread, read),
+        Ok(read) => {
+            let (own, continues) = queue.fetched(thread, read);
+            if let Some(fetched) = own {
+                place(queue, fetched);
+            }
+            continues
+        }
         Err((error, known)) => {
             let name = locator.name();
             let (trouble, continues) = queue.fetch_failed(thread, error.at_path(&name).at_index(job.sample.0));
@@ -83,8 +92,8 @@ fn read(
     }
     let mut objects = Objects::new();
     let mut within = job.within;
-    let field_count = dataset.fields_of(job.sample);
-    for field in (0..field_count).map(Field) {
+    let count = dataset.field_count_of(job.sample);
+    for field in (0..count).map(Field) {
         let at_field = |error: Error| error.at_stage(Stage::Fetch).at_field(field);
         if !objects.is_empty() {
             within = queue.next_field(thread, field).map_err(|error| (at_field(error), None))?;
@@ -97,13 +106,19 @@ fn read(
             queue.allot(thread, 0).map_err(|error| (at_field(error), None))?;
             return Ok(Read::of_nothing(None, 0));
         }
-        let light = recipe.light().filter(|_| field_count == 1);
+        let light = recipe.light().filter(|_| count == 1);
         let asked = Instant::now();
         let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() }, light);
         let (object, light) = object.map_err(|error| (at_field(error), None))?;
-        if let Some(made) = light.and_then(|light| make_light(queue, job, light, &object, asked)) {
-            objects.push(object);
-            return Ok(Read { objects, decoded: None, decode_bytes: 0, made: Some(made) });
+        if let Some(light) = light {
+            let waited = asked.elapsed();
+            let is_placed = !queue.context.layouts.is_empty();
+            let made = if is_placed { None } else { make_light(queue, job, light, &object) };
+            if is_placed || made.is_some() {
+                queue.context.meters.decode.record_waiting(waited);
+                objects.push(object);
+                return Ok(Read { objects, decoded: None, decode_bytes: 0, made, is_placed });
+            }
         }
         objects.push(object);
     }
@@ -112,7 +127,7 @@ fn read(
     let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
     let checked = queue.check_sample_bytes(size_bytes, decode_bytes);
     checked.map_err(|error| (error.at_stage(Stage::Decode), None))?;
-    Ok(Read { objects, decoded: None, decode_bytes, made: None })
+    Ok(Read { objects, decoded: None, decode_bytes, made: None, is_placed: false })
 }
 
 /// A sample whose picture was kept decoded, and that is not read therefore.
@@ -155,21 +170,35 @@ fn read_field<'a>(
     Ok((object, light.filter(|_| is_light)))
 }
 
-/// The sample, made by this thread, which has waited for its bytes since `asked`. `None` if it fails: then a CPU thread makes
-/// it again, and reports the error.
-fn make_light(
-    queue: &WorkQueue,
-    job: &ReadJob,
-    light: &dyn LightRecipe,
-    object: &Object,
-    asked: Instant,
-) -> Option<Value> {
+/// The sample, made by this thread. `None` if it fails: then a CPU thread makes it again, and reports the error.
+fn make_light(queue: &WorkQueue, job: &ReadJob, light: &dyn LightRecipe, object: &Object) -> Option<Value> {
     let started = Instant::now();
     queue.context.source.dataset.verify(job.sample, Field(0), &object.bytes).ok()?;
     let value = light.make(&object.bytes).ok()?;
-    let meters = &queue.context.meters;
-    meters.decode.record_waiting(started - asked);
-    meters.decode.record(started.elapsed());
-    meters.transform.record(Duration::ZERO);
+    record_decode(queue, started);
     Some(value)
+}
+
+fn record_decode(queue: &WorkQueue, started: Instant) {
+    queue.context.meters.decode.record(started.elapsed());
+    queue.context.meters.transform.record(Duration::ZERO);
+}
+
+/// Makes a sample in its place in the batch, which is this thread's own by now. If it fails, or panics, a CPU thread makes it
+/// again, and reports the error.
+fn place(queue: &WorkQueue, fetched: Fetched) {
+    let started = Instant::now();
+    let place = || {
+        let (places, object) = fetched.places.as_ref().zip(fetched.objects.first())?;
+        let source = &queue.context.source;
+        source.dataset.verify(fetched.item.sample, Field(0), &object.bytes).ok()?;
+        // SAFETY: the work queue has given this slot to this thread alone, and reads it only after this thread has filled it.
+        let mut slots = unsafe { places.slots(fetched.item.key.slot as usize) };
+        source.recipe_of(fetched.item.sample).light()?.place(&object.bytes, &mut slots).ok()
+    };
+    let is_made = catch_unwind(AssertUnwindSafe(place)).is_ok_and(|made| made.is_some());
+    if is_made {
+        record_decode(queue, started);
+    }
+    queue.placed(fetched, is_made);
 }

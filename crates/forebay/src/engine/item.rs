@@ -8,7 +8,7 @@ use forebay_core::{Epoch, Error, PlannedBatch, SampleId, Stage};
 use forebay_decode::Value;
 use forebay_store::{Mount, Stat};
 
-use crate::batch::buffer_pool::Buffer;
+use crate::batch::places::Places;
 use crate::engine::decoded_cache::Decoded;
 use crate::source::Objects;
 
@@ -105,7 +105,7 @@ pub(crate) struct Fetched {
     /// Bytes that decoding it takes.
     pub(crate) decode_bytes: u64,
     /// Its batch's memory, when samples have a fixed shape.
-    pub(crate) buffer: Option<Arc<Buffer>>,
+    pub(crate) places: Option<Arc<Places>>,
 }
 
 /// The result of a slot.
@@ -133,7 +133,7 @@ pub(crate) struct Slot {
 pub(crate) struct Assembly {
     pub(crate) plan: PlannedBatch,
     pub(crate) slots: Vec<Slot>,
-    pub(crate) buffer: Option<Arc<Buffer>>,
+    pub(crate) places: Option<Arc<Places>>,
     pub(crate) charged: u64,
     pub(crate) opened: Duration,
     /// From then until the last result so far.
@@ -144,7 +144,7 @@ pub(crate) struct Assembly {
     pub(crate) remaining: usize,
     /// A slot has an error that ends the iteration.
     pub(crate) has_failed: bool,
-    /// Slots of `buffer` whose thread was written off: it may still write to them.
+    /// Slots of `places` whose thread was written off: it may still write to them.
     pub(crate) late: Vec<u32>,
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Clock, Config, Plan};
+use forebay_decode::Dense;
 use forebay_store::Stop;
 
 use crate::batch::buffer_pool::BufferPool;
@@ -17,6 +18,8 @@ use crate::source::Source;
 pub(crate) struct RunContext {
     pub(crate) source: Source,
     pub(crate) schema: Schema,
+    /// Of each column, where samples are made in place; else none.
+    pub(crate) layouts: Vec<Dense>,
     pub(crate) config: Config,
     pub(crate) plan: Plan,
     pub(crate) clock: Arc<dyn Clock>,
@@ -31,8 +34,8 @@ pub(crate) struct RunContext {
 }
 
 impl RunContext {
-    /// Bytes of one sample's slot in a batch buffer; 0 where samples have no fixed shape.
+    /// Bytes of one sample's places in a batch; 0 where samples have no fixed shape.
     pub(crate) fn slot_bytes(&self) -> u64 {
-        self.source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64)
+        self.layouts.iter().map(|layout| layout.size_bytes() as u64).sum()
     }
 }

@@ -150,7 +150,7 @@ impl Run {
 
     /// Enters a batch into books, journal and state, and makes it the user's.
     fn hand_over(&mut self, queue: &WorkQueue, assembly: Assembly) -> Result<Batch> {
-        let Assembly { plan, slots, buffer, late, .. } = assembly;
+        let Assembly { plan, slots, places, late, .. } = assembly;
         let now = self.clock.unix_seconds();
         let settled = Settled::of(queue, &plan, slots, now);
         // The positions of a user's own order are not those of the plan.
@@ -166,14 +166,14 @@ impl Run {
         if let Some(limit) = &queue.context.config.max_failures {
             self.journal.check_limit(limit, &reached.books)?;
         }
-        let mut columns = match (buffer, queue.context.source.recipe.layout()) {
-            (Some(buffer), Some(layout)) => {
-                let mut buffer = if late.is_empty() {
-                    Arc::into_inner(buffer)
+        let mut columns = match places {
+            Some(places) => {
+                let mut places = if late.is_empty() {
+                    Arc::into_inner(places)
                         .ok_or_else(|| Error::internal("a batch is complete, and something still writes to it"))?
                 } else {
                     copy_apart(
-                        &buffer,
+                        &places,
                         &settled.kept,
                         &settled.values,
                         &*queue.context.source.recipe,
@@ -181,11 +181,11 @@ impl Run {
                     )?
                 };
                 if settled.books.skipped > 0 {
-                    compact(&mut buffer, layout.size_bytes(), &settled.kept);
+                    compact(&mut places, &settled.kept);
                 }
-                vec![column::of_buffer(buffer, &queue.context.schema, layout)]
+                column::of_places(places, &queue.context.schema, &queue.context.layouts)
             }
-            _ => {
+            None => {
                 let values = settled.values.into_iter().map(|(_, value)| value).collect();
                 let (recipe, pool) = (&*queue.context.source.recipe, &queue.context.pool);
                 column::of_values(values, &queue.context.schema, recipe, pool)?

@@ -13,6 +13,7 @@ use forebay_core::{
     Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Place, Plan, Rank, Result, SampleId,
     ScalarColumn, State, Step, SystemClock, WorldSize,
 };
+use forebay_decode::{Dense, layouts};
 use forebay_store::Site;
 
 use crate::batch::buffer_pool::{BufferPool, Lender};
@@ -120,7 +121,8 @@ impl Loader {
             }
         }
         let plan = config.plan(source.dataset.len(), source.dataset.blocks())?;
-        let slot_bytes = source.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
+        let layouts = layouts(&*source.recipe);
+        let slot_bytes: u64 = layouts.iter().map(|layout| layout.size_bytes() as u64).sum();
         let batch_bytes = slot_bytes.saturating_mul(config.batch_size.min(plan.len));
         if batch_bytes > config.memory_budget {
             let (size, budget) = (config.batch_size, config.memory_budget);
@@ -135,7 +137,7 @@ impl Loader {
         let provenance = Provenance::new(&plan, &source.dataset);
         let (ledger, deadline) = (config.ledger.as_deref(), config.retry.deadline);
         let (journal, bad) = Journal::open_with(ledger, deadline, Some(provenance), config.wording)?;
-        let pool = Arc::new(BufferPool::new(config.prefetch_batches + 1));
+        let pool = Arc::new(BufferPool::new((config.prefetch_batches + 1) * layouts.len().max(1)));
         let decoded_cache = config.decoded_cache_bytes.map(|limit_bytes| -> Result<_> {
             for recipe in source.recipes() {
                 let pipeline = recipe.pipeline().ok_or_else(|| {
@@ -309,6 +311,7 @@ impl Loader {
         };
         let context = RunContext {
             schema: Schema::of(&*source.recipe)?,
+            layouts: layouts(&*source.recipe),
             source,
             config: self.config.clone(),
             plan: self.plan.clone(),
@@ -326,16 +329,17 @@ impl Loader {
         Stream::start(queue)
     }
 
-    /// Bytes that a whole batch takes, where the transforms give all samples one shape.
+    /// Bytes that one column of a whole batch takes, where all samples have one shape: the largest one.
     pub fn batch_bytes(&self) -> Option<usize> {
-        let layout = self.source.recipe.layout()?;
-        Some(layout.size_bytes() * self.config.batch_size.min(self.plan.len) as usize)
+        let largest = layouts(&*self.source.recipe).iter().map(Dense::size_bytes).max()?;
+        Some(largest * self.config.batch_size.min(self.plan.len) as usize)
     }
 
     /// How many pieces of memory, each as large as [`Loader::batch_bytes`], would be of use beside those lent already.
     pub fn blocks_wanted(&self) -> usize {
         // One for each batch that is prepared, one that is opened while the last is handed over, and one to spare.
-        (self.config.prefetch_batches + 2).saturating_sub(self.pool.lent_count())
+        let columns = layouts(&*self.source.recipe).len().max(1);
+        ((self.config.prefetch_batches + 2) * columns).saturating_sub(self.pool.lent_count())
     }
 
     /// Lends memory that a batch will be written to: pinned memory, say. Without, or when all of it is in use, batches are

@@ -99,7 +99,7 @@ impl Provenance {
         if sample.0 >= self.plan.sample_count() || self.planned(epoch, position) != sample {
             return;
         }
-        let (name, fields) = (failure.name(), self.dataset.fields_of(sample));
+        let (name, fields) = (failure.name(), self.dataset.field_count_of(sample));
         if (0..fields).any(|field| name == self.dataset.name(sample, Field(field))) {
             // Delivered as planned after all, unless nothing is known that this would end.
             if entry.fate() != Fate::Planned || self.ledger.get(epoch, position).is_some() {

@@ -4,6 +4,7 @@
 //! One that does not answer within its deadline ends the scan with its name; the thread that lists it is left alone.
 
 pub(crate) mod call_pool;
+pub(crate) mod pieces;
 pub(crate) mod sequential;
 
 use std::cell::RefCell;

@@ -82,9 +82,14 @@ impl Dataset for Concat {
         self.datasets[0].field_count()
     }
 
-    fn fields_of(&self, sample: SampleId) -> u32 {
+    fn field_count_of(&self, sample: SampleId) -> u32 {
         let (dataset, place) = self.of(sample);
-        dataset.fields_of(place)
+        dataset.field_count_of(place)
+    }
+
+    fn outline(&self, sample: SampleId) -> Option<Vec<u8>> {
+        let (dataset, place) = self.of(sample);
+        dataset.outline(place)
     }
 
     fn fields_by_part(&self) -> Vec<u32> {
@@ -209,7 +214,7 @@ mod tests {
         let paths: Vec<_> = all.iter().map(|sample| selected.path(*sample)).collect();
         assert_eq!(paths, ["/c/1", "/b/0", "/a/0", "/b/0", "/c/0", "/a/1"].map(PathBuf::from));
         assert_eq!(all.iter().map(|sample| selected.part_of(*sample)).collect::<Vec<_>>(), [2, 1, 0, 1, 2, 0]);
-        assert_eq!(all.iter().map(|sample| selected.fields_of(*sample)).collect::<Vec<_>>(), [1, 2, 1, 2, 1, 1]);
+        assert_eq!(all.iter().map(|sample| selected.field_count_of(*sample)).collect::<Vec<_>>(), [1, 2, 1, 2, 1, 1]);
         assert_eq!(selected.fields_by_part(), [1, 2, 1]);
         assert_eq!(selected.scalars(&all), [ScalarColumn::labels(vec![5, 3, 1, 3, 4, 2])]);
         assert_eq!(selected.scalars(&[]), [ScalarColumn::labels(vec![])]);

@@ -8,6 +8,7 @@ pub(crate) mod manifest;
 pub(crate) mod records;
 pub(crate) mod shards;
 pub(crate) mod split;
+pub(crate) mod tokens;
 pub(crate) mod unpacked;
 
 use std::ops::Range;
@@ -44,8 +45,9 @@ pub trait Dataset: Send + Sync {
     fn field_count(&self) -> u32 {
         1
     }
-    /// How many fields a sample has, where that depends on the dataset that it comes from.
-    fn fields_of(&self, _sample: SampleId) -> u32 {
+    /// How many fields one sample has, where that depends on the sample: on the dataset that it comes from, or on the pieces of
+    /// one thing that it is read from.
+    fn field_count_of(&self, _sample: SampleId) -> u32 {
         self.field_count()
     }
     /// How many fields the samples of each dataset have that it is made of; of one, most are.
@@ -55,6 +57,10 @@ pub trait Dataset: Send + Sync {
     /// Which of these datasets a sample comes from.
     fn part_of(&self, _sample: SampleId) -> u32 {
         0
+    }
+    /// What the recipe has to know of a sample beside what is read: given to it as one more field, behind the others.
+    fn outline(&self, _sample: SampleId) -> Option<Vec<u8>> {
+        None
     }
     /// Where the bytes of one field are, in place of what `locator` was, whose memory may be used again.
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator);
@@ -233,16 +239,20 @@ impl Dataset for Selection {
         self.base.field_count()
     }
 
-    fn fields_of(&self, sample: SampleId) -> u32 {
-        self.base.fields_of(self.base_of(sample))
-    }
-
     fn fields_by_part(&self) -> Vec<u32> {
         self.base.fields_by_part()
     }
 
     fn part_of(&self, sample: SampleId) -> u32 {
         self.base.part_of(self.base_of(sample))
+    }
+
+    fn field_count_of(&self, sample: SampleId) -> u32 {
+        self.base.field_count_of(self.base_of(sample))
+    }
+
+    fn outline(&self, sample: SampleId) -> Option<Vec<u8>> {
+        self.base.outline(self.base_of(sample))
     }
 
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
@@ -305,16 +315,20 @@ impl Dataset for Labelled {
         self.base.field_count()
     }
 
-    fn fields_of(&self, sample: SampleId) -> u32 {
-        self.base.fields_of(sample)
-    }
-
     fn fields_by_part(&self) -> Vec<u32> {
         self.base.fields_by_part()
     }
 
     fn part_of(&self, sample: SampleId) -> u32 {
         self.base.part_of(sample)
+    }
+
+    fn field_count_of(&self, sample: SampleId) -> u32 {
+        self.base.field_count_of(sample)
+    }
+
+    fn outline(&self, sample: SampleId) -> Option<Vec<u8>> {
+        self.base.outline(sample)
     }
 
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
@@ -480,11 +494,14 @@ impl Source {
             Ok(object)
         };
         let mut load = || {
-            let count = if recipe.reads_bytes() { self.dataset.fields_of(sample) } else { 0 };
+            let count = if recipe.reads_bytes() { self.dataset.field_count_of(sample) } else { 0 };
             let read = |field| read(field).map_err(|error: Error| error.at_field(field));
             let objects = (0..count).map(Field).map(read).collect::<Result<Objects>>()?;
             let (rng, scratch) = (&Rng::for_sample(seed, epoch, sample), &mut Scratch::default());
-            let (fields, path) = (Fields(&bytes_of(&objects)), &|| self.dataset.path(sample));
+            let outline = self.dataset.outline(sample);
+            let mut bytes = bytes_of(&objects);
+            bytes.extend(outline.as_deref());
+            let (fields, path) = (Fields(&bytes), &|| self.dataset.path(sample));
             let made = recipe.make(Sample { fields, path, rng, scratch, slot: None });
             let (value, _) = made.map_err(|error| error.at_stage(Stage::Decode))?;
             value.ok_or_else(|| Error::internal("a recipe without a place in a batch made no value"))

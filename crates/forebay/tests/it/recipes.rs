@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{
-    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, Element, Endian, IntegerRecipe,
-    InvalidText, JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank, RawRecipe, Recipe,
-    Result, ScanOptions, Source, State, Store, TextRecipe, Value, WorldSize, scan_folder,
+    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, DocumentRule, Element, Endian,
+    IntegerRecipe, InvalidText, JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank,
+    RawRecipe, Recipe, Result, ScanOptions, Source, State, Store, TextRecipe, TokenSpec, TokensRecipe, Value,
+    WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
 use forebay_store::testing::{Memory, Scripted};
@@ -28,6 +29,22 @@ struct Row {
 
 fn cut(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.len() / 2);
+    bytes
+}
+
+const TOKENS: TokenSpec = TokenSpec {
+    source: Element::U16,
+    element: Element::I64,
+    length: 8,
+    has_targets: true,
+    documents: DocumentRule::None,
+    has_loss_mask: false,
+    pad: 0,
+    vocab_size: Some(60_000),
+};
+
+fn beyond_the_vocabulary(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[6..8].fill(0xFF);
     bytes
 }
 
@@ -95,6 +112,21 @@ const ROWS: &[Row] = &[
         recipe: || Arc::new(PartsRecipe::new(vec![Arc::new(NpyRecipe)]).unwrap()),
         content: |index| npy(index, index % 4),
         damage: Some(cut),
+    },
+    Row {
+        name: "tokens",
+        recipe: || Arc::new(TokensRecipe::new(TOKENS).unwrap()),
+        content: |index| (0..9).flat_map(|at| (index as u16 * 9 + at).to_le_bytes()).collect(),
+        damage: Some(beyond_the_vocabulary),
+    },
+    Row {
+        name: "tokens of documents",
+        recipe: || {
+            let documents = DocumentRule::EndedBy(40);
+            Arc::new(TokensRecipe::new(TokenSpec { documents, ..TOKENS }).unwrap())
+        },
+        content: |index| (0..9).flat_map(|at| (index as u16 * 9 + at).to_le_bytes()).collect(),
+        damage: Some(beyond_the_vocabulary),
     },
     Row {
         name: "fields of documents",
@@ -312,6 +344,82 @@ fn small_samples_of_a_light_recipe_are_made_by_the_thread_that_has_read_them() {
     assert_eq!(made(None), BTreeSet::from([(0, true), (1, true), (LARGEST, true), (LARGEST + 1, false)]));
     // With its copy it would be too large: it is refused like the one that is larger, and not made here.
     assert_eq!(made(Some(LARGEST as u64)), BTreeSet::from([(0, true), (1, true)]));
+}
+
+/// Places tokens, with the threads that did.
+struct Placed {
+    tokens: TokensRecipe,
+    threads: Mutex<Vec<String>>,
+}
+
+impl LightRecipe for Placed {
+    fn memory_bytes(&self, size_bytes: u64) -> u64 {
+        LightRecipe::memory_bytes(&self.tokens, size_bytes)
+    }
+    fn make(&self, bytes: &[u8]) -> Result<Value> {
+        LightRecipe::make(&self.tokens, bytes)
+    }
+    fn place(&self, bytes: &[u8], slots: &mut [&mut [u8]]) -> Result<()> {
+        self.threads.lock().unwrap().push(std::thread::current().name().unwrap_or_default().to_owned());
+        LightRecipe::place(&self.tokens, bytes, slots)
+    }
+}
+
+impl Recipe for Placed {
+    fn schema(&self) -> Vec<ColumnSpec> {
+        self.tokens.schema()
+    }
+    fn layout(&self) -> Option<&Dense> {
+        self.tokens.layout()
+    }
+    fn more_layouts(&self) -> &[Dense] {
+        self.tokens.more_layouts()
+    }
+    fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
+        Recipe::memory_bytes(&self.tokens, fields, scratch)
+    }
+    fn light(&self) -> Option<&dyn LightRecipe> {
+        Some(self)
+    }
+    fn make(&self, _sample: Sample<'_>) -> Result<Made> {
+        panic!("a sample of tokens went to a CPU thread")
+    }
+}
+
+#[test]
+fn tokens_are_written_to_their_places_by_the_thread_that_has_read_them() {
+    let row = ROWS.iter().find(|row| row.name == "tokens").unwrap();
+    let mut memory = Memory::default();
+    (0..SAMPLES).for_each(|index| memory.insert(path_of(index), (row.content)(index as u64)));
+    let store: Arc<dyn Store> = Arc::new(Scripted::new(memory));
+    let options = ScanOptions { extensions: vec![".data".to_owned()], is_flat: true, ..ScanOptions::default() };
+    let index = scan_folder(&store, Path::new(ROOT), &options, None).unwrap();
+    let recipe = Arc::new(Placed { tokens: TokensRecipe::new(TOKENS).unwrap(), threads: Mutex::default() });
+    let source = Source { dataset: Arc::new(index), store, recipe: recipe.clone() };
+    let config = Config { shuffle: false, ..config(2, 1, 0) };
+    let mut place = 0;
+    for batch in Loader::new(source, config).unwrap().epoch().unwrap() {
+        let batch = batch.unwrap();
+        let count = batch.len();
+        let mut columns = batch.columns.into_iter().map(|column| match column.column {
+            Column::Dense { mut buffer, layout } => {
+                assert_eq!((layout.shape.as_slice(), layout.element), ([8].as_slice(), Element::I64));
+                let numbers = buffer.bytes().chunks_exact(8).map(|token| i64::from_ne_bytes(token.try_into().unwrap()));
+                numbers.take(8 * count).collect::<Vec<_>>()
+            }
+            other => panic!("expected a dense column, got {other:?}"),
+        });
+        let (tokens, targets) = (columns.next().unwrap(), columns.next().unwrap());
+        for row in 0..count {
+            let first = number(place) as i64 * 9;
+            assert_eq!(tokens[8 * row..8 * row + 8], (first..first + 8).collect::<Vec<_>>());
+            assert_eq!(targets[8 * row..8 * row + 8], (first + 1..first + 9).collect::<Vec<_>>());
+            place += 1;
+        }
+    }
+    let threads = recipe.threads.lock().unwrap();
+    assert!(place == SAMPLES && threads.len() >= SAMPLES);
+    assert!(threads.iter().all(|thread| thread.starts_with("forebay-io")), "{threads:?}");
 }
 
 /// Batches in the order of the files.

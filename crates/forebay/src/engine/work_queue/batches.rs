@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_core::Error;
 
 use super::{QueueState, WorkQueue};
+use crate::batch::places::Places;
 use crate::engine::item::{Assembly, Filled, Item, Key, Slot};
 use crate::engine::memory::Charge;
 use crate::loader::stream::{Feed, Upcoming};
@@ -58,7 +59,7 @@ impl WorkQueue {
         let is_head_blocked = state.head_blocked_at().is_some_and(|at| at <= now)
             && state.batches.front().is_some_and(|batch| state.feed.is_in(batch.plan.epoch));
         let window = self.window(state) * if is_head_blocked { BLOCKED_PREFETCH_MULTIPLIER } else { 1 };
-        let has_layout = context.source.recipe.layout().is_some();
+        let has_layout = !context.layouts.is_empty();
         if state.batches.len() >= window || !fits || (has_layout && self.waits_for_buffer(state)) {
             return None;
         }
@@ -77,10 +78,9 @@ impl WorkQueue {
         let plan = upcoming.plan(&self.context.plan);
         let count = plan.places.len();
         let mut slots: Vec<_> = (0..count).map(|_| Slot { filled: Filled::Pending, item: None }).collect();
-        let take = |size_bytes| pool.take_lent(size_bytes).map_or_else(|| pool.take(size_bytes), Ok);
-        let layout = self.context.source.recipe.layout();
-        let buffer = match layout.map(|layout| take(layout.size_bytes() * count)) {
-            Some(Ok(buffer)) => Some(Arc::new(buffer)),
+        let layouts = &self.context.layouts;
+        let places = match (!layouts.is_empty()).then(|| Places::take(pool, layouts, count)) {
+            Some(Ok(places)) => Some(Arc::new(places)),
             Some(Err(error)) => {
                 slots[0].filled = Filled::Failed(error);
                 None
@@ -97,7 +97,7 @@ impl WorkQueue {
         state.batches.push_back(Assembly {
             plan,
             slots,
-            buffer,
+            places,
             charged,
             opened,
             made_in,
@@ -130,7 +130,8 @@ impl WorkQueue {
     /// gets other memory when it asks for the next.
     fn waits_for_buffer(&self, state: &QueueState) -> bool {
         let is_complete = state.batches.front().is_some_and(Assembly::is_decided);
-        (is_complete || self.is_one_enough(state)) && self.context.pool.is_used_up(self.window(state))
+        let columns = self.context.layouts.len();
+        (is_complete || self.is_one_enough(state)) && self.context.pool.is_used_up(self.window(state) * columns)
     }
 
     /// Records the result of a slot.
@@ -207,7 +208,7 @@ impl WorkQueue {
         state.prefetch.requested(self.context.clock.now(), made_in);
         let is_enough = self.is_one_enough(state);
         // Two buffers are enough: one in the loop, and one for the next batch.
-        self.context.pool.keep(is_enough.then_some(2));
+        self.context.pool.keep(is_enough.then_some(2 * self.context.layouts.len().max(1)));
         if was_enough && !is_enough {
             self.fetch_work.notify_all();
         }

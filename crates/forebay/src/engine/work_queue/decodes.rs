@@ -8,7 +8,7 @@ use forebay_core::Error;
 use forebay_decode::Value;
 
 use super::{ByKey, Charge, QueueState, WorkQueue};
-use crate::batch::buffer_pool::Buffer;
+use crate::batch::places::Places;
 use crate::engine::decoded_cache::Decoded;
 use crate::engine::decodes_in_flight::{ActiveDecode, DecodeJob, EndedDecode};
 use crate::engine::item::{Fetched, Filled, Item};
@@ -20,8 +20,8 @@ pub(crate) struct DecodeTask {
     pub(crate) objects: Objects,
     /// What is decoded already, instead.
     pub(crate) decoded: Option<Arc<Decoded>>,
-    /// The batch buffer, if samples have a fixed shape and no late thread may still write to the slot.
-    pub(crate) buffer: Option<Arc<Buffer>>,
+    /// The batch's memory, if samples have a fixed shape and no late thread may still write to the slot.
+    pub(crate) places: Option<Arc<Places>>,
 }
 
 impl WorkQueue {
@@ -38,7 +38,7 @@ impl WorkQueue {
                 .peek()
                 .is_some_and(|ByKey(_, next)| state.decodes.busy() == 0 || state.memory.fits(next.decode_bytes));
             if fits && let Some(ByKey(_, next)) = state.ready.pop() {
-                let Fetched { item, objects, decoded, charged, decode_bytes, buffer } = next;
+                let Fetched { item, objects, decoded, charged, decode_bytes, places } = next;
                 state.memory.charge(decode_bytes);
                 let now = self.context.clock.now();
                 let deadline = self.context.config.retry.deadline;
@@ -50,7 +50,7 @@ impl WorkQueue {
                     self.decode_work.notify_one();
                 }
                 self.context.meters.decode.record_waiting(now.saturating_sub(asked));
-                return Some(DecodeTask { job, objects, decoded, buffer });
+                return Some(DecodeTask { job, objects, decoded, places });
             }
             state = self.decode_work.wait(state);
         }
@@ -103,7 +103,7 @@ impl WorkQueue {
             let at = item.key.batch.checked_sub(*first_batch);
             // The batch may be gone: an error has ended the iteration.
             let Some(batch) = at.and_then(|at| batches.get_mut(at as usize)) else { return 0 };
-            if batch.buffer.is_none() {
+            if batch.places.is_none() {
                 return 0;
             }
             batch.late.push(item.key.slot);

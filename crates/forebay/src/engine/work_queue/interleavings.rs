@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use forebay_core::{
-    Books, Config, DatasetIdentity, Error, Field, Hedge, Kind, Listing, Locator, ManualClock, OnError, Result, Retry,
-    SampleId,
+    Books, Config, DatasetIdentity, Element, Error, Field, Hedge, Kind, Listing, Locator, ManualClock, OnError, Result,
+    Retry, SampleId,
 };
-use forebay_decode::{BytesRecipe, FieldsRecipe, Op, Pipeline, Recipe};
+use forebay_decode::{BytesRecipe, DocumentRule, FieldsRecipe, Op, Pipeline, Recipe, TokenSpec, TokensRecipe};
 use forebay_format::FolderIndex;
 use forebay_store::testing::Memory;
 use forebay_store::{Allot, Object, ReadRequest, Stat, Store};
@@ -131,6 +131,8 @@ enum Samples {
     Pairs,
     /// Samples that the threads which read them make.
     Bytes,
+    /// The same, in their places in two columns.
+    Tokens,
 }
 
 /// What a scenario is.
@@ -181,6 +183,20 @@ fn play(scenario: Scenario, index: Arc<FolderIndex>) {
     let source = match scenario.samples {
         Samples::Pictures => Source::new(index, store.clone(), pipeline()),
         Samples::Bytes => Source::new(index, store.clone(), BytesRecipe),
+        // The pictures have twelve bytes.
+        Samples::Tokens => {
+            let spec = TokenSpec {
+                source: Element::U16,
+                element: Element::I64,
+                length: 5,
+                has_targets: true,
+                documents: DocumentRule::None,
+                has_loss_mask: false,
+                pad: 0,
+                vocab_size: None,
+            };
+            Source::new(index, store.clone(), TokensRecipe::new(spec).unwrap())
+        }
         Samples::Pairs => {
             let field = |name: &str| (name.to_owned(), Arc::new(pipeline()) as Arc<dyn Recipe>);
             let recipe = FieldsRecipe::new(vec![field("one"), field("two")]).unwrap();
@@ -344,4 +360,21 @@ fn samples_made_by_their_readers_need_no_other_thread() {
     let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..config };
     let acts: &[(usize, &[Act])] = &[(1, &[Act::Hang]), (4, &[Act::Late(20)])];
     check(Scenario { acts, config, samples: Samples::Bytes, batches: 3, moves_time: true, books: NONE_LOST });
+}
+
+#[test]
+fn samples_placed_by_their_readers_have_their_places_alone() {
+    let acts: &[(usize, &[Act])] = &[(1, &[Act::Late(3)]), (3, &[Act::Fail])];
+    check(Scenario {
+        acts,
+        config: as_it_is,
+        samples: Samples::Tokens,
+        batches: 3,
+        moves_time: true,
+        books: NONE_LOST,
+    });
+    let config = |config| Config { hedge: Some(Hedge::After(TICK)), ..config };
+    let acts: &[(usize, &[Act])] = &[(1, &[Act::Hang]), (4, &[Act::Late(20)])];
+    check(Scenario { acts, config, samples: Samples::Tokens, batches: 3, moves_time: true, books: NONE_LOST });
+    check(Scenario { acts: &[], config, samples: Samples::Tokens, batches: 1, moves_time: false, books: None });
 }

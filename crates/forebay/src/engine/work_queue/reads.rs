@@ -160,13 +160,14 @@ impl WorkQueue {
         Ok(until.saturating_sub(self.context.clock.now()))
     }
 
-    /// Ends a read that succeeded. False if the thread was written off meanwhile: it has to end.
-    pub(crate) fn fetched(&self, thread: usize, read: Read) -> bool {
-        let Read { objects, decoded, decode_bytes, made } = read;
+    /// Ends a read that succeeded. Gives the sample if its thread is to make it in its place: no other thread has it then. The
+    /// flag is false if the thread was written off meanwhile: it has to end.
+    pub(crate) fn fetched(&self, thread: usize, read: Read) -> (Option<Fetched>, bool) {
+        let Read { objects, decoded, decode_bytes, made, is_placed } = read;
         let now = self.context.clock.now();
         let mut state = self.lock();
         let ended = state.reads.end(thread, true, now);
-        let mut done = None;
+        let (mut done, mut own) = (None, None);
         match ended.item {
             Some(item) => {
                 self.context.meters.fetch.record(ended.latency);
@@ -188,9 +189,13 @@ impl WorkQueue {
                     let batch = at.and_then(|at| state.batches.get(at as usize));
                     // A slot that a late thread may still write to is not given to another one.
                     let batch = batch.filter(|batch| !batch.late.contains(&item.key.slot));
-                    let buffer = batch.and_then(|batch| batch.buffer.clone());
-                    let fetched = Fetched { item, objects, decoded, charged, decode_bytes, buffer };
-                    state.ready.push(ByKey(fetched.item.key, fetched));
+                    let places = batch.and_then(|batch| batch.places.clone());
+                    let fetched = Fetched { item, objects, decoded, charged, decode_bytes, places };
+                    if is_placed && fetched.places.is_some() {
+                        own = Some(fetched);
+                    } else {
+                        state.ready.push(ByKey(fetched.item.key, fetched));
+                    }
                 }
             }
             None if ended.was_lost => self.uncharge(&mut state, ended.charge_of_lost_thread()),
@@ -198,7 +203,28 @@ impl WorkQueue {
         }
         let continues = self.after_read(state, ended.was_lost);
         self.after_filling(done);
-        continues
+        (own, continues)
+    }
+
+    /// Ends the making of a sample in its place by the thread that has read it. One that failed goes to a CPU thread.
+    pub(crate) fn placed(&self, mut fetched: Fetched, is_made: bool) {
+        if is_made {
+            // Before the slot is filled, so that the batch has its memory to itself; and not under the lock, which a batch that
+            // is gone takes to return its memory.
+            fetched.places = None;
+        }
+        let mut done = None;
+        let mut state = self.lock();
+        if is_made {
+            let Fetched { item, objects, charged, .. } = fetched;
+            self.release(&mut state, Some(charged), into_buffers(objects));
+            let (sample, now) = (item.sample, self.context.clock.now());
+            done = Self::fill_slot(&mut state, item, Filled::Done(sample, None), now);
+        } else {
+            state.ready.push(ByKey(fetched.item.key, fetched));
+        }
+        self.after_read(state, false);
+        self.after_filling(done);
     }
 
     /// Ends a read that failed, and returns its memory. Gives the item with its error, unless another thread still reads it, and
