@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup native python servers develop demo test test-rust test-schedules test-python test-asan test-freethreaded \
+.PHONY: help setup native python servers develop wheel demo build-tests test test-rust test-schedules test-python test-asan test-freethreaded \
     test-neon \
     test-nfs torture-cache soak fuzz fuzz-smoke coverage lint deny bench bench-datasets bench-files bench-formats bench-manifest bench-peers \
     bench-profile bench-remote bench-startup \
@@ -17,7 +17,7 @@ export VENV
 
 # An extension module is linked by the interpreter that loads it; it is tested through Python.
 RUST := --workspace --exclude forebay-python
-# The same build for all tests; see Cargo.toml.
+# The same build for all tests, and for clippy, which then shares the C libraries, build scripts and macros; see Cargo.toml.
 CHECKED := --profile checked
 
 help: ## this list
@@ -42,14 +42,19 @@ servers:
 
 # Tests that were allowed to do without something are listed at the end.
 SKIPPED := $(abspath target/tests-skipped)
+# Without the examples, which clippy compiles.
+TARGETS := --lib --bins --tests
+build-tests: native ## the Rust tests, built and not run
+	@cargo test $(RUST) --locked --quiet $(CHECKED) $(TARGETS) --no-run
+
 test-rust: native python servers ## the Rust tests only
 	@set -x
 	export PATH=$(abspath $(BIN)):$$PATH FOREBAY_SKIPPED=$(SKIPPED)
 	rm -f $(SKIPPED)
 	if cargo nextest --version >/dev/null 2>&1; then
-	    cargo nextest run $(RUST) --locked --cargo-profile checked --config-file scripts/nextest.toml
+	    cargo nextest run $(RUST) --locked --cargo-profile checked --config-file scripts/nextest.toml $(TARGETS)
 	else
-	    cargo test $(RUST) --locked $(CHECKED) --lib --bins --tests
+	    cargo test $(RUST) --locked $(CHECKED) $(TARGETS)
 	fi
 	cargo test $(RUST) --locked $(CHECKED) --doc
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
@@ -63,7 +68,14 @@ develop: native python
 
 test-python: native python ## the Python tests only
 	@$(MATURIN) $(CHECKED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile python/tests
+	# Twice as many as processors, because tests wait half of their time; the order is conftest.py's.
+	$(BIN)/python -m pytest -n $$(( 2 * $$(nproc) )) --maxprocesses 8 --dist loadfile --no-loadscope-reorder python/tests
+
+# What is published, with its SBOM compared with Cargo.lock. A wheel for other machines is built on an old system (manylinux).
+wheel: native python ## the wheel for this machine, into dist/, and a look into it (minutes; not in CI)
+	@rm -rf dist
+	env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin build --quiet --release --locked --out dist
+	FOREBAY_WHEEL=$$(echo dist/forebay-*.whl) $(BIN)/python -m pytest -q -p no:cacheprovider python/tests/docs/test_sbom.py
 
 # RUSTC_BOOTSTRAP lets a stable compiler sanitize. CFLAGS are for the C code of every crate: libjpeg-turbo, libwebp, our own.
 # Assembler is not instrumented. ASAN="--package forebay-decode --lib" runs less.
@@ -133,24 +145,26 @@ lint: export PYO3_PYTHON := $(abspath $(BIN)/python)
 lint: native python ## formatting, clippy, the layers, measured numbers, ruff, mypy
 	@set -x
 	cargo fmt --all --check
-	cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+	cargo clippy --locked --quiet $(CHECKED) --workspace --all-targets -- -D warnings
 	$(BIN)/python scripts/check_layers.py --self-test
 	$(BIN)/python scripts/check_layers.py
 	$(BIN)/python scripts/check_supply.py --self-test
 	$(BIN)/python scripts/check_supply.py
+	$(BIN)/python scripts/check_yanked.py --self-test
 	$(BIN)/python scripts/check_numbers.py --self-test
 	$(BIN)/python scripts/check_numbers.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict python/forebay
 
-deny: ## advisories, licences, duplicates and sources of all crates (needs cargo-deny: cargo install --locked cargo-deny)
+deny: python ## advisories, licences, duplicates and sources of all crates (needs cargo-deny: cargo install --locked cargo-deny)
 	@cargo deny --version >/dev/null || { echo "deny: not run: cargo install --locked cargo-deny"; exit 1; }
 	cargo deny --locked check licenses bans sources
 	if cargo deny --locked fetch db; then
 	    cargo deny --locked check advisories
 	else
-	    echo "skipped: advisories: their database (github.com/rustsec/advisory-db) cannot be reached"
+	    echo "skipped: advisories: their database (github.com/rustsec/advisory-db) cannot be reached; crates.io is asked"
+	    $(BIN)/python scripts/check_yanked.py
 	fi
 
 bench: develop ## images/s against torch and against the bare kernels, into benchmarks/results/

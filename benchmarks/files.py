@@ -1,14 +1,16 @@
 """`make bench-files`: samples/s of forebay's datasets of files and of torch's DataLoader with the same reads.
 
-100,000 small text files, `.npy` arrays of 1 MB, and pictures with `cache="decoded"`, `cache="memory"` and none. Each
-run is a process of its own, in turns. Writes benchmarks/results/files.md. Fails only if it cannot run, or if two
-contenders did not deliver the same; a slow result is a result.
+100,000 small text files and `.npy` arrays of 1 MB, also by a manifest without and with `verify="checksum"`, and
+pictures with `cache="decoded"`, `cache="memory"` and none. Each run is a process of its own, in turns. Writes
+benchmarks/results/files.md. Fails only if it cannot run, or if two contenders did
+not deliver the same; a slow result is a result.
 """
 
 import argparse
 import datetime
 import json
 import os
+import subprocess
 import sys
 import time
 import zlib
@@ -30,8 +32,12 @@ TITLES = {
 }
 NAMES = {
     ("text", "forebay"): "forebay TextFiles",
+    ("text", "manifest"): "forebay TextFiles by a manifest",
+    ("text", "verified"): 'the same, verify="checksum"',
     ("text", "torch"): "torch DataLoader, `open(path).read()` in `__getitem__`",
     ("arrays", "forebay"): "forebay NpyFiles",
+    ("arrays", "manifest"): "forebay NpyFiles by a manifest",
+    ("arrays", "verified"): 'the same, verify="checksum"',
     ("arrays", "torch"): "torch DataLoader, `numpy.load` in `__getitem__`",
     ("resized", "decoded"): 'forebay ImageFiles, cache="decoded"',
     ("resized", "memory"): 'the same, cache="memory"',
@@ -86,6 +92,10 @@ def ensure(data: Path) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             write(directory / f"{number:06}", number)
         making.rename(folder)
+    for name, extension in (("files-text", ".txt"), ("files-npy", ".npy")):
+        # Of files that were there already, nothing is read again.
+        scan = ["scan", str(data / name), "-o", str(data / f"{name}.parquet"), "--extension", extension, "--deep"]
+        subprocess.run([sys.executable, "-m", "forebay", *scan], check=True)
 
 
 def write_text(path: Path, number: int) -> None:
@@ -111,9 +121,12 @@ def made(workload: str, loader: str, data: Path, workers: int) -> Any:
         cache = {} if loader == "forebay" else {"cache": loader}
         return fb.DataLoader(fb.ImageFiles(data / f"photos-{PICTURES}", pipeline, **cache), seed=0, **options)
     folder = data / ("files-text" if workload == "text" else "files-npy")
-    if loader == "forebay":
-        dataset = fb.TextFiles(folder) if workload == "text" else fb.NpyFiles(folder)
-        return fb.DataLoader(dataset, **options)
+    if loader != "torch":
+        kind = fb.TextFiles if workload == "text" else fb.NpyFiles
+        if loader == "forebay":
+            return fb.DataLoader(kind(folder), **options)
+        verify = "checksum" if loader == "verified" else None
+        return fb.DataLoader(kind(manifest=folder.with_suffix(".parquet"), verify=verify), **options)
     dataset = Texts(folder) if workload == "text" else Arrays(folder)
     return torch.utils.data.DataLoader(dataset, persistent_workers=True, **options)
 

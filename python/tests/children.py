@@ -1,5 +1,6 @@
 """Programs run in processes of their own, each with a time limit: what a test's own process could not survive."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -30,19 +31,38 @@ def command(program: str, *arguments: object) -> list[str]:
 def call(*arguments: str, command: tuple[str, ...] = (sys.executable, "-m", "forebay")) -> tuple[int, str, str]:
     """Runs forebay's command; gives its exit status, output and errors."""
     done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=40, env=environment(), check=False
+        [*command, *arguments], capture_output=True, text=True, timeout=90, env=environment(), check=False
     )
     return done.returncode, done.stdout, done.stderr
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Starts a program, whose output is read while it runs."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command(program, *arguments), text=True, env=environment(), **pipes | options)
+    """Starts a program, whose output is read while it runs. It ends with the test at the latest."""
+    return start_command(command(program, *arguments), **options)
+
+
+def start_command(command: list[str], **options: Any) -> subprocess.Popen[str]:
+    defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
+    process = subprocess.Popen(command, text=True, **defaults | options)
+    _started.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Ends what a test has left, and closes its pipes: one that fails halfway must not be seen in the next one."""
+    while _started:
+        process = _started.pop()
+        process.kill()
+        # Closes the pipes and waits for the end.
+        with contextlib.suppress(BrokenPipeError), process:
+            pass
 
 
 def run(
-    program: str, *arguments: object, prefix: tuple[str, ...] = (), seconds: float = 40, **options: Any
+    program: str, *arguments: object, prefix: tuple[str, ...] = (), seconds: float = 90, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end; a hang is an error that shows what it had printed."""
     return subprocess.run(

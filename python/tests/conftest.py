@@ -1,13 +1,15 @@
 """Fixtures: a clean folder, and digests of what a loader gives."""
 
 import hashlib
+import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import children
 import faultfs
 import folders
 import objectstore
@@ -19,8 +21,21 @@ from missing import missing
 
 @pytest.fixture(autouse=True, scope="session")
 def light_fork_servers() -> None:
-    """This process has imported everything that any test needs; workers of one test would wait for all of it."""
-    fork_server.PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data")
+    """This process has imported everything that any test needs; workers of one test would wait for all of it.
+
+    pytest is what the module of every test imports.
+    """
+    fork_server.PRELOADED = ("numpy", "numpy.random", "torch", "torch.utils.data", "pytest")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """pytest notes each test's name in the environment, and another environment wants another template of workers.
+
+    Without the name, the tests of a module share one, as loaders of a program do.
+    """
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,12 +45,49 @@ def ctrl_c() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def _no_child_outlives_its_test() -> Iterator[None]:
+    yield
+    children.end_all()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """24 pictures of two classes."""
     root = tmp_path / "data"
     folders.write_folder(root)
     return root
+
+
+# The files that take longest, longest first. Started in this order, no processor waits at the end for one of them.
+LONGEST = (
+    "test_workers_deaths.py",
+    "test_doctor.py",
+    "test_integrations.py",
+    "test_workers_transport.py",
+    "test_workers.py",
+    "test_remote.py",
+    "test_workers_leaks.py",
+    "test_lifecycle.py",
+    "test_loader.py",
+    "test_faults.py",
+    "test_dropin_errors.py",
+    "test_workers_life.py",
+    "test_mirror.py",
+    "test_manifest.py",
+    "test_dropin_memory.py",
+    "test_ranks.py",
+    "test_every_dataset.py",
+    "test_dropin_deaths.py",
+    "test_hangs.py",
+    "test_leaks.py",
+    "test_hang_matrix.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -37,7 +37,9 @@ def why_not() -> str | None:
 @functools.cache
 def program() -> str:
     """The path of the program, built if it has to be."""
-    command = ["cargo", "build", "--quiet", "--profile", "checked", "--package", "faultfs", "--message-format", "json"]
+    command = ["cargo", "build", "--quiet", "--locked", "--profile", "checked", "--message-format", "json"]
+    # With the workspace's features, so that the crates are used that `make test-rust` has built for its tests.
+    command += ["--workspace", "--exclude", "forebay-python", "--bin", "faultfs"]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     messages = map(json.loads, built.stdout.splitlines())
     (executable,) = (message["executable"] for message in messages if message.get("executable"))

@@ -1,17 +1,20 @@
 """The SBOM that maturin puts into every wheel, and beside an installed package: SECURITY.md says what is in it.
 
 `maturin develop`, which `make test-python` begins with, makes the same two files as `maturin build`, in the same way.
-So the installed ones are looked at, and nothing is built.
+So the installed ones are looked at, and nothing is built. `make wheel` builds one, and has these tests look into it:
+FOREBAY_WHEEL names it.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import tomllib
+import zipfile
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -23,11 +26,19 @@ CRATES, LIBRARIES = "forebay-python.cyclonedx.json", "vendored.cdx.json"
 
 
 def installed(name: str) -> Any:
-    """The SBOM of this name of the package that is installed."""
-    files = metadata.distribution("forebay").files or []
-    found = [file for file in files if file.parent.name == "sboms" and file.name == name]
-    assert len(found) == 1, f"expected {name} in *.dist-info/sboms, got {found}: see [tool.maturin.sbom]"
-    return json.loads(found[0].read_text("utf-8"))
+    """The SBOM of this name of the package that is installed, or of the wheel."""
+    if wheel := os.environ.get("FOREBAY_WHEEL"):
+        with zipfile.ZipFile(wheel) as archive:
+            found = [each for each in map(PurePosixPath, archive.namelist()) if is_sbom(each, name)]
+            assert len(found) == 1, f"expected {name} in *.dist-info/sboms of {wheel}, got {found}"
+            return json.loads(archive.read(str(found[0])))
+    files = [file for file in metadata.distribution("forebay").files or [] if is_sbom(file, name)]
+    assert len(files) == 1, f"expected {name} in *.dist-info/sboms, got {files}: see [tool.maturin.sbom]"
+    return json.loads(files[0].read_text("utf-8"))
+
+
+def is_sbom(path: PurePosixPath, name: str) -> bool:
+    return path.name == name and path.parent.name == "sboms" and path.parent.parent.suffix == ".dist-info"
 
 
 def named(sbom: Any) -> set[tuple[str, str]]:

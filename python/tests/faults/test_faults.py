@@ -6,7 +6,6 @@
 import errno
 import os
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -683,8 +682,7 @@ def test_no_mount_outlives_its_owner(folder: Path) -> None:
         time.sleep(60)
     """
     path = os.pathsep.join([children.PACKAGE, children.TESTS])
-    environment = children.environment(PYTHONPATH=path)
-    owner = subprocess.Popen(children.command(program, folder), env=environment, stdout=subprocess.PIPE, text=True)
+    owner = children.start(program, folder, env=children.environment(PYTHONPATH=path), stderr=None)
     assert owner.stdout is not None
     root = Path(owner.stdout.readline().strip())
     assert str(root) in faultfs.mounts()

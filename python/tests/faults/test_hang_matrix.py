@@ -160,8 +160,10 @@ def stopped(path: Path) -> Iterator[int]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None and owner.stdout.readline() == b"\n"
         owner.send_signal(signal.SIGSTOP)
-        yield owner.pid
-        owner.kill()
+        try:
+            yield owner.pid
+        finally:
+            owner.kill()  # it is stopped: nothing else ends it
 
 
 @contextmanager
@@ -171,8 +173,10 @@ def hung(fs: faultfs.FaultFs, path: Path) -> Iterator[None]:
     for operation in ("open", "read", "stat", "modify", "readdir"):
         for pattern in (name, f"{name}/*"):
             fs.rule(pattern, operation, hang=True)
-    yield
-    fs.clear()
+    try:
+        yield
+    finally:
+        fs.clear()
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

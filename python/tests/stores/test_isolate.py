@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,19 +89,9 @@ def soon(holds: Callable[[], bool], seconds: float = 2.0) -> bool:
 
 
 @pytest.fixture
-def child(folder: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def child(folder: Path) -> Callable[[str], subprocess.Popen[str]]:
     """Runs the program with an end of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(end: str) -> subprocess.Popen[str]:
-        process = children.start(PROGRAM + end, folder, stderr=None)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return lambda end: children.start(PROGRAM + end, folder, stderr=None)
 
 
 def test_batches_are_the_same_and_readers_leave_with_the_loader(
@@ -215,7 +205,6 @@ def test_a_closed_loader_has_no_child_and_no_descriptor(folder: Path, monkeypatc
     assert dataset[0][0].shape == (3, 24, 32) and len(list(fb.DataLoader(dataset, 24, output="numpy"))) == 1
     """,
         folder,
-        seconds=20,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -261,6 +250,5 @@ def test_a_forked_child_reads_by_itself(folder: Path, monkeypatch: pytest.Monkey
     assert dataset[2][0].size == size
     """,
         folder,
-        seconds=20,
     )
     assert (done.returncode, done.stderr) == (0, "")

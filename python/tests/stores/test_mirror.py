@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import children
 import faultproxy
 import forebay as fb
 import objectstore
@@ -34,7 +35,7 @@ def options(store: objectstore.ObjectStore, name: str = "storage", port: int | N
 
 def start(*arguments: str | os.PathLike[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "forebay", "mirror", *map(str, arguments), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return children.start_command(command)
 
 
 def mirror(*arguments: str | os.PathLike[str], status: int = 0) -> dict[str, Any]:

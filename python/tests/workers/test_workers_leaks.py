@@ -227,13 +227,13 @@ def mappings() -> int:
     return Path("/proc/self/maps").read_text().count("forebay")
 
 
-def test_a_dozen_groups_one_after_the_other_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_one_after_the_other_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "PRELOADED", ())  # torch would take two seconds for each
     job = worker_runs.job(Wide(), output="numpy")
     with worker_runs.running(job) as workers:
         worker_runs.results(workers, worker_runs.tasks(job, 16, 8))
     before = fds(), mappings(), worker_runs.children()
-    for _ in range(11):
+    for _ in range(5):
         with worker_runs.running(job) as workers:
             worker_runs.results(workers, worker_runs.tasks(job, 16, 8))
     assert (fds(), mappings(), worker_runs.children()) == before

@@ -191,7 +191,8 @@ def test_leaves_no_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     job = worker_runs.job(Large(), shard_count=2)
     with worker_runs.running(job) as workers:
         worker_runs.values(worker_runs.results(workers, worker_runs.tasks(job, 160, 8)))
-        assert set(os.listdir("/dev/shm")) <= before
+        # torch names its blocks there for a moment, in another test's process.
+        assert worker_runs.wait_until(lambda: set(os.listdir("/dev/shm")) <= before)
         assert not list(tmp_path.iterdir())
         sockets = Path("/proc/net/unix").read_text()
         assert "forebay" not in sockets

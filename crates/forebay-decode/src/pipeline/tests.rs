@@ -211,7 +211,7 @@ fn single_pixels_and_extreme_shapes_survive_everything() {
         Op::ToTensor,
         normalize(),
     ];
-    for (width, height) in [(1, 1), (1, 700), (700, 1), (2, 3)] {
+    for (width, height) in [(1, 1), (1, 300), (300, 1), (2, 3)] {
         for sample in 0..20 {
             check_short_cuts(&ops, &bitmap(width, height, 9), sample);
         }
