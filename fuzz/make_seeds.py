@@ -204,6 +204,7 @@ def lines() -> None:
 
 
 def archive(kind: int, *, damaged: bool = False) -> bytes:
+    """A small archive, or the same with bytes that are missing and bytes that are too many."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=kind) as made:
         for name, content in {
