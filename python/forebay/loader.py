@@ -87,6 +87,10 @@ class DataLoader:
       largest, with `pad_value`, 0, where an array has no element) or `"nested"` (torch's nested tensor). Without it
       they have to have one shape. Batches have the form that is asked for even where shapes happen to be the same
     - `io_threads`
+    - `shuffle`: `"global"` is as True. `"window"` permutes blocks (files of lines, shards, segments of compressed
+      files), and mixes the samples of `shuffle_window` (16) of them at a time: long reads, and each block is needed
+      once. `"auto"` is `"window"` on object stores and for compressed files, and `"global"` elsewhere;
+      `stats()["order"]` says which
 
     >>> import forebay as fb
     >>> from forebay import transforms as T
@@ -145,7 +149,7 @@ class DataLoader:
         self,
         dataset: Any,
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | Literal["global", "window", "auto"] | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int | None = None,
@@ -172,6 +176,7 @@ class DataLoader:
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        shuffle_window: int | None = None,
         workers: Literal["auto", "processes", "threads"] = "auto",
         output: Literal["auto", "torch", "numpy"] | None = None,
         io_threads: int | None = None,

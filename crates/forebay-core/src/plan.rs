@@ -48,6 +48,20 @@ impl OrderKind {
         }
     }
 
+    /// What it is called, of how many blocks it is made, and the share of all samples among which a sample is mixed with its
+    /// neighbours: 1 for a shuffle of everything, 0 for none.
+    pub fn described(&self) -> (&'static str, u64, f64) {
+        match self {
+            Self::Sequential => ("sequential", 0, 0.0),
+            Self::Global => ("global", 0, 1.0),
+            Self::ShardLocal { blocks, window } => {
+                let windows = blocks.block_count().div_ceil(window.get()).max(1);
+                ("window", blocks.block_count(), 1.0 / windows as f64)
+            }
+            Self::Sampled { is_shuffled, .. } => ("sampled", 0, f64::from(u8::from(*is_shuffled))),
+        }
+    }
+
     /// Whether a sample may come several times in an epoch.
     pub fn repeats(&self) -> bool {
         matches!(self, Self::Sampled { .. })

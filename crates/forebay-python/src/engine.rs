@@ -105,6 +105,7 @@ fn options(given: &Bound<'_, PyDict>, kind: Option<MountKind>) -> PyResult<Confi
     Ok(Config {
         batch_size: get(given, "batch_size")?,
         shuffle: get(given, "shuffle")?,
+        shuffle_window: get(given, "shuffle_window")?,
         drop_last: get(given, "drop_last")?,
         seed: get(given, "seed")?,
         rank: Rank(get(given, "rank")?),
@@ -269,6 +270,12 @@ impl Engine {
             result.set_item("decoded_cache", row)?;
         }
         result.set_item("verdict", stats.verdict.name())?;
+        let order = PyDict::new(py);
+        let (kind, blocks, mixed) = loader.order().described();
+        order.set_item("kind", kind)?;
+        order.set_item("blocks", blocks)?;
+        order.set_item("mixed_share", mixed)?;
+        result.set_item("order", order)?;
         result.set_item("delivered_by_part", loader.delivered_by_part())?;
         let row = storage_stats(py, &storage)?;
         let config = loader.config();

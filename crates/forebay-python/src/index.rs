@@ -379,6 +379,18 @@ impl Index {
         Ok(Self { store: Arc::new(store), places, notes, written: None, ..joined })
     }
 
+    /// How many blocks its samples lie in that are best read together; `None` where they do not.
+    #[getter]
+    fn block_count(&self) -> Option<u64> {
+        self.dataset.blocks().map(|blocks| blocks.block_count())
+    }
+
+    /// Whether files among them are compressed.
+    #[getter]
+    fn is_packed(&self) -> bool {
+        self.places.iter().any(|place| place.tables.is_some())
+    }
+
     /// How many datasets it consists of.
     #[getter]
     fn part_count(&self) -> usize {

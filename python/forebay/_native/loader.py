@@ -121,6 +121,9 @@ class NativeLoader:
         return {
             "batch_size": given.batch_size or 1,
             "shuffle": self._order.shuffle,
+            "shuffle_window": settings.shuffle_window(
+                given, self._dataset._index.block_count, self._dataset._is_remote or self._dataset._index.is_packed
+            ),
             "drop_last": self._order.drop_last,
             "seed": settings.seed(given.seed, given.generator),
             "cpu_threads": cpu_threads,

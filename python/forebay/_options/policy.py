@@ -81,7 +81,10 @@ def _refuse_native(given: settings.Settings) -> None:
         "ragged",
         "pad_value",
         "isolate",
+        "shuffle_window",
     )
+    if given.shuffle in ("window", "auto"):
+        raise ConfigError(f"shuffle: expected a truth value for a Python dataset, got {given.shuffle!r}")
     for name in names:
         value = getattr(given, name)
         if value is not None and value not in allowed.get(name, ()):

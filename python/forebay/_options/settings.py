@@ -38,7 +38,7 @@ class Settings:
 
     dataset: Any
     batch_size: int | None
-    shuffle: bool | None
+    shuffle: bool | str | None
     sampler: Iterable[Any] | None
     batch_sampler: Iterable[Any] | None
     num_workers: int | None
@@ -64,6 +64,7 @@ class Settings:
     seed: int | None
     rank: int | None
     world_size: int | None
+    shuffle_window: int | None
     workers: str
     output: str | None
     io_threads: int | None
@@ -112,6 +113,30 @@ class Order:
     def is_given(self) -> bool:
         """Whether the user brings the order."""
         return self.sampler is not None or self.batch_sampler is not None
+
+
+# Blocks that are mixed with each other where nothing is said. Not measured: with a megabyte a block, so many stay in memory.
+SHUFFLE_WINDOW = 16
+
+
+def shuffle_window(given: Settings, block_count: int | None, is_slow: bool) -> int | None:
+    """How many blocks are mixed at a time; `None` for a shuffle of everything, or none."""
+    window = given.shuffle_window
+    if isinstance(given.shuffle, str):
+        choice("shuffle", given.shuffle, "global", "window", "auto")
+    if given.shuffle == "auto":
+        # By the kind of storage, and not by the time of a read: all ranks, and a resumed run, have to take the same order.
+        return (window or SHUFFLE_WINDOW) if is_slow and block_count is not None else None
+    if given.shuffle != "window":
+        if window is not None:
+            raise ConfigError(f'shuffle_window: expected shuffle="window" or "auto" beside it, got {given.shuffle!r}')
+        return None
+    if block_count is None:
+        raise ConfigError(
+            'shuffle: expected a dataset whose samples lie in blocks for "window"',
+            hint="files of lines, records and shards are such blocks; other datasets are shuffled as a whole",
+        )
+    return whole("shuffle_window", SHUFFLE_WINDOW if window is None else window, least=1)
 
 
 @dataclass(frozen=True)

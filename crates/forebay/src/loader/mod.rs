@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{
-    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, Origin, Place, Plan, Rank, Result, SampleId,
-    ScalarColumn, State, Step, SystemClock, WorldSize,
+    Books, Clock, Config, DatasetIdentity, Epoch, Error, Failure, Kind, OrderKind, Origin, Place, Plan, Rank, Result,
+    SampleId, ScalarColumn, State, Step, SystemClock, WorldSize,
 };
 use forebay_decode::{Dense, layouts};
 use forebay_store::Site;
@@ -451,6 +451,11 @@ impl Loader {
     /// Where time went so far.
     pub fn stats(&self) -> Stats {
         self.meters.read(self.landmark_cache.stats(), self.decoded_cache.as_ref().map(|cache| cache.stats()))
+    }
+
+    /// The order of its epochs.
+    pub fn order(&self) -> &OrderKind {
+        &self.plan.order
     }
 
     /// How many samples of each dataset were handed over so far; none where there is one dataset.
