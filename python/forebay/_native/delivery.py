@@ -75,7 +75,7 @@ class Delivery:
         return next(iter(columns.values())) if len(columns) == 1 else dict(columns)
 
     def _column(self, batch: Batch, name: str, values: Array | list[Any]) -> Any:
-        if self.ragged.kind is None and name in self.dataset._RAGGED:
+        if self.ragged.kind is None and name in self.dataset._ragged_columns():
             return self._separate(values)
         return self._stack(batch, values)
 

@@ -126,6 +126,10 @@ class Concatenation(NativeDataset):
             counts[name] += count
         return counts
 
+    def _ragged_columns(self) -> frozenset[str]:
+        # All have the same columns.
+        return self.datasets[0]._ragged_columns()
+
     def _common_targets(self) -> Any:
         kinds = {dataset._targets_are for dataset in self.datasets}
         if len(kinds) > 1:

@@ -47,8 +47,6 @@ class NativeDataset(_Base[Any]):
     _targets_are: TargetKind = "value"
     # Whether dicts and lists stay a list in a batch, and are not put together as torch does.
     _lists_objects: ClassVar[bool] = False
-    # Columns whose arrays differ in shape by their nature: lists of them, unless the loader's `ragged` says otherwise.
-    _RAGGED: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Makes it one of torch's datasets, too, where torch is imported."""
@@ -111,6 +109,10 @@ class NativeDataset(_Base[Any]):
     def _arranged(self, columns: Mapping[str, Any]) -> Any:
         """What a sample, or a batch, is by the columns that the recipe makes: the only one, or all by name."""
         return next(iter(columns.values())) if len(columns) == 1 else dict(columns)
+
+    def _ragged_columns(self) -> frozenset[str]:
+        """Columns whose arrays differ in shape by nature: lists, unless the loader's `ragged` says otherwise."""
+        return frozenset()
 
     def _forget(self) -> None:
         """Drops what was derived from the samples."""

@@ -4,7 +4,7 @@ import fnmatch
 import os
 from collections.abc import Callable
 from dataclasses import InitVar, field
-from typing import Any, ClassVar
+from typing import Any
 
 from forebay import _forebay
 from forebay._options import settings, storage
@@ -47,8 +47,6 @@ class Tokens(PartsDataset):
     """
 
     _EXTENSIONS = (".bin", ".ds", ".npy", "index.json")
-    # Where documents begin differs from sample to sample.
-    _RAGGED: ClassVar[frozenset[str]] = frozenset({"cu_seqlens"})
 
     transform: InitVar[Callable[[Any], Any] | None] = None
     target_transform: Callable[[Any], Any] | None = None
@@ -131,6 +129,10 @@ class Tokens(PartsDataset):
             self.pack_seed,
         )
         return index
+
+    def _ragged_columns(self) -> frozenset[str]:
+        # Where documents begin differs from sample to sample.
+        return frozenset({"cu_seqlens"})
 
     @property
     def token_count(self) -> int:

@@ -324,6 +324,22 @@ def test_packing_is_the_same_for_any_ranks_threads_and_resumes(tmp_path: Path) -
         other.load_state_dict(loader.state_dict())
 
 
+@pytest.mark.parametrize("documents", [False, True, "pack"])
+def test_token_datasets_are_concatenated_and_mixed(tmp_path: Path, documents: Any) -> None:
+    one = megatron(tmp_path / "one.bin", documents_of())
+    two = megatron(tmp_path / "two.bin", [part + 1000 for part in documents_of("int32")], code=4)
+    both = [fb.Tokens(path, LENGTH, documents=documents) for path in (one, two)]
+    alone = [dataset[index] for dataset in both for index in range(len(dataset))]
+    for joined in (fb.concat(both), fb.mix(both, weights=[0.5, 0.5])):
+        seen = set()
+        for batch, ids in fb.DataLoader(joined, batch_size=4, shuffle=True, seed=2, with_ids=True):
+            for place, index in enumerate(ids.tolist()):
+                seen.add(index)
+                for name, column in batch.items():
+                    assert column[place].tolist() == alone[index][name].tolist(), name
+        assert len(seen) == len(alone)
+
+
 def test_a_token_beyond_the_vocabulary_is_damage_with_a_place(tmp_path: Path) -> None:
     stream = tokens_of(41)
     stream[20] = 500
