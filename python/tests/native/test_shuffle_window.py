@@ -77,7 +77,7 @@ def test_what_has_no_blocks_says_so(root: Path) -> None:
     assert fb.DataLoader(texts, shuffle="auto").stats()["order"]["kind"] == "global"
     with pytest.raises(fb.errors.ConfigError, match="shuffle_window: expected"):
         fb.DataLoader(texts, shuffle=True, shuffle_window=3)
-    with pytest.raises(fb.errors.ConfigError, match='expected one of "global", "window", "auto"|shuffle: expected'):
+    with pytest.raises(fb.errors.ConfigError, match="shuffle: expected"):
         fb.DataLoader(texts, shuffle="all")
     with pytest.raises(fb.errors.ConfigError, match="for a Python dataset"):
         fb.DataLoader([1, 2], shuffle="window")
