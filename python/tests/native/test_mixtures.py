@@ -215,6 +215,12 @@ def test_compressed_files_are_unpacked_in_a_mixture_too(tmp_path: Path) -> None:
     upper = fb.TextLines([tmp_path / "a.txt.gz"], max_bytes=100)
     lines = [line for batch in fb.DataLoader(fb.concat([one, two, upper]), 7) for line in batch]
     assert lines == [f"{name}{number}" for name in "aba" for number in range(40)]
+    # Such files are shuffled in windows of blocks, but not in a mixture.
+    mixture = fb.mix({one: 1, two: 1})
+    auto, plain = (list(fb.DataLoader(mixture, 7, shuffle=shuffle)) for shuffle in ("auto", True))
+    assert auto == plain
+    with pytest.raises(ConfigError, match="shuffle_window: expected none beside a mixture"):
+        fb.DataLoader(mixture, 7, shuffle="window")
     with pytest.raises(
         ConfigError, match=r"a\.txt\.gz.* is unpacked by one of the datasets and read as it is by another"
     ):
