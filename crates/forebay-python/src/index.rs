@@ -146,6 +146,19 @@ impl Index {
         Self::unpacking(&self.places, store)
     }
 
+    /// Whether it unpacks a file.
+    fn unpacks(&self, path: &Path) -> bool {
+        self.places.iter().any(|place| place.tables.as_ref().is_some_and(|tables| tables.has(path)))
+    }
+
+    /// Whether one of its places is a place of the other, or lies below it, or the other way round.
+    fn overlaps(&self, other: &Self) -> bool {
+        let is_common = |root: &Path| root == Path::new(".");
+        let meet = |one: &Path, two: &Path| one.starts_with(two) || is_common(two);
+        let mut pairs = self.places.iter().flat_map(|one| other.places.iter().map(move |two| (&one.root, &two.root)));
+        pairs.any(|(one, two)| meet(one, two) || meet(two, one))
+    }
+
     pub(crate) fn sample(&self, index: u64) -> PyResult<SampleId> {
         if index < self.dataset.len() {
             return Ok(SampleId(index));
@@ -375,6 +388,7 @@ impl Index {
         // Those of the first folder stay with it.
         let others = indexes.iter().skip(1).flat_map(|index| index.folder.notes().iter().chain(&index.notes));
         let notes = first.notes.iter().chain(others).cloned().collect();
+        check_packed(py, &indexes)?;
         let joined = first.with_dataset(Arc::new(dataset));
         Ok(Self { store: Arc::new(store), places, notes, written: None, ..joined })
     }
@@ -438,6 +452,25 @@ impl Index {
         let selection = convert(py, Selection::new(Arc::clone(&self.dataset), indices))?;
         Ok(self.with_dataset(Arc::new(selection)))
     }
+}
+
+/// Refuses a file that one dataset unpacks and another one reads as it is: the store knows files by their paths.
+fn check_packed(py: Python<'_>, indexes: &[PyRef<'_, Index>]) -> PyResult<()> {
+    let mut locator = Locator::default();
+    let has_packed = |index: &Index| index.places.iter().any(|place| place.tables.is_some());
+    for packed in indexes.iter().filter(|index| has_packed(index)) {
+        let is_another = |other: &Index| !Arc::ptr_eq(&other.dataset, &packed.dataset) && other.overlaps(packed);
+        for other in indexes.iter().filter(|other| is_another(other)) {
+            for sample in (0..other.dataset.len()).map(SampleId) {
+                other.dataset.locate(sample, Field(0), &mut locator);
+                if packed.unpacks(&locator.path) && !other.unpacks(&locator.path) {
+                    let message = "is unpacked by one of the datasets and read as it is by another";
+                    return convert(py, Err(forebay::Error::config(message).at_path(&locator.path)));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Directories listed concurrently by reader processes.

@@ -58,6 +58,8 @@ class NativeLoader:
         self._given_place = (given.rank, given.world_size)
         self._place = settings.place(given.rank, given.world_size)
         options = self._options(given, cpu_threads) | {"sampling": sampling}
+        if sampling is not None and given.shuffle == "auto":
+            options["shuffle_window"] = None  # a mixture has no blocks that would be read one after the other
         ragged = settings.Ragged.of(given.ragged, given.pad_value)
         self._dataset._check_form(self._form, given.collate_fn is None and self._order.batch_size is not None)
         if wants_torch:

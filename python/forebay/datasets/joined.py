@@ -7,7 +7,7 @@ from typing import Any, Self
 from forebay import _forebay
 from forebay._options import settings, storage
 from forebay._options.settings import Form
-from forebay.datasets.native import PLAIN, NativeDataset
+from forebay.datasets.native import PLAIN, NativeDataset, columns_of
 from forebay.errors import ConfigError
 
 # Weights of datasets: in their order, or by dataset.
@@ -70,7 +70,7 @@ class Concatenation(NativeDataset):
         self._check_places()
         self._set_up()
         # Different columns are said here, and not only when a loader is made.
-        self._recipe(PLAIN)
+        self._check_arrangement(columns_of(self._recipe(PLAIN)))
 
     def _leaves(self) -> list[NativeDataset]:
         return [leaf for dataset in self.datasets for leaf in dataset._leaves()]
@@ -94,6 +94,22 @@ class Concatenation(NativeDataset):
     def _parts(self) -> dict[str, object]:
         parts = ((number, dataset._parts()) for number, dataset in enumerate(self.datasets))
         return {f"datasets[{number}].{name}": part for number, own in parts for name, part in own.items()}
+
+    def _arranged(self, columns: Mapping[str, Any]) -> Any:
+        return self._leaves()[0]._arranged(columns)
+
+    def _check_arrangement(self, names: Sequence[str]) -> None:
+        columns = {name: name for name in names}
+        first, *others = (leaf._arranged(columns) for leaf in self._leaves())
+        for other in others:
+            if type(other) is not type(first) or other != first:
+                raise ConfigError(
+                    f"expected datasets whose samples are put together alike, got {first!r} and {other!r}"
+                )
+
+    @property
+    def _lists_objects(self) -> bool:  # type: ignore[override]
+        return any(leaf._lists_objects for leaf in self._leaves())
 
     @property
     def _is_remote(self) -> bool:

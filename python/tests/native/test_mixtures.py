@@ -1,9 +1,12 @@
 """Several datasets as one, in given proportions; splits and filters; samplers by weight and by class."""
 
 import collections
+import gzip
+import io
 import json
 import pickle
 import shutil
+import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -203,6 +206,40 @@ def test_decoded_pictures_of_all_datasets_are_kept(root: Path) -> None:
             assert torch.equal(images, expected)
     stats = made.stats()["decoded_cache"]
     assert (stats["pictures"], stats["limit_bytes"]) == (16, 16 << 20) and stats["hits"] >= 16
+
+
+def test_compressed_files_are_unpacked_in_a_mixture_too(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress("\n".join(f"{name}{n}" for n in range(40)).encode()))
+    one, two = (fb.TextLines([tmp_path / f"{name}.txt.gz"]) for name in "ab")
+    upper = fb.TextLines([tmp_path / "a.txt.gz"], max_bytes=100)
+    lines = [line for batch in fb.DataLoader(fb.concat([one, two, upper]), 7) for line in batch]
+    assert lines == [f"{name}{number}" for name in "aba" for number in range(40)]
+    # Such files are shuffled in windows of blocks, but not in a mixture.
+    mixture = fb.mix({one: 1, two: 1})
+    auto, plain = (list(fb.DataLoader(mixture, 7, shuffle=shuffle)) for shuffle in ("auto", True))
+    assert auto == plain
+    with pytest.raises(ConfigError, match="shuffle_window: expected none beside a mixture"):
+        fb.DataLoader(mixture, 7, shuffle="window")
+    with pytest.raises(
+        ConfigError, match=r"a\.txt\.gz.* is unpacked by one of the datasets and read as it is by another"
+    ):
+        fb.concat([one, fb.TextFiles([tmp_path / "a.txt.gz"])])
+
+
+def test_samples_of_several_fields_are_put_together_alike(tmp_path: Path) -> None:
+    for name in "ab":
+        with tarfile.open(tmp_path / f"{name}.tar", "w") as shard:
+            for number in range(5):
+                for ending, content in (("txt", f"{name}{number}"), ("cls", str(number))):
+                    member = tarfile.TarInfo(f"{number}.{ending}")
+                    member.size = len(content)
+                    shard.addfile(member, io.BytesIO(content.encode()))
+    one, two = (fb.Shards([tmp_path / f"{name}.tar"], fields=("txt", "cls")) for name in "ab")
+    (texts, numbers), *_ = fb.DataLoader(fb.mix({one: 0.5, two: 0.5}), batch_size=4)
+    assert (texts, numbers.tolist()) == (["a0", "b0", "a1", "b1"], [0, 0, 1, 1])
+    with pytest.raises(ConfigError, match=r"samples are put together alike, got .'txt', 'cls'. and {'txt': 'txt'"):
+        fb.concat([one, fb.Shards([tmp_path / "b.tar"], fields={"txt": "txt", "cls": "cls"})])
 
 
 def test_what_the_scans_noticed_is_told_once(tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ impl SeekTables {
         self.files.get(path).map(|(table, _)| table)
     }
 
+    /// Whether it has a table of a file.
+    pub fn has(&self, path: &Path) -> bool {
+        self.files.contains_key(path)
+    }
+
     /// What a panic left is whole: nothing in here can fail half-way.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
