@@ -115,7 +115,7 @@ class Order:
         return self.sampler is not None or self.batch_sampler is not None
 
 
-# Blocks that are mixed with each other where nothing is said. Not measured: with a megabyte a block, so many stay in memory.
+# Blocks that are mixed with each other where nothing is said. Not measured: of a megabyte each, so many stay in memory.
 SHUFFLE_WINDOW = 16
 
 
@@ -125,11 +125,12 @@ def shuffle_window(given: Settings, block_count: int | None, is_slow: bool) -> i
     if isinstance(given.shuffle, str):
         choice("shuffle", given.shuffle, "global", "window", "auto")
     if given.shuffle == "auto":
-        # By the kind of storage, and not by the time of a read: all ranks, and a resumed run, have to take the same order.
+        # By the kind of storage, and not by the time of a read: all ranks, and a resumed run, need the same order.
         return (window or SHUFFLE_WINDOW) if is_slow and block_count is not None else None
     if given.shuffle != "window":
         if window is not None:
-            raise ConfigError(f'shuffle_window: expected shuffle="window" or "auto" beside it, got {given.shuffle!r}')
+            beside = f'shuffle="window" or "auto" beside it, got {given.shuffle!r}'
+            raise ConfigError(f"shuffle_window: expected {beside}")
         return None
     if block_count is None:
         raise ConfigError(
