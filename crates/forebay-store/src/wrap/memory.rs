@@ -35,15 +35,49 @@ pub struct MemoryCache {
 
 #[derive(Debug, Default)]
 struct Entries {
-    objects: HashMap<PathBuf, Vec<Entry>>,
+    objects: HashMap<PathBuf, Parts>,
     /// All entries, including their overhead.
     bytes: u64,
+}
+
+/// What is kept of an object: all of it, and ranges by their begin and end, of which files of lines have millions.
+#[derive(Debug, Default)]
+struct Parts {
+    whole: Option<Entry>,
+    ranges: HashMap<(u64, u64), Entry>,
+}
+
+impl Parts {
+    /// The entry that has the requested bytes, and these.
+    fn find(&self, range: Option<&Range<u64>>) -> Option<(&Entry, Range<usize>)> {
+        let exact = match range {
+            Some(range) => self.ranges.get(&(range.start, range.end)),
+            None => self.whole.as_ref(),
+        };
+        let inside = || {
+            let (whole, range) = (self.whole.as_ref()?, range?);
+            let range = range.start as usize..range.end as usize;
+            whole.content.get(range.clone()).map(|_| (whole, range))
+        };
+        exact.map(|entry| (entry, 0..entry.content.len())).or_else(inside)
+    }
+
+    /// Keeps an entry, and gives the one of the same bytes.
+    fn insert(&mut self, range: Option<&Range<u64>>, entry: Entry) -> Option<Entry> {
+        match range {
+            Some(range) => self.ranges.insert((range.start, range.end), entry),
+            None => self.whole.replace(entry),
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.whole.iter().chain(self.ranges.values())
+    }
 }
 
 /// An object, or some bytes of one.
 #[derive(Clone, Debug)]
 struct Entry {
-    range: Option<Range<u64>>,
     stat: Stat,
     content: Arc<[u8]>,
 }
@@ -51,15 +85,6 @@ struct Entry {
 impl Entry {
     fn charge(&self, path: &Path) -> u64 {
         self.content.len() as u64 + path.as_os_str().len() as u64 + ENTRY_BYTES
-    }
-
-    /// The requested bytes, if the entry has them.
-    fn bytes(&self, request: &ReadRequest<'_>) -> Option<&[u8]> {
-        match (&self.range, &request.range) {
-            (cached, wanted) if cached == wanted => Some(&self.content),
-            (None, Some(wanted)) => self.content.get(wanted.start as usize..wanted.end as usize),
-            _ => None,
-        }
     }
 }
 
@@ -79,14 +104,11 @@ impl MemoryCache {
         self.cached.lock()
     }
 
-    fn find(&self, request: &ReadRequest<'_>) -> Option<Entry> {
+    fn find(&self, request: &ReadRequest<'_>) -> Option<(Entry, Range<usize>)> {
         let cached = self.cached();
-        let mut entries = cached.objects.get(request.path)?.iter();
+        let (entry, place) = cached.objects.get(request.path)?.find(request.range.as_ref())?;
         // If another version is expected, the store has to decide.
-        let fits = |entry: &&Entry| {
-            entry.bytes(request).is_some() && request.expected.is_none_or(|expected| expected == entry.stat)
-        };
-        entries.find(fits).cloned()
+        request.expected.is_none_or(|expected| expected == entry.stat).then(|| (entry.clone(), place))
     }
 
     /// Stores an object if there is room for it.
@@ -104,23 +126,31 @@ impl MemoryCache {
             return;
         }
         content.extend_from_slice(&object.bytes);
-        let entry = Entry { range: request.range.clone(), stat: object.stat, content: content.into() };
+        let entry = Entry { stat: object.stat, content: content.into() };
         let mut cached = self.cached();
         if !fits(&cached) {
             self.passes.fetch_add(1, Relaxed);
             return;
         }
-        let entries = cached.objects.entry(request.path.to_owned()).or_default();
-        let before = entries.iter().position(|known| known.range == entry.range);
-        let removed = before.map_or(0, |at| entries.swap_remove(at).charge(request.path));
-        entries.push(entry);
+        let parts = cached.objects.entry(request.path.to_owned()).or_default();
+        let removed = parts.insert(request.range.as_ref(), entry).map_or(0, |before| before.charge(request.path));
         cached.bytes = cached.bytes - removed + charge;
         self.misses.fetch_add(1, Relaxed);
     }
 
     fn forget(&self, path: &Path) {
         let mut cached = self.cached();
-        let removed: u64 = cached.objects.remove(path).iter().flatten().map(|entry| entry.charge(path)).sum();
+        let removed: u64 =
+            cached.objects.remove(path).iter().flat_map(Parts::entries).map(|entry| entry.charge(path)).sum();
+        cached.bytes -= removed;
+    }
+
+    /// Of other ranges there may be millions, of which nothing was said.
+    fn forget_range(&self, path: &Path, range: &Range<u64>) {
+        let mut cached = self.cached();
+        let Some(parts) = cached.objects.get_mut(path) else { return };
+        let removed = [parts.whole.take(), parts.ranges.remove(&(range.start, range.end))];
+        let removed: u64 = removed.iter().flatten().map(|entry| entry.charge(path)).sum();
         cached.bytes -= removed;
     }
 
@@ -156,9 +186,8 @@ impl Store for MemoryCached {
             return self.inner.fetch(request, allot);
         }
         request.check_cancel()?;
-        if let Some(entry) = self.cache.find(request)
-            && let Some(bytes) = entry.bytes(request)
-        {
+        if let Some((entry, place)) = self.cache.find(request) {
+            let bytes = &entry.content[place];
             let mut buffer = allot(bytes.len() as u64)?;
             resize(&mut buffer, bytes.len() as u64)?;
             buffer.copy_from_slice(bytes);
@@ -221,7 +250,7 @@ impl Store for MemoryCached {
     }
 
     fn doubt_range(&self, path: &Path, range: Range<u64>) {
-        self.cache.forget(path);
+        self.cache.forget_range(path, &range);
         self.inner.doubt_range(path, range);
     }
 
@@ -279,6 +308,21 @@ mod tests {
         assert_eq!(counts(&store), (2, 3, 0));
         assert_eq!(range(900..1001).unwrap_err().kind(), Kind::Corrupt, "the storage says so");
         assert_eq!(range(5..5).unwrap().bytes, []);
+    }
+
+    #[test]
+    fn a_doubted_range_is_read_again_and_the_others_stay() {
+        let (store, path) = (store(1 << 20), Path::new("/7"));
+        let range = |range| {
+            store.fetch(&ReadRequest::new(path, Duration::MAX).with_range(range), &mut |_| Ok(Vec::new())).unwrap();
+        };
+        (0..4).for_each(|at| range(at * 10..at * 10 + 10));
+        let before = store.cache().unwrap().bytes;
+        store.doubt_range(path, 10..20);
+        assert!(store.cache().unwrap().bytes < before);
+        (0..4).for_each(|at| range(at * 10..at * 10 + 10));
+        assert_eq!(counts(&store), (3, 5, 0));
+        assert_eq!(store.cache().unwrap().bytes, before);
     }
 
     #[test]
