@@ -65,7 +65,7 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
     started = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(count)]
     for thread in started:
         thread.start()
-    until = time.monotonic() + 50
+    until = time.monotonic() + 100
     for thread in started:
         thread.join(max(0.0, until - time.monotonic()))
     if errors:
