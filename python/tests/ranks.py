@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import children
+from ports import free_ports
 
 # A launcher, like torchrun, but for one thing: it imports torch once, and forks the ranks.
 # Every step: what was delivered is written down, the ranks meet, rank 0 saves the state.
@@ -90,12 +90,6 @@ LAUNCHER = """
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Ranks:
     """A group of processes, with the environment that torchrun gives them."""
 
@@ -117,7 +111,7 @@ class Ranks:
         group = {
             "WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": str(*free_ports(1)),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
         }

@@ -1,8 +1,10 @@
 //! Servers of object stores: started, waited for, and killed at the end.
 
+use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use forebay_store::testing::missing;
@@ -24,10 +26,21 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// Ports that were free a moment ago.
+/// Ports for this process alone, which the kernel gives to no connection by itself. `python/tests/ports.py` does the same.
 pub(crate) fn ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    static LOCKS: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let folder = std::env::temp_dir().join("forebay-test-ports");
+    std::fs::create_dir_all(&folder).unwrap();
+    let is_ours = |port: &u16| {
+        let lock = File::create(folder.join(port.to_string())).unwrap();
+        let is_free = lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        if is_free {
+            LOCKS.lock().unwrap().push(lock);
+        }
+        is_free
+    };
+    let mut free = (20_000..30_000).filter(is_ours);
+    [(); N].map(|()| free.next().expect("a port that no other test has"))
 }
 
 /// A server, until it is dropped.

@@ -25,15 +25,25 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// While a sample of the first batch hangs, no more than four others are prepared: with twenty samples none of the next epoch, whose
+/// reads would take the faults of this one.
 fn impatient(config: Config) -> Config {
     let retry = Retry { deadline: DEADLINE, ..Retry::default() };
-    Config { batch_size: 4, on_error: OnError::Replace, retry, ..config }
+    Config { batch_size: 4, prefetch_batches: 1, on_error: OnError::Replace, retry, ..config }
 }
 
 fn hanging(count: usize, hanging: &[usize], fault: &Fault) -> Arc<Scripted<Memory>> {
     let store = Arc::new(Scripted::new(pictures(count, false)));
     hanging.iter().for_each(|index| store.script(path_of(*index), vec![fault.clone()]));
     store
+}
+
+/// All samples, four a batch, in the caller's own order: no next epoch is begun, whose reads would take the faults of this one.
+fn one_pass(loader: &Loader, samples: u64) -> usize {
+    let run = loader.given_order().unwrap();
+    (0..samples).step_by(4).for_each(|first| run.give((first..first + 4).map(SampleId).collect()).unwrap());
+    run.close_order().unwrap();
+    run.map(|batch| batch.unwrap().len()).sum()
 }
 
 #[test]
@@ -90,7 +100,8 @@ fn too_many_lost_threads_are_listed_and_end_the_run() {
 fn a_loader_ends_without_its_lost_threads() {
     let store = hanging(8, &[2], &Fault::Wait);
     let loader = Loader::new(source(store.clone(), crop()), impatient(Config::default())).unwrap();
-    assert_eq!(epoch(&loader).len(), 8);
+    assert_eq!(one_pass(&loader, 8), 8);
+    assert_eq!(loader.stats().lost, 1);
     let started = Instant::now();
     drop(loader);
     assert!(started.elapsed() < Duration::from_secs(1), "it waits for a thread that is lost");
@@ -115,11 +126,7 @@ fn a_slow_read_gets_a_second_one_and_the_first_answer_counts() {
     let store = hanging(8, &[2], &Fault::Wait);
     let config = Config { batch_size: 4, hedge: Some(Hedge::After(Duration::from_millis(50))), ..Config::default() };
     let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
-    // The caller's own order: no next epoch is begun, which would read it again.
-    let run = loader.given_order().unwrap();
-    (0..2).for_each(|batch| run.give((4 * batch..4 * batch + 4).map(SampleId).collect()).unwrap());
-    run.close_order().unwrap();
-    assert_eq!(run.map(|batch| batch.unwrap().len()).sum::<usize>(), 8);
+    assert_eq!(one_pass(&loader, 8), 8);
     let stats = loader.stats();
     assert_eq!((stats.hedges, stats.hedges_won, stats.written_off), (1, 1, 0));
     assert_eq!(store.reads(&path_of(2)), 2);
@@ -150,11 +157,11 @@ fn a_read_that_was_overtaken_gives_its_place_back() {
 
 #[test]
 fn second_reads_go_on_where_all_first_ones_hang() {
-    let store = hanging(8, &[0, 3], &Fault::Wait);
+    let store = hanging(20, &[0, 3], &Fault::Wait);
     let hedge = Some(Hedge::After(Duration::from_millis(1)));
     let config = Config { hedge, io_threads: 1, max_io_threads: 1, ..impatient(Config::default()) };
     let loader = Loader::new(source(store.clone(), crop()), config).unwrap();
-    assert_eq!(epoch(&loader).len(), 8);
+    assert_eq!(epoch(&loader).len(), 20);
     assert!(loader.stats().hedges_won >= 2 && loader.failures().is_empty(), "{:?}", loader.stats());
     store.release();
 }
@@ -292,8 +299,8 @@ fn what_is_not_decoded_in_time_is_replaced_and_the_late_thread_writes_to_nobodys
 fn a_late_decode_is_left_out_or_ends_the_run_as_the_policy_says() {
     let open = Sticky::new(&[5], true);
     let skip = Config { on_error: OnError::Skip, ..impatient(Config::default()) };
-    let loader = Loader::new(opened_by(&open, 8), skip).unwrap();
-    assert_eq!(epoch(&loader).len(), 7);
+    let loader = Loader::new(opened_by(&open, 20), skip).unwrap();
+    assert_eq!(epoch(&loader).len(), 19);
     open.release();
     let open = Sticky::new(&[5], true);
     let raise = Config { on_error: OnError::Raise, ..impatient(Config::default()) };
