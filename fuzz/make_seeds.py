@@ -291,8 +291,32 @@ def tokens() -> None:
     write("token_heads", "npy", file.getvalue())
 
 
+def records() -> None:
+    """Shards of other formats, as their own writers wrote them: the golden ones of the tests."""
+    golden = Path(__file__).resolve().parents[1] / "python" / "tests" / "golden" / "shards"
+    for kind in ("mds", "litdata"):
+        write("shard_directory", kind, (golden / kind / "index.json").read_bytes())
+    write("chunk_table", "mds", (golden / "mds" / "shard.00002.mds").read_bytes())
+    write("chunk_table", "litdata", (golden / "litdata" / "chunk-0-1.bin").read_bytes())
+    file = (golden / "tfrecord" / "train.tfrecord-00001-of-00002").read_bytes()
+    write("tfrecord", "good", file)
+    write("tfrecord", "damaged", file[:100] + b"\xff" * 40 + file[140:-7])
+    length = int.from_bytes(file[:8], "little")
+    write("example", "features", file[12 : 12 + length])
+    grey = struct.pack("<III", 3, 2, 1) + b"L" + bytes(range(6))
+    for name, field in {
+        "pixels": grey,
+        "mds_array": bytes([17, 2 << 2, 2, 1, 1, 0, 2, 0]),
+        "numpy": struct.pack("<IIII", 1, 2, 2, 1) + bytes(4),
+        "tensor": struct.pack(">IIII", 13, 2, 2, 1) + bytes(4),
+    }.items():
+        write("record", name, field)
+        write("record", f"{name}_field", struct.pack("<II", 2, len(field)) + b"abc" + field)
+
+
 if __name__ == "__main__":
     shards()
+    records()
     lines()
     packed()
     tokens()

@@ -357,6 +357,13 @@ impl Error {
         self
     }
 
+    /// It is about this part of what the path names: a field of a record.
+    #[must_use]
+    pub fn in_part(mut self, name: &str) -> Self {
+        self.0.message = format!("(field {name:?}) {}", self.0.message);
+        self
+    }
+
     /// Adds the stage; an inner stage is kept.
     pub fn at_stage(mut self, stage: Stage) -> Self {
         self.0.stage.get_or_insert(stage);

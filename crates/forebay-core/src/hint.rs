@@ -7,8 +7,12 @@ pub const SETTINGS: &[&str] = &[
     "allow_empty",
     "cache",
     "deadline_seconds",
+    "decode",
+    "documents",
     "dry_run",
+    "dtype",
     "encoding",
+    "eod",
     "errors",
     "extensions",
     "index",
@@ -32,6 +36,7 @@ pub const SETTINGS: &[&str] = &[
     "retries",
     "root",
     "storage_options",
+    "vocab_size",
 ];
 
 /// A setting as a hint names it: `name`, `name=value` or `name.key=value`.

@@ -11,20 +11,28 @@ use forebay_core::{Error, Result, Rng};
 use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
 
 mod arrays;
+mod bit;
 mod csv;
+mod decimal;
 mod fields;
+mod headed;
 mod integer;
 mod json;
 mod limited;
 mod mapped;
 mod named_arrays;
 mod parts;
+mod pixels;
+mod record;
 mod text;
 mod tokens;
 
 pub use arrays::{NpyRecipe, RawRecipe};
+pub use bit::BitRecipe;
 pub use csv::{CsvColumn, CsvRecipe, csv_fields};
+pub use decimal::DecimalRecipe;
 pub use fields::FieldsRecipe;
+pub use headed::HeadedArrayRecipe;
 pub use integer::IntegerRecipe;
 pub use json::JsonRecipe;
 pub(crate) use json::size_bytes as json_bytes;
@@ -32,6 +40,11 @@ pub use limited::LimitedRecipe;
 pub use mapped::MappedRecipe;
 pub use named_arrays::{ArrayArchive, NamedArraysRecipe, array_names};
 pub use parts::PartsRecipe;
+pub use pixels::PixelsRecipe;
+pub use record::{
+    ExampleRecord, Feature, FeatureKind, FramedRecord, Part, RecordFormat, RecordRecipe, SizedRecord, WantedFeature,
+    features,
+};
 pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
 pub use tokens::{DocumentRule, TokenSpec, TokensRecipe};
 

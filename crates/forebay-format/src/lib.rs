@@ -18,7 +18,7 @@ mod tokens;
 mod versions;
 
 pub use extents::{Extents, ExtentsBuilder};
-pub use file_scan::{FileIndex, FileScanner};
+pub use file_scan::{FileIndex, FileScanner, RangeScanner};
 pub use filter::{FilteredDirectory, SampleFilter};
 pub use folder::{Accept, IMAGE_EXTENSIONS, ScanOptions, find_classes, scan};
 pub use index::{FolderIndex, Note};
@@ -31,7 +31,11 @@ pub use manifest::{
 pub use packed::{PackedScanner, SeekTable};
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
-pub use shards::{Lost, Part, SHARD_RULE, ShardIndex, ShardIndexBuilder, TarScanner, read_wds2idx};
+pub use shards::{
+    ArrowScanner, ArrowSchema, Directory, FieldKind, Listed, Lost, Part, RecordField, SHARD_RULE, ShardIndex,
+    ShardIndexBuilder, TableScanner, TarScanner, TfRecordScanner, arrow_schema, litdata_elements, read_saved_dataset,
+    read_wds2idx,
+};
 pub use tokens::{
     Documents, MEGATRON_HEADER_BYTES, MegatronHeader, MegatronIndex, PACKING_BLOCK, Packing, Piece, PlainTokens, Run,
     Runs, ShardSpec, TOKEN_HEADER_BYTES, Tail, TokenShard, TokenShardIndex, TokenStream, Windows, is_token_index,

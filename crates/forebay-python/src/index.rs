@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Concat, Config, Dataset, DocumentMode, Element, Field, FolderIndex, IndexPlace, Keeps,
-    Labelled, Labels, LineRule, Lines, Locator, MemoryCache, MemoryCached, Note, RecordLayout, Records, Routed,
-    SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection, Shards, SplitBy, StorageOptions, Store, Tail,
-    TokenOptions, Tokens, Unpacked, csv_fields, is_url, machine, open_store, split,
+    Cache, CacheOptions, Cached, Concat, Config, Dataset, DocumentMode, Element, Field, FolderIndex, FormattedShards,
+    IndexPlace, Keeps, Labelled, Labels, LineRule, Lines, Locator, MemoryCache, MemoryCached, Note, RecordLayout,
+    Records, Routed, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection, Shards, SplitBy,
+    StorageOptions, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_url, machine, open_store, split,
 };
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -17,10 +17,11 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::errors::{Raised, convert};
 use crate::sampling::classes;
+use crate::shards::{ShardFields, ShardFormat};
 use crate::watched::watched;
 
 /// Names and values of a store's options.
-type Options = Option<BTreeMap<String, String>>;
+pub(crate) type Options = Option<BTreeMap<String, String>>;
 
 /// The cache of a dataset.
 #[derive(Clone)]
@@ -114,7 +115,7 @@ pub(crate) struct Index {
 type Written = (Vec<String>, Option<String>, Option<OsString>);
 
 impl Index {
-    fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
+    pub(crate) fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
         let folder = Arc::new(folder);
         let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
         let root = folder.root();
@@ -317,13 +318,7 @@ impl Index {
         place: &str,
         kept: Option<PathBuf>,
     ) -> PyResult<(Self, Vec<Vec<String>>)> {
-        let place = match (place, kept) {
-            ("in", Some(path)) => IndexPlace::In(path),
-            ("kept beside", None) => IndexPlace::KeptBeside,
-            ("wds2idx", None) => IndexPlace::Wds2idx,
-            ("beside", None) => IndexPlace::Beside,
-            (other, _) => return Err(pyo3::exceptions::PyValueError::new_err(format!("place: {other:?}"))),
-        };
+        let place = index_place(place, kept)?;
         let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
         // If the mount hangs, only a signal ends the wait.
         let found = watched(py, "forebay-scan", move || Shards::tar(files, &store, &root, &place))?;
@@ -366,6 +361,36 @@ impl Index {
         let tokens = convert(py, found)?;
         let (notes, dtype, count) = (tokens.notes().to_vec(), tokens.element().name(), tokens.token_count());
         Ok((Self { notes, ..self.with_dataset(Arc::new(tokens)) }, dtype, count))
+    }
+
+    /// The format of its files, which are shards; `None` for archives.
+    fn shard_format(&self, py: Python<'_>) -> PyResult<Option<ShardFormat>> {
+        let (files, store) = (Arc::clone(&self.dataset), Arc::clone(&self.store));
+        // If the mount hangs, only a signal ends the wait.
+        let found = watched(py, "forebay-scan", move || forebay::ShardFormat::of_files(&*files, &store))?;
+        Ok(convert(py, found)?.map(ShardFormat))
+    }
+
+    /// The samples of its files, which are shards of this format, with these fields, each of some names, and what its fields are. Without `parses_examples` a TFRecord is a
+    /// sample as it is.
+    fn shards_of(
+        &self,
+        py: Python<'_>,
+        format: &ShardFormat,
+        fields: Option<Vec<Vec<String>>>,
+        place: &str,
+        kept: Option<PathBuf>,
+        parses_examples: bool,
+    ) -> PyResult<(Self, ShardFields)> {
+        let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
+        let (format, place) = (format.0.clone(), index_place(place, kept)?);
+        // If the mount hangs, only a signal ends the wait.
+        let found = watched(py, "forebay-scan", move || {
+            format.open(files, &store, (&root, &place), parses_examples)?.with_fields(fields.as_deref())
+        })?;
+        let FormattedShards { shards, fields } = convert(py, found)?;
+        let notes = shards.notes().to_vec();
+        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }, ShardFields(fields)))
     }
 
     /// The same samples with a cache.
@@ -473,11 +498,22 @@ fn check_packed(py: Python<'_>, indexes: &[PyRef<'_, Index>]) -> PyResult<()> {
     Ok(())
 }
 
+/// Where an index is kept, or looked for.
+fn index_place(place: &str, kept: Option<PathBuf>) -> PyResult<IndexPlace> {
+    match (place, kept) {
+        ("in", Some(path)) => Ok(IndexPlace::In(path)),
+        ("kept beside", None) => Ok(IndexPlace::KeptBeside),
+        ("wds2idx", None) => Ok(IndexPlace::Wds2idx),
+        ("beside", None) => Ok(IndexPlace::Beside),
+        (other, _) => Err(pyo3::exceptions::PyValueError::new_err(format!("place: {other:?}"))),
+    }
+}
+
 /// Directories listed concurrently by reader processes.
 const MAX_READERS: usize = 8;
 
 /// The store that lists a folder before there are settings, and its root.
-fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
+pub(crate) fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
     let options = StorageOptions::new(options.unwrap_or_default());
     let config = Config { io_threads: MAX_READERS, ..Config::default() };
     let opened = py.detach(|| open_store(&root, &options, &config));

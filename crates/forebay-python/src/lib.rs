@@ -17,6 +17,7 @@ mod pipeline;
 mod recipe;
 mod run;
 mod sampling;
+mod shards;
 mod watched;
 
 /// CPUs that this process may run on.
@@ -54,6 +55,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<run::Batch>()?;
     module.add_class::<run::Run>()?;
     module.add_class::<sampling::Sampling>()?;
+    module.add_class::<shards::ShardFields>()?;
+    module.add_class::<shards::ShardFormat>()?;
     module.add_function(wrap_pyfunction!(available_cpus, module)?)?;
     module.add_function(wrap_pyfunction!(call::end_calls, module)?)?;
     module.add_function(wrap_pyfunction!(dump_on_signal, module)?)?;
@@ -74,6 +77,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pipeline::transform_limits, module)?)?;
     module.add_function(wrap_pyfunction!(pipeline::transform_table, module)?)?;
     module.add_function(wrap_pyfunction!(run_cli, module)?)?;
+    module.add_function(wrap_pyfunction!(shards::shard_directory, module)?)?;
     module.add("MAX_SUBSTITUTES", forebay::MAX_SUBSTITUTES)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

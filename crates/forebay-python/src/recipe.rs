@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay::{
     ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, DocumentRule, Element, Encoding, Endian,
     FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe,
-    Opened, PartsRecipe, RawRecipe, TextRecipe, TokenSpec, TokensRecipe,
+    Opened, PartsRecipe, PixelsRecipe, RawRecipe, TextRecipe, TokenSpec, TokensRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,7 +29,16 @@ pub(crate) struct Recipe {
 
 impl Recipe {
     fn of(native: impl forebay::Recipe + 'static) -> Self {
-        Self { native: Arc::new(native), call: None, pipeline: None, bases: Vec::new() }
+        Self::of_native(Arc::new(native))
+    }
+
+    pub(crate) fn of_native(native: Arc<dyn forebay::Recipe>) -> Self {
+        Self { native, call: None, pipeline: None, bases: Vec::new() }
+    }
+
+    /// The same, which holds these.
+    pub(crate) fn with_bases(self, bases: Vec<Py<Self>>) -> Self {
+        Self { bases, ..self }
     }
 }
 
@@ -48,6 +57,13 @@ impl Recipe {
             None => transforms,
         };
         Self { native, call, pipeline: Some(pipeline.unbind()), bases: Vec::new() }
+    }
+
+    /// Pictures that are kept as their pixels, with transforms.
+    #[staticmethod]
+    fn pixels(pipeline: Bound<'_, Pipeline>) -> Self {
+        let recipe = PixelsRecipe::new(Arc::clone(&pipeline.get().native));
+        Self { pipeline: Some(pipeline.unbind()), ..Self::of(recipe) }
     }
 
     /// Text in "utf-8", "ascii" or "latin-1"; invalid bytes: "strict", "replace" or "ignore".

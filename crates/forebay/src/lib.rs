@@ -55,6 +55,7 @@ pub use source::defaults::{Defaults, farthest};
 pub use source::lines::Lines;
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use source::records::Records;
+pub use source::shard_formats::{FormattedShards, ShardFields, ShardFormat};
 pub use source::shards::{IndexPlace, Shards};
 pub use source::split::{SplitBy, split};
 pub use source::tokens::{DocumentMode, TokenOptions, Tokens};
@@ -73,12 +74,13 @@ pub use forebay_decode::{
     Array, ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom,
     Decoded, Dense, Detail, DocumentRule, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, IntegerRecipe,
     Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe,
-    NpyRecipe, Op, Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, RawRecipe, Recipe, ResizeTo, Sample,
-    Scratch, Size, Tensor, TensorData, TextRecipe, TokenSpec, TokensRecipe, Value, array_names, csv_fields,
+    NpyRecipe, Op, Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, PixelsRecipe, RawRecipe, Recipe,
+    RecordRecipe, ResizeTo, Sample, Scratch, Size, Tensor, TensorData, TextRecipe, TokenSpec, TokensRecipe, Value,
+    array_names, csv_fields,
 };
 pub use forebay_format::{
-    Content, Difference, Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note, Picture,
-    RecordLayout, ScanOptions, Tail,
+    Content, Difference, Facts, FieldKind, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note,
+    Picture, RecordField, RecordLayout, ScanOptions, Tail,
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,

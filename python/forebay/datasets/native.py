@@ -16,7 +16,7 @@ from forebay.datasets import choice
 from forebay.errors import ConfigError, StateMismatchError
 
 # Native objects, made from the others and never changed.
-_NATIVE = ("_index", "_pipeline", "_chain", "_content", "_contents")
+_NATIVE = ("_index", "_pipeline", "_chain", "_content", "_contents", "_format", "_shard_fields")
 
 # What a sample's target is: none, the value of the one column of labels, or a dict of several.
 TargetKind = Literal["none", "value", "dict"]

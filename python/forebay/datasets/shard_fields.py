@@ -62,6 +62,12 @@ class Wanted:
         """The fields of the first sample."""
         return cls("dict", tuple((names[0], tuple(names)) for names in fields))
 
+    @classmethod
+    def all_of(cls, fields: _forebay.ShardFields) -> "Wanted":
+        """All fields that samples have, as they were put together."""
+        columns = tuple((name, (name,)) for name in fields.names)
+        return cls(("only" if len(columns) == 1 else "tuple") if fields.is_tuple else "dict", columns)
+
     def names(self) -> list[list[str]]:
         """The names that each field may have."""
         return [list(names) for _, names in self.columns]
@@ -85,17 +91,24 @@ class FieldContent:
     """What one field becomes."""
 
     column: str
+    names: tuple[str, ...]
     kind: str
     transform: Callable[[Any], Any] | None
     # Of a picture, its transforms.
     chain: list[pipeline.Spec]
     pipeline: _forebay.Pipeline | None
+    # What a format of its own makes of it.
+    own: _forebay.Recipe | None = None
 
     def recipe(self, form: Form) -> _forebay.Recipe:
         """What the engine makes of it."""
+        if self.pipeline is not None and self.kind == "pixels":
+            return _forebay.Recipe.pixels(form.applied(self.pipeline))
         if self.pipeline is not None:
             return _forebay.Recipe.image(form.applied(self.pipeline), None)
+        own = self.own
         makes = {
+            "value": lambda: own or _forebay.Recipe.bytes(),
             "bytes": _forebay.Recipe.bytes,
             "integer": _forebay.Recipe.integer,
             "text": lambda: _forebay.Recipe.text("utf-8", "strict", False),
@@ -116,15 +129,29 @@ class FieldContent:
 
 
 def contents(
-    wanted: Wanted, decode: bool, transform: Any, transforms: Mapping[str, Callable[[Any], Any]]
+    wanted: Wanted,
+    decode: bool,
+    transform: Any,
+    transforms: Mapping[str, Callable[[Any], Any]],
+    fields: _forebay.ShardFields | None = None,
 ) -> list[FieldContent]:
-    """What each field becomes. `transform` is that of pictures which have none of their own in `transforms`."""
+    """What each field becomes: by its name, or as `fields` of a format say.
+
+    `transform` is that of pictures which have none of their own in `transforms`.
+    """
     used: set[str] = set()
     made = []
-    for column, names in wanted.columns:
+    kinds = [_kind_by_format(column, names, fields, decode) for column, names in wanted.columns]
+    if transform is not None and decode and "image" not in kinds and "pixels" not in kinds:
+        kinds = _with_picture(kinds)
+    for (column, names), kind in zip(wanted.columns, kinds, strict=True):
         keys = [key for key in (column, *names) if key in transforms]
         used.update(keys)
-        made.append(_content(column, names, decode, transform, transforms[keys[0]] if keys else None))
+        own = transforms[keys[0]] if keys else None
+        if kind is None:
+            made.append(_content(column, names, decode, transform, own))
+        else:
+            made.append(_content_by_format(column, names, kind, transform, own, fields))
     if unknown := set(transforms) - used:
         shown = [column for column, _ in wanted.columns]
         raise ConfigError(f"transforms: expected names of the fields {shown}, got {sorted(unknown)}")
@@ -134,6 +161,43 @@ def contents(
             hint="transforms={name: callable} gives other fields to a callable",
         )
     return made
+
+
+def _kind_by_format(
+    column: str, names: tuple[str, ...], fields: _forebay.ShardFields | None, decode: bool
+) -> str | None:
+    """What a format of its own says that a field is; `None` where its name decides."""
+    if fields is None:
+        return None
+    kind, what = fields.kind(list(names))
+    if kind == "none":
+        raise ConfigError(
+            f"fields: {column!r} holds {what}, which is not read",
+            hint="name the other fields, or write this one again as numbers, text or bytes",
+        )
+    if not decode:
+        return "bytes"
+    return f"other:{what}" if kind == "other" else kind
+
+
+def _with_picture(kinds: list[str | None]) -> list[str | None]:
+    """Where a format only says that something is bytes, transforms of pictures say what they are."""
+    return ["image" if kind == "bytes" else kind for kind in kinds] if kinds.count("bytes") == 1 else kinds
+
+
+def _content_by_format(
+    column: str, names: tuple[str, ...], kind: str, transform: Any, own: Any, fields: _forebay.ShardFields | None
+) -> FieldContent:
+    if kind in ("image", "pixels"):
+        return _picture(column, names, kind, transform if own is None else own)
+    if kind.startswith("other:") and own is None:
+        raise ConfigError(
+            f"fields: {column!r} holds {kind.removeprefix('other:')}, which is not read",
+            hint="name other fields, or give its bytes to a callable of your own with transforms=…",
+        )
+    if kind == "value" and fields is not None:
+        return FieldContent(column, names, kind, own, [], None, fields.value(list(names)))
+    return FieldContent(column, names, "bytes", own, [], None)
 
 
 def _content(column: str, names: tuple[str, ...], decode: bool, transform: Any, own: Any) -> FieldContent:
@@ -149,10 +213,13 @@ def _content(column: str, names: tuple[str, ...], decode: bool, transform: Any, 
             )
         kind = "bytes"
     if kind != "image":
-        return FieldContent(column, kind, own, [], None)
-    given = transform if own is None else own
+        return FieldContent(column, names, kind, own, [], None)
+    return _picture(column, names, kind, transform if own is None else own)
+
+
+def _picture(column: str, names: tuple[str, ...], kind: str, given: Any) -> FieldContent:
     chain = pipeline.settle(pipeline.specs(given))
-    return FieldContent(column, kind, given, chain, _forebay.Pipeline(chain))
+    return FieldContent(column, names, kind, given, chain, _forebay.Pipeline(chain))
 
 
 class FieldsDataset(NativeDataset):
@@ -164,6 +231,8 @@ class FieldsDataset(NativeDataset):
     decode: bool
     # Known once the samples are.
     _wanted: Wanted | None = None
+    # Of formats that say what their fields are.
+    _shard_fields: _forebay.ShardFields | None = None
     # The most that a field may have.
     _max_bytes: int | None = None
 
@@ -181,12 +250,18 @@ class FieldsDataset(NativeDataset):
     def _restore(self) -> None:
         if self._wanted is None:
             raise ConfigError("fields: expected shards with samples in them")
-        self._contents = contents(self._wanted, self.decode, self._transform, self.transforms or {})
+        given = (self.decode, self._transform, self.transforms or {})
+        self._contents = contents(self._wanted, *given, self._shard_fields)
 
     def _recipe(self, form: Form) -> _forebay.Recipe:
         made = [(content.column, content.recipe(form)) for content in self._contents]
-        # A field alone is made as a file of it would be.
-        recipe = made[0][1] if len(made) == 1 else _forebay.Recipe.fields(made)
+        if self._shard_fields is not None:
+            names = [list(content.names) for content in self._contents]
+            columns = [(column, own, recipe) for (column, recipe), own in zip(made, names, strict=True)]
+            recipe = self._shard_fields.recipe(columns)
+        else:
+            # A field alone is made as a file of it would be.
+            recipe = made[0][1] if len(made) == 1 else _forebay.Recipe.fields(made)
         return recipe if self._max_bytes is None else recipe.limited(self._max_bytes)
 
     def _arranged(self, columns: Mapping[str, Any]) -> Any:

@@ -6,12 +6,12 @@ from typing import Any
 
 from forebay import _forebay
 from forebay._options import settings, storage
-from forebay.datasets import patterns
+from forebay.datasets import patterns, shard_formats
 from forebay.datasets.file_dataset import with_arguments
 from forebay.datasets.native import checked_callable
 from forebay.datasets.parts import PartsDataset
 from forebay.datasets.shard_fields import FieldsDataset, Wanted
-from forebay.errors import ConfigError
+from forebay.errors import ConfigError, NotFoundError
 
 # In place of a path: the indexes that DALI's tool of this name has written beside archives.
 WDS2IDX = "wds2idx"
@@ -31,6 +31,9 @@ class Shards(FieldsDataset, PartsDataset):
     Fields are decoded by their names: pictures, `cls` and `id` (whole numbers), `txt` (text), `json`, `npy`; others are
     bytes, and with `decode=False` all are. `transform` is for pictures, `transforms` is by field: `{"txt": tokenize}`.
 
+    MDS (MosaicML streaming), LitData and TFRecord are read, too: by the directory of their `index.json`, or by files.
+    What their fields are, they say themselves (docs/shard-formats.md).
+
     Archives are read once to make an index of them, which has a checksum of each field: `index="…"` names a file that
     keeps it, `index=True` keeps it beside the archives, and `index="wds2idx"` takes DALI's. `dataset.notes` says what
     is damaged.
@@ -41,7 +44,7 @@ class Shards(FieldsDataset, PartsDataset):
     (6, ('sample 0', tensor(0)))
     """
 
-    _EXTENSIONS = (".tar",)
+    _EXTENSIONS = (".tar", ".tfrecord", ".tfrecords", ".tfrec", ".arrow")
 
     fields: Any = None
     transforms: Mapping[str, Callable[[Any], Any]] | None = None
@@ -70,8 +73,27 @@ class Shards(FieldsDataset, PartsDataset):
             for name in patterns.in_braces(text):
                 found += patterns.listed(name, options) if patterns.has_wildcards(name) else [name]
         # A single name without an archive's ending is a folder: what it is would be a question to the storage.
-        is_folder = len(given) == 1 and found == given and not found[0].lower().endswith(self._endings())
+        is_named = found[0].lower().endswith(self._endings()) or shard_formats.is_numbered(found[0])
+        is_folder = len(given) == 1 and found == given and not is_named
         return None if is_folder else found
+
+    def _found(self) -> _forebay.Index:
+        self._format = None
+        if self._manifest is not None or self._paths is not None:
+            return super()._found()
+        if listed := _forebay.shard_directory(self._location, self._storage_options):
+            if isinstance(self._labels, str):
+                raise ConfigError(
+                    f"labels: expected values or None for shards that an index.json lists, got {self._labels!r}",
+                    hint="a label that is in each sample is a field of it",
+                )
+            files, self._format = listed
+            return files
+        try:
+            return super()._found()
+        except NotFoundError as error:
+            shard_formats.explain(self._location, self._storage_options, error)
+            raise
 
     def _endings(self) -> tuple[str, ...]:
         given = self._EXTENSIONS if self.extensions is None else self.extensions
@@ -95,7 +117,15 @@ class Shards(FieldsDataset, PartsDataset):
         self._restore()
 
     def _parts_of(self, files: _forebay.Index) -> _forebay.Index:
+        self._shard_fields = None
         names = None if self._given is None else self._given.names()
+        if found := self._format or files.shard_format():
+            place, kept = self._place(files)
+            if place == WDS2IDX:
+                raise ConfigError(f'index: expected tar archives beside "{WDS2IDX}", got shards of another format')
+            shards, self._shard_fields = files.shards_of(found, names, place, kept, self.decode)
+            self._wanted = self._given or Wanted.all_of(self._shard_fields)
+            return shards
         shards, fields = files.shards(names, *self._place(files))
         self._wanted = self._given or Wanted.found(fields)
         return shards

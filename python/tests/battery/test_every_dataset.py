@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import resource
+import struct
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ import faultfs
 import folders
 import forebay as fb
 import objectstore
+import shardfiles
 from forebay import transforms as T
 from missing import missing
 
@@ -73,6 +75,24 @@ def as_shard(path: Path, number: int) -> None:
             member = tarfile.TarInfo(f"{number:05}.{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+
+
+def as_mds(path: Path, number: int) -> None:
+    picture = io.BytesIO()
+    folders.picture(number, 24, 20).save(picture, "JPEG", quality=90)
+    columns: shardfiles.Columns = {
+        "image": ("jpeg", None, picture.getvalue()),
+        "label": ("int", 8, struct.pack("<q", number)),
+        "text": ("str", None, b"a" * (2 + number % 3)),
+    }
+    shardfiles.write_mds(path.parents[1], columns, f"{path.parent.name}/{path.name}")
+
+
+def as_tfrecord(path: Path, number: int) -> None:
+    picture = io.BytesIO()
+    folders.picture(number, 24, 20).save(picture, "PNG")
+    record = shardfiles.example({"image": picture.getvalue(), "label": number, "text": b"a" * (1 + number % 3)})
+    path.write_bytes(shardfiles.framed(record))
 
 
 def as_array(path: Path, number: int) -> None:
@@ -256,6 +276,18 @@ KINDS = {
         lambda root, **more: fb.Shards(root, fields=("jpg", "cls", "txt"), transform=AUGMENT, **more),
         is_indexed=True,
         reads=3,
+    ),
+    "Shards, MDS": Kind(
+        ".mds",
+        as_mds,
+        spoil,
+        lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
+    ),
+    "Shards, TFRecord": Kind(
+        ".tfrecord",
+        as_tfrecord,
+        spoil,
+        lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
     ),
     "a Python dataset": Kind(".txt", as_text, no_text, TextDataset, {"num_workers": 0}, "user_code", False, False),
     "a composed Python dataset": Kind(".txt", as_text, no_text, ComposedDataset, {"num_workers": 0}, "corrupt", False),

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import io
 import re
+import struct
 import tarfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 
 import folders
 import forebay
+import shardfiles
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -63,6 +65,14 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "data" / "corpus").mkdir()
     (numpy.arange(1000, dtype="uint32") % 97).tofile(tmp_path / "data" / "corpus" / "0.ds")
     numpy.arange(10, 1001, 10, dtype="uint64").tofile(tmp_path / "data" / "corpus" / "0.ds.index")
+    for folder in ("mds", "tfrecord"):
+        (tmp_path / "data" / folder).mkdir()
+    for number, text in enumerate([b"eins", b"zwei"], start=1):
+        label = struct.pack("<q", number)
+        columns: shardfiles.Columns = {"label": ("int", 8, label), "text": ("str", None, text)}
+        shardfiles.write_mds(tmp_path / "data" / "mds", columns, f"shard.{number:05}.mds")
+        record = shardfiles.framed(shardfiles.example({"label": number, "text": text}))
+        (tmp_path / "data" / "tfrecord" / f"train.tfrecord-{number - 1:05}-of-00002").write_bytes(record)
     (tmp_path / "data" / "records").mkdir()
     (tmp_path / "data" / "records" / "digits.idx3-ubyte").write_bytes(bytes(16 + 10 * 4 * 4))
     (tmp_path / "data" / "cifar").mkdir()

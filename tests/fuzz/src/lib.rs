@@ -59,6 +59,11 @@ macro_rules! for_each_target {
             tar(shards::tar, []);
             shard_index(shards::index, []);
             wds2idx(shards::wds2idx, []);
+            chunk_table(shards::chunk_table, []);
+            tfrecord(shards::tfrecord, []);
+            shard_directory(shards::shard_directory, []);
+            record(shards::record, []);
+            example(shards::example, []);
             csv(text::csv, []);
             jsonl(text::jsonl, []);
             state(text::state, []);

@@ -1,7 +1,16 @@
-//! Archives with samples, and the indexes of them.
+//! Archives and other files with samples, the indexes of them, and the records in them.
 
-use forebay_core::hash_words;
-use forebay_format::{FileIndex, FileScanner, SHARD_RULE, ShardIndex, TarScanner, read_index, read_wds2idx};
+use std::sync::Arc;
+
+use forebay_core::{Element, Epoch, Rng, SampleId, hash_words, masked_crc};
+use forebay_decode::{
+    BytesRecipe, Endian, ExampleRecord, FeatureKind, Fields, HeadedArrayRecipe, Op, Pipeline, PixelsRecipe, RawRecipe,
+    Recipe, RecordFormat, RecordRecipe, Sample, Scratch, SizedRecord, Value, WantedFeature, features,
+};
+use forebay_format::{
+    Directory, FileIndex, FileScanner, Listed, RangeScanner, SHARD_RULE, ShardIndex, TableScanner, TarScanner,
+    TfRecordScanner, litdata_elements, read_index, read_wds2idx,
+};
 
 /// Parts lie inside of the archive, have their checksum, and are the same for pieces of any size. Where bytes are looked at
 /// again, it is not without end.
@@ -63,4 +72,105 @@ pub(crate) fn wds2idx(bytes: &[u8]) {
             check(&index, size_bytes, |_| {});
         }
     }
+}
+
+/// Records lie inside of the chunk, and one behind the end of the table.
+pub(crate) fn chunk_table(bytes: &[u8]) {
+    ranged(TableScanner::new(bytes.len() as u64, Listed { samples: 3, size_bytes: Some(99) }), bytes);
+}
+
+/// Frames lie inside of the file, one behind the other.
+pub(crate) fn tfrecord(bytes: &[u8]) {
+    let index = ranged(TfRecordScanner::new(bytes.len() as u64), bytes);
+    let mut end = 0;
+    for sample in 0..index.len() {
+        let (_, part) = index.find(sample, &[0]).expect("a record that is there");
+        assert!(part.range.start >= end, "records that overlap");
+        end = part.range.end;
+    }
+}
+
+fn ranged<S: RangeScanner<Index = ShardIndex>>(mut scanner: S, bytes: &[u8]) -> ShardIndex {
+    let mut reads = 0;
+    while let Some(range) = scanner.next_range() {
+        assert!(!range.is_empty() && range.end <= bytes.len() as u64, "{range:?} of {}", bytes.len());
+        scanner.feed(&bytes[range.start as usize..range.end as usize]).expect("no error of bytes");
+        reads += 1;
+        assert!(reads <= 2 + bytes.len() / 16, "{reads} reads");
+    }
+    let index = scanner.finish().expect("no error of bytes");
+    check(&index, bytes.len() as u64, |_| {});
+    let mut written = Vec::new();
+    index.write(&mut written);
+    assert_eq!(ShardIndex::parse(&mut &*written, bytes.len() as u64).as_ref(), Some(&index));
+    index
+}
+
+/// Its files are below it, and its fields have names that differ.
+pub(crate) fn shard_directory(bytes: &[u8]) {
+    let Ok(directory) = Directory::read(bytes) else { return };
+    assert!(!directory.files.is_empty());
+    for (name, _) in &directory.files {
+        assert!(!name.starts_with('/') && !name.split('/').any(|part| part == ".."), "{name:?} leads out of it");
+    }
+}
+
+/// Fields of records are as long as they say, whatever they are.
+pub(crate) fn record(bytes: &[u8]) {
+    let pipeline = Arc::new(Pipeline::new(vec![Op::ToTensor]).expect("a pipeline"));
+    let recipes: [Arc<dyn Recipe>; 5] = [
+        Arc::new(PixelsRecipe::new(pipeline)),
+        Arc::new(HeadedArrayRecipe::mds(None, None)),
+        Arc::new(HeadedArrayRecipe::litdata(litdata_elements(true), Endian::Little)),
+        Arc::new(HeadedArrayRecipe::litdata(litdata_elements(false), Endian::Big)),
+        Arc::new(BytesRecipe),
+    ];
+    // As they are, and as the second field of a record.
+    for recipe in recipes {
+        make(&*recipe, bytes);
+        let format = Arc::new(SizedRecord::new(vec![None, Some(1), None], vec![2]));
+        make(&RecordRecipe::new(format, vec![("field".to_owned(), recipe)]).expect("a recipe"), bytes);
+    }
+}
+
+/// Features are found in any bytes, and numbers in them are no more than those can hold. Checksums are put right: they are no secret.
+pub(crate) fn example(bytes: &[u8]) {
+    let length = (bytes.len() as u64).to_le_bytes();
+    let frame = [&length[..], &masked_crc(&length).to_le_bytes(), bytes, &masked_crc(bytes).to_le_bytes()].concat();
+    let mut wanted = Vec::new();
+    let seen = features(&frame, &mut |feature| {
+        let kind = feature.list.map_or(FeatureKind::Bytes, |(kind, _)| kind);
+        let _malformed = (feature.len(), feature.first_bytes());
+        wanted.push(WantedFeature { names: vec![feature.name.to_owned()], kind, is_single: wanted.len() % 2 == 0 });
+    });
+    wanted.truncate(8);
+    if seen.is_err() || wanted.is_empty() {
+        return;
+    }
+    let numbers = |element| RawRecipe::of_any_length(Vec::new(), element, Endian::Little).expect("a recipe");
+    let column = |(at, wanted): (usize, &WantedFeature)| {
+        let recipe: Arc<dyn Recipe> = match wanted.kind {
+            FeatureKind::Bytes => Arc::new(BytesRecipe),
+            FeatureKind::Floats => Arc::new(numbers(Element::F32)),
+            FeatureKind::Integers => Arc::new(numbers(Element::I64)),
+        };
+        (at.to_string(), recipe)
+    };
+    let columns = wanted.iter().enumerate().map(column).collect();
+    let format: Arc<dyn RecordFormat> = Arc::new(ExampleRecord::new(wanted));
+    make(&RecordRecipe::new(format, columns).expect("a recipe"), &frame);
+}
+
+/// Makes a sample, which takes no more memory than was charged for it, eight times the numbers in it at most.
+fn make(recipe: &dyn Recipe, bytes: &[u8]) {
+    let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
+    let charged = recipe.memory_bytes(Fields(&[bytes]), scratch);
+    let sample = Sample { fields: Fields(&[bytes]), path: &|| "record".into(), rng, scratch, slot: None };
+    let Ok((Some(value), _)) = recipe.make(sample) else { return };
+    let charged = charged.expect("a sample that was made");
+    let own: usize = match &value {
+        Value::Row(values) => values.iter().map(Value::size_bytes).sum(),
+        value => value.size_bytes(),
+    };
+    assert!(own as u64 <= charged, "{own} bytes made, {charged} charged");
 }

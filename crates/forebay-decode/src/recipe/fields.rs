@@ -98,7 +98,7 @@ impl Recipe for FieldsRecipe {
 }
 
 /// One field as a value, in the type and order that its recipe gives to a batch.
-fn make_one(recipe: &dyn Recipe, sample: Sample<'_>) -> Result<(Value, Timing)> {
+pub(super) fn make_one(recipe: &dyn Recipe, sample: Sample<'_>) -> Result<(Value, Timing)> {
     if let Some(layout) = recipe.layout() {
         let mut bytes = zeros(layout)?;
         let (value, timing) = recipe.make(Sample { slot: Some(&mut bytes), ..sample })?;

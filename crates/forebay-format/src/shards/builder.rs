@@ -145,6 +145,11 @@ impl ShardIndexBuilder {
         Ok(made)
     }
 
+    /// Adds a name to those of fields, which no part has.
+    pub(super) fn name_field(&mut self, name: &str) -> Result<()> {
+        self.number_of(name).map(|_| ())
+    }
+
     fn number_of(&mut self, field: &str) -> Result<u16> {
         if let Some(number) = self.numbers.get(field) {
             return Ok(*number);

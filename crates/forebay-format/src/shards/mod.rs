@@ -1,8 +1,15 @@
 //! Shards: files with many samples, each of several fields. Formats differ in how the index is made; the index is the same.
 
+mod arrow;
 mod builder;
+mod directory;
+mod field;
+mod litdata;
+mod mds;
 mod numbers;
+mod table;
 mod tar;
+mod tfrecord;
 mod wds2idx;
 
 use std::fmt::Write as _;
@@ -14,8 +21,14 @@ use crate::extents::{Extents, take_word};
 use crate::file_scan::FileIndex;
 use numbers::{Numbers, parse_words, write_words};
 
+pub use arrow::{ArrowScanner, ArrowSchema, arrow_schema};
 pub use builder::ShardIndexBuilder;
+pub use directory::{Directory, read_saved_dataset};
+pub use field::{FieldKind, RecordField};
+pub use litdata::litdata_elements;
+pub use table::{Listed, TableScanner};
 pub use tar::TarScanner;
+pub use tfrecord::TfRecordScanner;
 pub use wds2idx::read_wds2idx;
 
 /// The number of shards' indexes in an index file (decisions/0048). One file has those of shards of every format.
@@ -57,10 +70,14 @@ pub enum Lost {
     Sparse,
     /// Behind it is no next member, so that bytes are missing in it, or too many.
     Displaced,
+    /// The table of its shard gives it a place that makes no sense.
+    Misplaced,
+    /// Its shard says that it has no value.
+    Null,
 }
 
 impl Lost {
-    const ALL: [Self; 3] = [Self::Cut, Self::Sparse, Self::Displaced];
+    const ALL: [Self; 5] = [Self::Cut, Self::Sparse, Self::Displaced, Self::Misplaced, Self::Null];
 
     /// What there is to say about it, as a predicate about the part.
     pub fn predicate(self) -> &'static str {
@@ -68,6 +85,8 @@ impl Lost {
             Self::Cut => "was cut off at the end of its shard",
             Self::Sparse => "is a sparse file, which is not supported",
             Self::Displaced => "is damaged: no member follows where it should end",
+            Self::Misplaced => "has no place in its shard, whose table is damaged",
+            Self::Null => "has no value (null)",
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod call_pool;
 pub(crate) mod pieces;
+pub(crate) mod ranges;
 pub(crate) mod sequential;
 
 use std::cell::RefCell;

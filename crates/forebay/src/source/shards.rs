@@ -33,6 +33,23 @@ pub enum IndexPlace {
     Wds2idx,
 }
 
+impl IndexPlace {
+    /// The file beside shards below `root`.
+    pub(crate) fn beside(&self, root: &Path) -> PathBuf {
+        root.join(INDEX_NAME)
+    }
+
+    /// Where that is, if it is `beside` them.
+    pub(crate) fn keep<'a>(&'a self, beside: &'a Path) -> Keep<'a> {
+        match self {
+            Self::Beside => Keep::Beside(beside),
+            Self::KeptBeside => Keep::In(beside),
+            Self::In(path) => Keep::In(path),
+            Self::Wds2idx => Keep::Nowhere,
+        }
+    }
+}
+
 /// The samples of a dataset's files, each of some fields. What is known of a file (its label) holds for all of them.
 pub struct Shards {
     files: Arc<dyn Dataset>,
@@ -51,31 +68,25 @@ pub struct Shards {
 impl Shards {
     /// The samples of tar archives, with the fields of the first one. `root` is the directory or the URL that all files are below.
     pub fn tar(files: Arc<dyn Dataset>, store: &Arc<dyn Store>, root: &Path, place: &IndexPlace) -> Result<Self> {
-        let beside = root.join(INDEX_NAME);
-        let keep = match place {
-            IndexPlace::Beside => Keep::Beside(&beside),
-            IndexPlace::KeptBeside => Keep::In(&beside),
-            IndexPlace::In(path) => Keep::In(path),
-            IndexPlace::Wds2idx => Keep::Nowhere,
-        };
+        let (beside, root) = (place.beside(root), Some(root));
         let mut notes = Vec::new();
-        let mut indexes = index_by(&*files, store, (Some(root), keep), SHARD_RULE, |unread| match place {
+        let mut indexes = index_by(&*files, store, (root, place.keep(&beside)), SHARD_RULE, |unread| match place {
             IndexPlace::Wds2idx => wds2idx(store, unread, &mut notes),
             _ => index_files(store, TarScanner::new, unread),
         })?;
         indexes.notes.append(&mut notes);
-        Self::of(files, indexes)
+        Self::of(files, indexes, "members of an archive are samples if they are named like 00042.jpg")
     }
 
-    /// The samples that are in the indexes of the files.
-    fn of(files: Arc<dyn Dataset>, indexes: Indexes<ShardIndex>) -> Result<Self> {
+    /// The samples that are in the indexes of the files. Where there are none, `hint` says what to look at.
+    pub(crate) fn of(files: Arc<dyn Dataset>, indexes: Indexes<ShardIndex>, hint: &'static str) -> Result<Self> {
         let Indexes { indexes: shards, stats, notes } = indexes;
         let blocks = Blocks::new(shards.iter().map(ShardIndex::len))?;
         let Some(first) = shards.iter().find(|shard| !shard.is_empty()) else {
             let (count, first) = (files.len(), notes.first());
             let why = first.map(|Note { path, message }| format!(": {path:?} {message}")).unwrap_or_default();
             let error = Error::new(Kind::NotFound, format!("no sample was found in {count} shards{why}"));
-            return Err(error.with_hint("members of an archive are samples if they are named like 00042.jpg"));
+            return Err(error.with_hint(hint));
         };
         let name = |field: &u16| vec![first.fields()[usize::from(*field)].to_ascii_lowercase()];
         let fields = first.fields_of(0).iter().map(name).collect();
@@ -138,13 +149,16 @@ impl Dataset for Shards {
         let (shard, place, found) = self.find(sample, field);
         member.clear();
         shard.write_key(place, &mut member);
-        member.push('.');
         // Of a field that is not there nothing is read, and `verify` says so.
         let (name, range) = match found {
             Some((name, part)) => (name, part.range),
             None => (&*self.fields[field.0 as usize][0], 0..0),
         };
-        member.push_str(name);
+        // A record without a name in its shard goes by its number alone.
+        if !name.is_empty() {
+            member.push('.');
+            member.push_str(name);
+        }
         (locator.range, locator.member) = (Some(range), Some(member));
     }
 

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use forebay::{
     ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, DocumentRule, Element, Endian,
     IntegerRecipe, InvalidText, JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank,
-    RawRecipe, Recipe, Result, ScanOptions, Source, State, Store, TextRecipe, TokenSpec, TokensRecipe, Value,
-    WorldSize, scan_folder,
+    RawRecipe, Recipe, RecordRecipe, Result, ScanOptions, Source, State, Store, TextRecipe, TokenSpec, TokensRecipe,
+    Value, WorldSize, scan_folder,
 };
-use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch};
+use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch, SizedRecord};
 use forebay_store::testing::{Memory, Scripted};
 
 use crate::fixture::{bitmap, crop, hashes};
@@ -146,6 +146,34 @@ const ROWS: &[Row] = &[
             let size = (header.len() as u64).to_le_bytes();
             [&size, header.as_bytes(), &[1, index as u8], &index.to_le_bytes()].concat()
         },
+        damage: Some(cut),
+    },
+    Row {
+        name: "records",
+        recipe: || {
+            let columns: Vec<(String, Arc<dyn Recipe>)> = vec![
+                ("picture".to_owned(), Arc::new(crop())),
+                ("number".to_owned(), Arc::new(RawRecipe::new(vec![], Element::I64, Endian::Little).unwrap())),
+                ("text".to_owned(), Arc::new(TextRecipe::default())),
+            ];
+            let format = SizedRecord::new(vec![None, Some(8), None], vec![0, 1, 2]);
+            Arc::new(RecordRecipe::new(Arc::new(format), columns).unwrap())
+        },
+        content: |index| {
+            let (picture, text) = (bitmap(9, 7, index), format!("größer {index}"));
+            let sizes = [picture.len() as u32, text.len() as u32].map(u32::to_le_bytes).concat();
+            [&sizes, &*picture, &index.to_le_bytes(), text.as_bytes()].concat()
+        },
+        damage: Some(cut),
+    },
+    Row {
+        name: "one field of records",
+        recipe: || {
+            let label = RawRecipe::new(vec![], Element::I64, Endian::Little).unwrap();
+            let columns: Vec<(String, Arc<dyn Recipe>)> = vec![("number".to_owned(), Arc::new(label))];
+            Arc::new(RecordRecipe::new(Arc::new(SizedRecord::new(vec![Some(8), None], vec![0])), columns).unwrap())
+        },
+        content: |index| [&3u32.to_le_bytes()[..], &index.to_le_bytes(), b"abc"].concat(),
         damage: Some(cut),
     },
     Row {

@@ -307,7 +307,7 @@ fn read_boundaries(store: &Arc<dyn Store>, files: &mut [Examined], boundaries: V
             }
             Boundaries::Nowhere => {
                 let message = "has no index of its documents";
-                let hint = "pass eod=…, the token that ends documents; or documents=False";
+                let hint = "give `eod`, the token that ends documents, or `documents=false`";
                 return Err(Error::config(message).with_hint(hint).at_path(&examined.path).at_stage(Stage::Scan));
             }
         }
