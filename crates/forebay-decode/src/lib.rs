@@ -40,10 +40,9 @@ pub use jpeg::Landmarks;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
-    ArrayArchive, BitRecipe, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe,
-    DecimalRecipe, Decoded, DocumentRule, Encoding, ExampleRecord, Feature, FeatureKind, Fields, FieldsRecipe,
-    FramedRecord, HeadedArrayRecipe, IntegerRecipe, InvalidText, JsonRecipe, LightRecipe, LimitedRecipe, Made,
-    MappedRecipe, NamedArraysRecipe, NpyRecipe, Part, PartsRecipe, PixelsRecipe, RawRecipe, Recipe, RecordFormat,
-    RecordRecipe, Sample, SizedRecord, TextRecipe, TokenSpec, TokensRecipe, WantedFeature, array_names, csv_fields,
-    features, layouts,
+    ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Decoded, DocumentRule,
+    Encoding, ExampleRecord, Feature, FeatureKind, Fields, FieldsRecipe, FramedRecord, HeadedArrayRecipe, InvalidText,
+    JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Part, PartsRecipe,
+    PixelsRecipe, RawRecipe, Recipe, RecordFormat, RecordRecipe, Sample, ScalarRecipe, SizedRecord, TextRecipe,
+    TokenSpec, TokensRecipe, WantedFeature, array_names, csv_fields, features, layouts,
 };

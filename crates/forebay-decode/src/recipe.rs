@@ -11,12 +11,9 @@ use forebay_core::{Error, Result, Rng};
 use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
 
 mod arrays;
-mod bit;
 mod csv;
-mod decimal;
 mod fields;
 mod headed;
-mod integer;
 mod json;
 mod limited;
 mod mapped;
@@ -24,16 +21,14 @@ mod named_arrays;
 mod parts;
 mod pixels;
 mod record;
+mod scalar;
 mod text;
 mod tokens;
 
 pub use arrays::{NpyRecipe, RawRecipe};
-pub use bit::BitRecipe;
 pub use csv::{CsvColumn, CsvRecipe, csv_fields};
-pub use decimal::DecimalRecipe;
 pub use fields::FieldsRecipe;
 pub use headed::HeadedArrayRecipe;
-pub use integer::IntegerRecipe;
 pub use json::JsonRecipe;
 pub(crate) use json::size_bytes as json_bytes;
 pub use limited::LimitedRecipe;
@@ -45,6 +40,7 @@ pub use record::{
     ExampleRecord, Feature, FeatureKind, FramedRecord, Part, RecordFormat, RecordRecipe, SizedRecord, WantedFeature,
     features,
 };
+pub use scalar::ScalarRecipe;
 pub use text::{BytesRecipe, Codec, CodecRecipe, Decoded, Encoding, InvalidText, TextRecipe};
 pub use tokens::{DocumentRule, TokenSpec, TokensRecipe};
 

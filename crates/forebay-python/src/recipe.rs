@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use forebay::{
     ArrayArchive, BytesRecipe, CodecRecipe, ColumnKind, CsvColumn, CsvRecipe, DocumentRule, Element, Encoding, Endian,
-    FieldsRecipe, IntegerRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe,
-    Opened, PartsRecipe, PixelsRecipe, RawRecipe, TextRecipe, TokenSpec, TokensRecipe,
+    FieldsRecipe, InvalidText, JsonRecipe, LimitedRecipe, MappedRecipe, NamedArraysRecipe, NpyRecipe, Opened,
+    PartsRecipe, PixelsRecipe, RawRecipe, ScalarRecipe, TextRecipe, TokenSpec, TokensRecipe,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -135,7 +135,7 @@ impl Recipe {
     /// Whole numbers, written as text.
     #[staticmethod]
     fn integer() -> Self {
-        Self::of(IntegerRecipe::default())
+        Self::of(ScalarRecipe::integer())
     }
 
     /// Samples of several fields, each with its name and its recipe.

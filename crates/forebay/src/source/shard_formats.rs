@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use forebay_core::{Element, Error, FRAME_HEADER_BYTES, Field, Kind, Locator, Result, SampleId, Stage, frame_length};
 use forebay_decode::{
-    BitRecipe, BytesRecipe, DecimalRecipe, Encoding, Endian, ExampleRecord, Feature, FeatureKind, FieldsRecipe, Format,
-    FramedRecord, HeadedArrayRecipe, IntegerRecipe, InvalidText, JsonRecipe, RawRecipe, Recipe, RecordFormat,
-    RecordRecipe, SizedRecord, TextRecipe, WantedFeature, features,
+    BytesRecipe, Encoding, Endian, ExampleRecord, Feature, FeatureKind, FieldsRecipe, Format, FramedRecord,
+    HeadedArrayRecipe, InvalidText, JsonRecipe, RawRecipe, Recipe, RecordFormat, RecordRecipe, ScalarRecipe,
+    SizedRecord, TextRecipe, WantedFeature, features,
 };
 use forebay_format::{
     ArrowScanner, ArrowSchema, Directory, FieldKind, FolderIndex, Listed, RecordField, SHARD_RULE, ShardIndex,
@@ -394,15 +394,15 @@ impl ShardFields {
     pub fn value(&self, names: &[String]) -> Result<Arc<dyn Recipe>> {
         let is_list = self.form == Form::Example && names.iter().any(|name| name.ends_with(LIST_SUFFIX));
         Ok(match &self.find(names)?.kind {
-            FieldKind::Number(Element::Bool) if self.form == Form::Apart => Arc::new(BitRecipe::default()),
+            FieldKind::Number(Element::Bool) if self.form == Form::Apart => Arc::new(ScalarRecipe::bit()),
             FieldKind::Number(element) if is_list => {
                 Arc::new(RawRecipe::of_any_length(Vec::new(), *element, Endian::Little)?)
             }
             FieldKind::Text => {
                 Arc::new(TextRecipe { encoding: Encoding::Utf8, invalid: InvalidText::Strict, is_line: false })
             }
-            FieldKind::Integer => Arc::new(IntegerRecipe::default()),
-            FieldKind::Decimal => Arc::new(DecimalRecipe::default()),
+            FieldKind::Integer => Arc::new(ScalarRecipe::integer()),
+            FieldKind::Decimal => Arc::new(ScalarRecipe::decimal()),
             FieldKind::Json => Arc::new(JsonRecipe::default()),
             FieldKind::Number(element) => Arc::new(RawRecipe::new(Vec::new(), *element, Endian::Little)?),
             FieldKind::Numbers(element) => Arc::new(RawRecipe::of_any_length(Vec::new(), *element, Endian::Little)?),

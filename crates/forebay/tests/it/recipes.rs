@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use forebay::{
-    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, DocumentRule, Element, Endian,
-    IntegerRecipe, InvalidText, JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank,
-    RawRecipe, Recipe, RecordRecipe, Result, ScanOptions, Source, State, Store, TextRecipe, TokenSpec, TokensRecipe,
-    Value, WorldSize, scan_folder,
+    ArrayArchive, Batch, BytesRecipe, Column, Config, CsvColumn, CsvRecipe, DocumentRule, Element, Endian, InvalidText,
+    JsonRecipe, Kind, Loader, NamedArraysRecipe, NpyRecipe, OnError, PartsRecipe, Rank, RawRecipe, Recipe,
+    RecordRecipe, Result, ScalarRecipe, ScanOptions, Source, State, Store, TextRecipe, TokenSpec, TokensRecipe, Value,
+    WorldSize, scan_folder,
 };
 use forebay_decode::{ColumnSpec, Dense, Fields, LightRecipe, Made, Sample, Scratch, SizedRecord};
 use forebay_store::testing::{Memory, Scripted};
@@ -187,7 +187,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "whole numbers",
-        recipe: || Arc::new(IntegerRecipe::default()),
+        recipe: || Arc::new(ScalarRecipe::integer()),
         content: |index| format!("{index}\n").into_bytes(),
         damage: Some(|mut bytes| {
             bytes.push(b'x');
