@@ -37,7 +37,7 @@ pub use shards::{
     read_wds2idx,
 };
 pub use tokens::{
-    Documents, MEGATRON_HEADER_BYTES, MegatronHeader, MegatronIndex, PACKING_BLOCK, Packing, Piece, PlainTokens, Run,
-    Runs, ShardSpec, TOKEN_HEADER_BYTES, Tail, TokenShard, TokenShardIndex, TokenStream, Windows, is_token_index,
-    npy_tokens, plain_tokens,
+    Documents, MEGATRON_HEADER_BYTES, MegatronHeader, MegatronIndex, MegatronWriter, PACKING_BLOCK, Packing, Piece,
+    PlainTokens, Run, Runs, ShardSpec, TOKEN_HEADER_BYTES, Tail, TokenShard, TokenShardIndex, TokenStream, Windows,
+    is_token_index, npy_tokens, plain_tokens,
 };

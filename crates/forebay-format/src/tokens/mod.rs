@@ -6,6 +6,7 @@
 mod documents;
 mod index;
 mod megatron;
+mod megatron_writer;
 mod packing;
 mod plain;
 mod stream;
@@ -13,6 +14,7 @@ mod stream;
 pub use documents::Documents;
 pub use index::{ShardSpec, TokenShard, TokenShardIndex, is_token_index};
 pub use megatron::{MEGATRON_HEADER_BYTES, MegatronHeader, MegatronIndex};
+pub use megatron_writer::MegatronWriter;
 pub use packing::{PACKING_BLOCK, Packing};
 pub use plain::{HEADER_BYTES as TOKEN_HEADER_BYTES, PlainTokens, npy_tokens, plain_tokens};
 pub use stream::{Piece, Run, Runs, Tail, TokenStream, Windows};
