@@ -301,6 +301,7 @@ def records() -> None:
     file = (golden / "tfrecord" / "train.tfrecord-00001-of-00002").read_bytes()
     write("tfrecord", "good", file)
     write("tfrecord", "damaged", file[:100] + b"\xff" * 40 + file[140:-7])
+    write("arrow", "stream", (golden / "arrow" / "data-00001-of-00002.arrow").read_bytes())
     length = int.from_bytes(file[:8], "little")
     write("example", "features", file[12 : 12 + length])
     grey = struct.pack("<III", 3, 2, 1) + b"L" + bytes(range(6))

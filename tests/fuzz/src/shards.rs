@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use forebay_core::{Element, Epoch, Rng, SampleId, hash_words, masked_crc};
+use forebay_core::{Element, Epoch, Result, Rng, SampleId, hash_words, masked_crc};
 use forebay_decode::{
     BytesRecipe, Endian, ExampleRecord, FeatureKind, Fields, HeadedArrayRecipe, Op, Pipeline, PixelsRecipe, RawRecipe,
     Recipe, RecordFormat, RecordRecipe, Sample, Scratch, SizedRecord, Value, WantedFeature, features,
 };
 use forebay_format::{
-    Directory, FileIndex, FileScanner, Listed, RangeScanner, SHARD_RULE, ShardIndex, TableScanner, TarScanner,
-    TfRecordScanner, litdata_elements, read_index, read_wds2idx,
+    ArrowScanner, Directory, FileIndex, FileScanner, Listed, RangeScanner, SHARD_RULE, ShardIndex, TableScanner,
+    TarScanner, TfRecordScanner, litdata_elements, read_index, read_wds2idx,
 };
 
 /// Parts lie inside of the archive, have their checksum, and are the same for pieces of any size. Where bytes are looked at
@@ -28,7 +28,7 @@ pub(crate) fn tar(bytes: &[u8]) {
 }
 
 /// The index, or the message of its error.
-fn scan(bytes: &[u8], piece: impl Fn(usize) -> usize) -> Result<ShardIndex, String> {
+fn scan(bytes: &[u8], piece: impl Fn(usize) -> usize) -> std::result::Result<ShardIndex, String> {
     let mut scanner = TarScanner::new(bytes.len() as u64);
     let mut fed = 0;
     while let Some(position) = scanner.position() {
@@ -90,20 +90,31 @@ pub(crate) fn tfrecord(bytes: &[u8]) {
     }
 }
 
-fn ranged<S: RangeScanner<Index = ShardIndex>>(mut scanner: S, bytes: &[u8]) -> ShardIndex {
+/// Values lie inside of the file, and there are no more of them than it has bits.
+pub(crate) fn arrow(bytes: &[u8]) {
+    let Ok(index) = try_ranged(ArrowScanner::new(bytes.len() as u64), bytes) else { return };
+    let values: usize = (0..index.len()).map(|sample| index.fields_of(sample).len()).sum();
+    assert!(values <= 8 * bytes.len(), "{values} values in {} bytes", bytes.len());
+}
+
+fn ranged<S: RangeScanner<Index = ShardIndex>>(scanner: S, bytes: &[u8]) -> ShardIndex {
+    try_ranged(scanner, bytes).expect("no error of bytes")
+}
+
+fn try_ranged<S: RangeScanner<Index = ShardIndex>>(mut scanner: S, bytes: &[u8]) -> Result<ShardIndex> {
     let mut reads = 0;
     while let Some(range) = scanner.next_range() {
         assert!(!range.is_empty() && range.end <= bytes.len() as u64, "{range:?} of {}", bytes.len());
-        scanner.feed(&bytes[range.start as usize..range.end as usize]).expect("no error of bytes");
+        scanner.feed(&bytes[range.start as usize..range.end as usize])?;
         reads += 1;
         assert!(reads <= 2 + bytes.len() / 16, "{reads} reads");
     }
-    let index = scanner.finish().expect("no error of bytes");
+    let index = scanner.finish()?;
     check(&index, bytes.len() as u64, |_| {});
     let mut written = Vec::new();
     index.write(&mut written);
     assert_eq!(ShardIndex::parse(&mut &*written, bytes.len() as u64).as_ref(), Some(&index));
-    index
+    Ok(index)
 }
 
 /// Its files are below it, and its fields have names that differ.

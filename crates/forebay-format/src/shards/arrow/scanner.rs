@@ -252,6 +252,10 @@ impl Batch {
         if !buffers.iter().all(is_inside) {
             return Err("a record batch with values behind its end");
         }
+        // Else few bytes could be the values of any number of columns.
+        if buffers.iter().try_fold(0u64, |sum, (_, length)| sum.checked_add(*length)).is_none_or(|sum| sum > size) {
+            return Err("a record batch whose columns share their bytes");
+        }
         let nulls = nodes.iter().map(|(_, nulls)| *nulls).collect();
         let mut batch = Self { rows, body, buffers, nulls, wanted: Vec::new(), at: 0 };
         let mut wanted = Vec::new();

@@ -1,5 +1,6 @@
 //! A file that pyarrow wrote, whole and damaged. Values are compared in the tests of Python.
 
+use super::flatbuffer::Table;
 use super::*;
 use crate::file_scan::{FileIndex, RangeScanner};
 use crate::shards::{FieldKind, Lost, ShardIndex};
@@ -77,4 +78,21 @@ fn damage_never_leads_out_of_the_file() {
             assert!(ShardIndex::parse(&mut &*written, GOLDEN.len() as u64).is_some(), "{at} ^ {change}");
         }
     }
+}
+
+#[test]
+fn columns_that_share_their_bytes_are_no_record_batch() {
+    // Past the schema's message, and the prefix of the batch's.
+    let length = |at: usize| u32::from_le_bytes(*GOLDEN[at + 4..].first_chunk().unwrap()) as usize;
+    let at = 8 + length(0);
+    let header = Table::root(&GOLDEN[at + 8..at + 8 + length(at)]).unwrap().table(2).unwrap();
+    let buffers = header.items(2, 16).unwrap();
+    let place = buffers.as_ptr() as usize - GOLDEN.as_ptr() as usize;
+    let longest = buffers.chunks_exact(16).max_by_key(|buffer| buffer[8]).unwrap();
+    let mut shared = GOLDEN.to_vec();
+    for buffer in 0..buffers.len() / 16 {
+        shared[place + buffer * 16..][..16].copy_from_slice(longest);
+    }
+    let index = scan(&shared).unwrap();
+    assert!(index.is_empty() && index.notes()[0].contains("share"), "{:?}", index.notes());
 }
