@@ -72,6 +72,11 @@ class Concatenation(NativeDataset):
         # Different columns are said here, and not only when a loader is made.
         self._check_arrangement(columns_of(self._recipe(PLAIN)))
 
+    @property
+    def cumulative_sizes(self) -> list[int]:
+        """Where the samples of each dataset end, as torch's `ConcatDataset` has it."""
+        return list(itertools.accumulate(len(dataset) for dataset in self.datasets))
+
     def _leaves(self) -> list[NativeDataset]:
         return [leaf for dataset in self.datasets for leaf in dataset._leaves()]
 
