@@ -75,8 +75,8 @@ pub use forebay_decode::{
     Decoded, Dense, Detail, DocumentRule, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, Interpolation,
     InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Op,
     Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, PixelsRecipe, RawRecipe, Recipe, RecordRecipe,
-    ResizeTo, Sample, ScalarRecipe, Scratch, Size, Tensor, TensorData, TextRecipe, TokenSpec, TokensRecipe, Value,
-    array_names, csv_fields,
+    ResizeTo, Sample, ScalarRecipe, Scratch, Size, Tensor, TensorData, TextRecipe, Timing, TokenSpec, TokensRecipe,
+    Value, array_names, csv_fields,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FieldKind, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note,
