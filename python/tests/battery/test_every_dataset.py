@@ -224,6 +224,16 @@ KINDS = {
         # A file's length is looked at before anything is read, so there is nothing to read twice, or to remember.
         attempts=(1, 1),
     ),
+    "Records mmap": Kind(
+        ".bin",
+        as_record,
+        cut,
+        lambda root, **more: fb.Records(
+            root, **MAPPED(root), dtype="int16", shape=(2, 3), endian="big", header_bytes=4, **more
+        ),
+        is_indexed=True,
+        attempts=(1, 1),
+    ),
     # Without targets the windows are those of single files.
     "Tokens": Kind(
         ".bin",
