@@ -1,4 +1,4 @@
-"""Samples of mapped files: the same ones, and whatever would be a signal is a failed sample or an error that says why."""
+"""Samples of mapped files: the same ones, and whatever would be a signal is a failed sample or a refusal."""
 
 import gzip
 import io
@@ -127,6 +127,7 @@ CUT = """
         assert {failure.path for failure in failures} == {path} and len(failures) > 500, len(failures)
         assert {failure.code for failure in failures} <= {"corrupt", "changed"}, {f.code for f in failures}
         assert all(failure.offset + size > cut * size for failure in failures if failure.code == "corrupt")
+    assert loader.report().count(f"planned {count} = delivered ") == 2, loader.report()
     print("lives", sorted({failure.message for failure in failures})[:2])
 """
 
@@ -138,7 +139,7 @@ def test_a_file_cut_in_the_midst_of_an_epoch_costs_its_records(when: str, tmp_pa
     write_records(path)
     settle(path)
     done = children.run(CUT, when, path)
-    assert done.returncode == 0 and done.stdout.startswith("lives"), done.stderr
+    assert done.returncode == 0 and "lives" in done.stdout, done.stderr
     assert "Fatal" not in done.stderr, done.stderr
 
 

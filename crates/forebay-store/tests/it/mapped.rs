@@ -76,7 +76,8 @@ fn a_mapped_file_that_changes_during_a_read_is_refused() {
         std::fs::write(path.with_extension("new"), b"another file").unwrap();
         std::fs::rename(path.with_extension("new"), path).unwrap();
     };
-    let changes: [(&str, &dyn Fn(&Path), Option<Kind>); 6] = [
+    type Change<'a> = (&'a str, &'a dyn Fn(&Path), Option<Kind>);
+    let changes: [Change<'_>; 6] = [
         ("cut in a page", &resize(99_999), Some(Kind::Changed)),
         ("cut", &resize(20_000), Some(Kind::Changed)),
         ("grown", &resize(200_000), Some(Kind::Changed)),
