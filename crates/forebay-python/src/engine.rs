@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay::{
     Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Routed, Source, StageStats,
-    State, Step, Storage, Store, WorldSize, farthest, kind_of, machine, store_for,
+    State, Step, Storage, Store, WorldSize, check_mapped, farthest, kind_of, machine, store_for,
 };
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -35,6 +35,9 @@ fn store(places: &[Place], config: &Config) -> forebay::Result<Arc<dyn Store>> {
     for place in places {
         let store = if kind_of(&*place.store, &place.root) == Some(MountKind::Remote) {
             // The scan's store has the right options and open connections.
+            Arc::clone(&place.store)
+        } else if place.is_mapped {
+            check_mapped(&place.root, config)?;
             Arc::clone(&place.store)
         } else {
             let opened = store_for(&place.root, config)?;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use forebay::{
     Cache, CacheOptions, Cached, Concat, Config, Dataset, DocumentMode, Element, Field, FolderIndex, FormattedShards,
-    IndexPlace, Keeps, Labelled, Labels, LineRule, Lines, Locator, MemoryCache, MemoryCached, Note, RecordLayout,
-    Records, Routed, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection, Shards, SplitBy,
-    StorageOptions, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_url, machine, open_store, split,
+    IndexPlace, Keeps, Labelled, Labels, LineRule, Lines, Locator, Mapped, MemoryCache, MemoryCached, Note,
+    RecordLayout, Records, Routed, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection, Shards,
+    SplitBy, StorageOptions, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_packed, is_url, machine,
+    open_store, split,
 };
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -74,6 +75,8 @@ pub(crate) struct Place {
     keeping: Option<DatasetCache>,
     /// Of the compressed ones among its files.
     tables: Option<Arc<SeekTables>>,
+    /// The store reads its files through mappings, for loaders too.
+    pub(crate) is_mapped: bool,
 }
 
 impl Place {
@@ -120,7 +123,7 @@ impl Index {
         let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
         let root = folder.root();
         let root = if root.as_os_str().is_empty() { Path::new(".") } else { root }.to_owned();
-        let places = vec![Place { root, store: Arc::clone(&store), keeping: None, tables: None }];
+        let places = vec![Place { root, store: Arc::clone(&store), keeping: None, tables: None, is_mapped: false }];
         Self { dataset, folder, store, places, written: None, notes: Vec::new() }
     }
 
@@ -391,6 +394,25 @@ impl Index {
         let FormattedShards { shards, fields } = convert(py, found)?;
         let notes = shards.notes().to_vec();
         Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }, ShardFields(fields)))
+    }
+
+    /// Fails unless its files can be mapped into memory.
+    fn check_mapping(&self, py: Python<'_>) -> PyResult<()> {
+        let paths: Vec<_> = (0..self.dataset.len()).map(|file| self.dataset.path(SampleId(file))).collect();
+        if let Some(packed) = paths.iter().find(|path| is_packed(path)) {
+            let error = forebay::Error::config("mmap: expected files as they are, got a compressed one");
+            let hint = "leave `mmap` out: what is compressed is read by segments, and unpacked";
+            return convert(py, Err(error.at_path(packed).with_hint(hint)));
+        }
+        convert(py, py.detach(|| Mapped::check(paths)))
+    }
+
+    /// The same samples, read through mappings of their files.
+    fn mapped(&self) -> Self {
+        let store: Arc<dyn Store> = Arc::new(Mapped::default());
+        let map = |place: &Place| Place { store: Arc::clone(&store), is_mapped: true, ..place.clone() };
+        let places = self.places.iter().map(map).collect();
+        Self { places, store, ..self.with_dataset(Arc::clone(&self.dataset)) }
     }
 
     /// The same samples with a cache.

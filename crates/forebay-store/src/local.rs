@@ -1,4 +1,5 @@
-//! Files of this machine and its mounts: open, read, close. Never mmap, because an I/O error under mmap is SIGBUS.
+//! Files of this machine and its mounts: open, read, close. No mmap, because an I/O error under mmap is SIGBUS: `mapped/` is
+//! for those who ask for it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -33,7 +34,7 @@ impl Store for Local {
 }
 
 /// Opens a regular file.
-fn open(path: &Path) -> Result<(File, Stat)> {
+pub(crate) fn open(path: &Path) -> Result<(File, Stat)> {
     // O_NONBLOCK: opening a pipe for reading would wait for a writer, perhaps for ever.
     let file = OpenOptions::new()
         .read(true)
@@ -72,7 +73,7 @@ pub(crate) fn resize(bytes: &mut Vec<u8>, size_bytes: u64) -> Result<()> {
 }
 
 /// Fills `bytes` from offset `begin` of the file, or as many as the file has.
-fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize> {
+pub(crate) fn fill(path: &Path, file: &File, bytes: &mut [u8], begin: u64) -> Result<usize> {
     /// A signal interrupts a read now and then; a file system that returns nothing but EINTR is broken.
     const MAX_INTERRUPTIONS: u32 = 100;
     let (mut have, mut interruptions) = (0, 0);
@@ -139,7 +140,7 @@ pub(crate) fn open_failed(error: io::Error, otherwise: impl FnOnce(io::Error) ->
     }
 }
 
-fn stat_of(metadata: &Metadata) -> Stat {
+pub(crate) fn stat_of(metadata: &Metadata) -> Stat {
     let mtime_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
     Stat { size_bytes: metadata.len(), mtime_ns }
 }

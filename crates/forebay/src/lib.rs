@@ -52,7 +52,7 @@ pub use record::stats::{StageStats, Stats, Verdict};
 pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
 pub use source::concat::Concat;
 pub use source::defaults::{Defaults, farthest};
-pub use source::lines::Lines;
+pub use source::lines::{Lines, is_packed};
 pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
 pub use source::records::Records;
 pub use source::shard_formats::{FormattedShards, ShardFields, ShardFormat};
@@ -61,7 +61,8 @@ pub use source::split::{SplitBy, split};
 pub use source::tokens::{DocumentMode, TokenOptions, Tokens};
 pub use source::unpacked::{SeekTables, Unpacked};
 pub use source::{
-    Dataset, Labelled, Open, Opened, Selection, Source, Storage, kind_of, open_remote, open_store, store_for,
+    Dataset, Labelled, Open, Opened, Selection, Source, Storage, check_mapped, kind_of, open_remote, open_store,
+    store_for,
 };
 
 pub use forebay_core::{
@@ -83,7 +84,7 @@ pub use forebay_format::{
     Picture, RecordField, RecordLayout, ScanOptions, Tail,
 };
 pub use forebay_store::{
-    Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, MemoryCache,
-    MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Replacement, Routed, StorageOptions, Store, Traffic,
-    Verified, file_path, is_url, machine, protocol_of, read_setting, split_url, take_warnings,
+    Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, Mapped,
+    MemoryCache, MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Replacement, Routed, StorageOptions, Store,
+    Traffic, Verified, file_path, is_url, machine, protocol_of, read_setting, split_url, take_warnings,
 };

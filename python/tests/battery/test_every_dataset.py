@@ -195,6 +195,8 @@ class Kind:
     is_indexed: bool = False
     # Whether its files are compressed.
     is_unpacked: bool = False
+    # Whether its files are mapped into memory, which those of other machines and of FUSE are not.
+    is_mapped: bool = False
     # How often damage is read, by a first loader and by one that has the ledger of the first.
     attempts: tuple[int, int] = (2, 0)
     # How many caches it has in memory: one for each dataset that it consists of.
@@ -224,12 +226,30 @@ KINDS = {
         # A file's length is looked at before anything is read, so there is nothing to read twice, or to remember.
         attempts=(1, 1),
     ),
+    "Records mmap": Kind(
+        ".bin",
+        as_record,
+        cut,
+        lambda root, **more: fb.Records(
+            root, dtype="int16", shape=(2, 3), endian="big", header_bytes=4, mmap=True, **more
+        ),
+        is_indexed=True,
+        attempts=(1, 1),
+        is_mapped=True,
+    ),
     # Without targets the windows are those of single files.
     "Tokens": Kind(
         ".bin",
         as_tokens,
         beyond_the_vocabulary,
         lambda root, **more: fb.Tokens(root, 12, targets=False, vocab_size=1000, **more),
+    ),
+    "Tokens mmap": Kind(
+        ".bin",
+        as_tokens,
+        beyond_the_vocabulary,
+        lambda root, **more: fb.Tokens(root, 12, targets=False, vocab_size=1000, mmap=True, **more),
+        is_mapped=True,
     ),
     "TextLines": Kind(".txt", as_line, spoil, lambda root, **more: fb.TextLines(root, labels="directory", **more)),
     "TextLines of gzip": Kind(
@@ -296,6 +316,7 @@ NATIVE = [name for name, kind in KINDS.items() if kind.is_native]
 # What torch says of workers of a Python dataset.
 MORE_THAN_PROCESSORS = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 READ_BY_FOREBAY = [name for name, kind in KINDS.items() if kind.is_read_by_forebay]
+ANYWHERE = [name for name, kind in KINDS.items() if not kind.is_mapped]
 
 
 # Datasets that were made before their files were damaged, by folder.
@@ -478,7 +499,7 @@ def hanging_fs(trees: dict[str, tuple[Path, Path]]) -> Iterator[faultfs.FaultFs]
 
 
 @MORE_THAN_PROCESSORS
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_a_file_that_hangs_is_replaced_within_its_deadline(
     name: str, trees: dict[str, tuple[Path, Path]], hanging_fs: faultfs.FaultFs
 ) -> None:
@@ -503,7 +524,7 @@ def test_a_file_that_hangs_is_replaced_within_its_deadline(
         hanging_fs.release()
 
 
-@pytest.mark.parametrize("name", READ_BY_FOREBAY)
+@pytest.mark.parametrize("name", [name for name in READ_BY_FOREBAY if name in ANYWHERE])
 def test_an_object_store_and_a_cache_give_the_same(
     name: str, trees: dict[str, tuple[Path, Path]], store: objectstore.ObjectStore, tmp_path: Path
 ) -> None:
@@ -522,7 +543,8 @@ def test_an_object_store_and_a_cache_give_the_same(
         assert storage["cache_misses"] == 0 and storage["cache_hits"] >= COUNT
 
 
-@pytest.mark.parametrize("name", READ_BY_FOREBAY)
+# Mapped files are in memory already.
+@pytest.mark.parametrize("name", [name for name in READ_BY_FOREBAY if name in ANYWHERE])
 def test_a_cache_in_memory_reads_each_file_once_and_gives_the_same(
     name: str, trees: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:

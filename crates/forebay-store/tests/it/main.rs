@@ -10,6 +10,7 @@ mod cache_torture;
 mod errors;
 mod isolate;
 mod lying;
+mod mapped;
 mod memory_cache;
 mod redirect;
 mod remote;

@@ -112,6 +112,11 @@ fn unpacking(store: &Arc<dyn Store>, tables: Option<&Arc<SeekTables>>) -> Arc<dy
     }
 }
 
+/// Whether a file is compressed, by its name.
+pub fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+}
+
 /// The tables of the files that are compressed, by their names; kept beside the index of lines.
 fn seek_tables(
     files: &Arc<dyn Dataset>,
@@ -119,11 +124,7 @@ fn seek_tables(
     root: Option<&Path>,
     kept: Option<&Path>,
 ) -> Result<Option<Arc<SeekTables>>> {
-    let is_packed = |file: &u64| {
-        let path = files.path(SampleId(*file));
-        path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
-    };
-    let packed: Vec<_> = (0..files.len()).filter(is_packed).collect();
+    let packed: Vec<_> = (0..files.len()).filter(|file| is_packed(&files.path(SampleId(*file)))).collect();
     if packed.is_empty() {
         return Ok(None);
     }

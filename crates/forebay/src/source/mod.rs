@@ -26,8 +26,8 @@ use forebay_decode::{
 };
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
-    Allot, CacheStats, Capabilities, Isolated, Local, Mount, MountKind, Object, ReadRequest, Readers, Remote, Stat,
-    StorageOptions, Store, Traffic, is_url, machine,
+    Allot, CacheStats, Capabilities, Isolated, Local, Mapped, Mount, MountKind, Object, ReadRequest, Readers, Remote,
+    Stat, StorageOptions, Store, Traffic, is_url, machine,
 };
 use smallvec::SmallVec;
 
@@ -539,18 +539,32 @@ pub fn open_store(root: &Path, options: &StorageOptions, config: &Config) -> Res
     }
 }
 
+/// What the environment says of isolation, or the settings.
+fn isolation(config: &Config) -> Result<Isolate> {
+    match std::env::var(ISOLATE_VARIABLE) {
+        Ok(text) if !text.is_empty() => text.parse().map_err(|error: Error| {
+            Error::config(format!("{ISOLATE_VARIABLE} in the environment: {}", error.message()))
+        }),
+        _ => Ok(config.isolate),
+    }
+}
+
+/// Fails unless a loader with these settings may read files below `root` through mappings.
+pub fn check_mapped(root: &Path, config: &Config) -> Result<()> {
+    if isolation(config)? == Isolate::Always {
+        return Err(Error::config("mmap: expected files that this process reads, got isolate=\"always\"")
+            .with_hint("leave `mmap` out, or `isolate`: other processes read by pread"));
+    }
+    // Something else may have been mounted there since the dataset was made.
+    Mapped::check([root.to_owned()])
+}
+
 /// The store for files below `root`: in this process, or in others that answer in time.
 pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
     if is_url(root) {
         return open_remote(root, &StorageOptions::default()).map(|(store, _)| store);
     }
-    let isolate = match std::env::var(ISOLATE_VARIABLE) {
-        Ok(text) if !text.is_empty() => text.parse().map_err(|error: Error| {
-            Error::config(format!("{ISOLATE_VARIABLE} in the environment: {}", error.message()))
-        })?,
-        _ => config.isolate,
-    };
-    let is_isolated = match isolate {
+    let is_isolated = match isolation(config)? {
         Isolate::Always => true,
         Isolate::Never => false,
         // Where the system does not tell, there is no reason to expect the worst.
