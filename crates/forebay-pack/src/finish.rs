@@ -4,11 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::{ManifestOutput, recorded_root};
-use forebay_core::{Error, Failure, Kind, Result, Version};
-use forebay_format::{Facts, FolderIndex, SHARD_RULE, write_index};
+use forebay_core::{Error, Failure, Kind, Result};
+use forebay_format::{SHARD_RULE, write_index};
 use forebay_store::LedgerFile;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::Pack;
 use crate::records::{INDEX_NAME, Record, State, remove_records, version_of};
@@ -97,23 +96,19 @@ impl Pack {
             bytes.push(b'\n');
             target.put(halt, Path::new(CLASSES_NAME), &bytes, mtime_ns)?;
         }
-        self.write_manifest(records, target)?;
+        let name = format!("{}.jsonl", self.prefix);
+        target.put(halt, Path::new(&name), manifest(records).as_bytes(), mtime_ns)?;
         let shards = records.iter().map(|record| record.finished.clone()).collect();
         State { shards: Some(shards), ..state }.write(target, halt, mtime_ns)?;
         remove_records(target, halt)?;
         halt.retried(target.retry, || target.sink.sync())
     }
+}
 
-    fn write_manifest(&self, records: &[Record], target: &Target) -> Result<()> {
-        let paths: Vec<_> = records.iter().map(|record| target.root.join(&record.finished.name)).collect();
-        let index = FolderIndex::of_paths(paths.iter().map(PathBuf::as_path))?;
-        let facts = |record: &Record| {
-            let version = Version { size_bytes: Some(record.finished.size_bytes), ..Version::default() };
-            Facts { version, content: None }
-        };
-        let facts: Vec<_> = records.iter().map(facts).collect();
-        // Of a URL with its options, which are those of the target's store.
-        let output = ManifestOutput::open(&target.root.join(format!("{}.parquet", self.prefix)), &self.target_options)?;
-        output.write(&index, &facts, &recorded_root(&target.root)?).map(|_| ())
-    }
+/// The manifest of the shards: they are below the folder that it is in, wherever that is copied to.
+fn manifest(records: &[Record]) -> String {
+    let line = |Record { finished, .. }: &Record| {
+        json!({"path": finished.name, "size_bytes": finished.size_bytes, "samples": finished.samples}).to_string() + "\n"
+    };
+    records.iter().map(line).collect()
 }

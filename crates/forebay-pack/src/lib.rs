@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 
 use forebay::{Defaults, ScanProgress, kind_of};
 use forebay_core::{Error, Failure, FailureLimit, Kind, Result};
-use forebay_decode::Recoding;
 use forebay_store::{Local, MountKind, SinkEntry, Stat, StorageOptions, is_url, machine, real_path};
 use parking_lot::Mutex;
 
@@ -34,6 +33,7 @@ use shard::ShardWriter;
 use target::{Halt, Target};
 use work::{Done, Shelf};
 
+pub use forebay_decode::{Coding, Recoding};
 pub use records::Saved;
 pub use source::{Source, SourceKind};
 

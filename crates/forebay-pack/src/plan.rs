@@ -138,7 +138,7 @@ mod tests {
     fn shards_end_where_the_next_sample_would_be_too_much() {
         let bytes = [1000, 1000, 1000, 5000, 1000, 0, 1000];
         assert_eq!(plan(&bytes, Some(3024), None), [2, 3, 4, 7]);
-        assert_eq!(plan(&bytes, Some(1), None), [1, 2, 3, 4, 6, 7], "what takes nothing needs no room");
+        assert_eq!(plan(&bytes, Some(2024), None), [1, 2, 3, 4, 6, 7], "what takes nothing needs no room");
         assert_eq!(plan(&bytes, None, Some(3)), [3, 6, 7]);
         assert_eq!(plan(&bytes, Some(3024), Some(1)), [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(plan(&bytes, None, None), [7]);
