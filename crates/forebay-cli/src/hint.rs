@@ -7,7 +7,10 @@ const ARGUMENTS: &[(&str, &str)] = &[
     ("allow_empty", "--allow-empty"),
     ("dry_run", "--dry-run"),
     ("extensions", "--extension"),
+    ("ledger", "--ledger"),
     ("max_delete", "--max-delete"),
+    ("max_failures", "--max-failures"),
+    ("root", "--root"),
     ("storage_options", "--storage-option"),
 ];
 

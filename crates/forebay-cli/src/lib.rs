@@ -10,7 +10,9 @@ mod demo;
 mod doctor;
 mod hint;
 mod mirror;
+mod pack;
 mod progress;
+mod quantity;
 mod scan;
 mod storage;
 

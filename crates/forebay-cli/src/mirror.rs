@@ -1,7 +1,7 @@
 //! `forebay mirror SOURCE TARGET`: a resumable copy of a whole store.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay::{Error, Kind};
@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::console::{Console, Status, size};
 use crate::hint::{argument, target_argument};
 use crate::progress::Progress;
+use crate::quantity;
 use crate::storage::{self, StorageOption};
 
 /// How many failures are printed as text: `--json` has them all.
@@ -67,24 +68,8 @@ pub(crate) struct Arguments {
 
 /// Parses bytes per second, such as `50MB/s`.
 fn rate(text: &str) -> Result<u64, String> {
-    let expected = || format!("expected bytes per second like 50MB/s or 1.5GiB/s, got {text:?}");
-    let number = text.strip_suffix("/s").unwrap_or(text).trim();
-    let split = number.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(number.len());
-    let (number, unit) = number.split_at(split);
-    let factor = match unit {
-        "" | "B" => 1.0,
-        "kB" | "KB" => 1e3,
-        "MB" => 1e6,
-        "GB" => 1e9,
-        "KiB" => 1024.0,
-        "MiB" => 1024.0 * 1024.0,
-        "GiB" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(expected()),
-    };
-    match number.trim().parse::<f64>().map(|number| number * factor) {
-        Ok(bytes) if (1.0..1e15).contains(&bytes) => Ok(bytes as u64),
-        _ => Err(expected()),
-    }
+    let number = text.strip_suffix("/s").unwrap_or(text);
+    quantity::bytes(number).ok_or_else(|| format!("expected bytes per second like 50MB/s or 1.5GiB/s, got {text:?}"))
 }
 
 fn time(left: Duration) -> String {
@@ -120,17 +105,9 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
 
 /// The mirror's settings. Store options for a directory are refused.
 fn planned(arguments: &Arguments) -> forebay::Result<Mirror> {
-    let options = |place: &Path, given: &[StorageOption], name: &str| {
-        let options = storage::options(name, given)?;
-        match given.is_empty() || forebay::is_url(place) {
-            true => Ok(options),
-            false => Err(Error::config(format!("{name}: expected none for a directory, got {given:?} for {place:?}"))
-                .with_hint("--storage-option is for the source's store, --target-option for the target's")),
-        }
-    };
     Ok(Mirror {
-        source_options: options(&arguments.source, &arguments.storage_option, "--storage-option")?,
-        target_options: options(&arguments.target, &arguments.target_option, "--target-option")?,
+        source_options: storage::options_of(&arguments.source, &arguments.storage_option, "--storage-option")?,
+        target_options: storage::options_of(&arguments.target, &arguments.target_option, "--target-option")?,
         filter: Filter::new(&arguments.include, &arguments.exclude)?,
         delete: arguments.delete,
         max_delete: arguments.max_delete,
@@ -150,9 +127,7 @@ fn refuse(error: &Error, arguments: &Arguments, console: &mut Console<'_>) -> io
 
 /// The hint of an error, with the option of the store that it is about.
 fn hint_of(error: &Error, arguments: &Arguments) -> String {
-    let target = arguments.target.to_string_lossy();
-    let target = Path::new(target.split('?').next().unwrap_or_default());
-    let is_targets = error.path().is_some_and(|path| path.starts_with(target));
+    let is_targets = storage::is_below(error, &arguments.target);
     error.hint_in(if is_targets { target_argument } else { argument })
 }
 
@@ -292,6 +267,8 @@ fn failures(arguments: &Arguments, done: &Mirrored, console: &mut Console<'_>) -
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

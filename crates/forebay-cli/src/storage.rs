@@ -47,6 +47,23 @@ pub(crate) fn options(argument: &str, given: &[StorageOption]) -> Result<Storage
     Ok(StorageOptions::new(pairs.collect::<Result<Vec<_>>>()?))
 }
 
+/// The options of the store at `place`. A directory has none, and is given none.
+pub(crate) fn options_of(place: &Path, given: &[StorageOption], argument: &str) -> Result<StorageOptions> {
+    let options = options(argument, given)?;
+    match given.is_empty() || is_url(place) {
+        true => Ok(options),
+        false => Err(Error::config(format!("{argument}: expected none for a directory, got {given:?} for {place:?}"))
+            .with_hint("--storage-option is for the source's store, --target-option for the target's")),
+    }
+}
+
+/// Whether an error is about something at `place`, a URL perhaps with options in it.
+pub(crate) fn is_below(error: &Error, place: &Path) -> bool {
+    let place = place.to_string_lossy();
+    let place = Path::new(place.split('?').next().unwrap_or_default());
+    error.path().is_some_and(|path| path.starts_with(place))
+}
+
 /// A value, or the content of the file after an `@`. The file name is not repeated in errors: it may be a key that
 /// begins with `@`.
 fn value_of(argument: &str, name: &str, value: &str) -> Result<String> {

@@ -8,6 +8,7 @@ mod array;
 mod bmp;
 mod decoder;
 mod decoders;
+mod encode;
 mod gif;
 mod image;
 mod jpeg;
@@ -35,6 +36,7 @@ pub mod fuzzing {
 pub use array::{Array, Dense, Endian};
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;
+pub use encode::{Coding, Recoded, Recoder, Recoding};
 pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
 pub use jpeg::Landmarks;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};

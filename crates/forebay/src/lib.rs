@@ -49,11 +49,13 @@ pub use record::account::Account;
 pub use record::journal::Journal;
 pub use record::report::{Report, Unit};
 pub use record::stats::{StageStats, Stats, Verdict};
-pub use scan::{ScanProgress, WatchScan, find_classes, scan_folder};
+pub use scan::{ScanProgress, WatchScan, find_classes, list_directory, scan_folder};
 pub use source::concat::Concat;
 pub use source::defaults::{Defaults, farthest};
 pub use source::lines::{Lines, is_packed};
-pub use source::manifest::{KeepScan, ManifestOutput, Scanned, open_manifest, recorded_root, scan_manifest};
+pub use source::manifest::{
+    KeepScan, ManifestOutput, Scanned, examine_samples, open_manifest, recorded_root, scan_manifest,
+};
 pub use source::records::Records;
 pub use source::shard_formats::{FormattedShards, ShardFields, ShardFormat};
 pub use source::shards::{IndexPlace, Shards};

@@ -145,4 +145,7 @@ class Shards(FieldsDataset, PartsDataset):
             return "kept beside", None
         if self._manifest is None or storage.is_url(os.fspath(self._manifest.path)):
             return "beside", None
-        return "in", os.fspath(self._manifest.path) + ".index"
+        manifest = os.fspath(self._manifest.path)
+        kept, beside = manifest + ".index", os.path.join(os.path.dirname(manifest), "forebay.index")
+        # What `forebay pack` writes: the index that its folder is opened by.
+        return "in", beside if not os.path.exists(kept) and os.path.exists(beside) else kept

@@ -91,6 +91,8 @@ pub trait Writing: Send {
     fn piece_bytes(&self) -> Option<u64>;
     /// Writes a piece at its offset.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
+    /// Says how long it is in the end, where that was not known when it began. Everything has been written.
+    fn set_size(&mut self, size_bytes: u64);
     /// Makes it appear under its name.
     fn finish(&mut self) -> Result<()>;
     /// Discards everything written so far.

@@ -166,6 +166,10 @@ impl Writing for InParts {
         Ok(())
     }
 
+    fn set_size(&mut self, size_bytes: u64) {
+        self.stat.size_bytes = size_bytes;
+    }
+
     fn finish(&mut self) -> Result<()> {
         if !self.is_done {
             match self.upload.finish() {

@@ -66,7 +66,7 @@ impl Part {
             if !at::lock(&file).map_err(|error| failed("locked", error))? {
                 return Err(Error::new(Kind::Unavailable, "is being written by another process")
                     .at_path(&root.path.join(name))
-                    .with_hint("wait for the other mirror to end, or stop it, then run this one again"));
+                    .with_hint("wait for the other process to end, or stop it, then run this one again"));
             }
             // The previous owner may have renamed or removed it in between: then the name belongs to another file.
             let metadata = file.metadata().map_err(|error| failed("examined", error))?;
@@ -141,6 +141,10 @@ impl Writing for Part {
         Ok(())
     }
 
+    fn set_size(&mut self, size_bytes: u64) {
+        self.stat.size_bytes = size_bytes;
+    }
+
     fn finish(&mut self) -> Result<()> {
         let Stat { size_bytes, mtime_ns } = self.stat;
         self.file.set_len(size_bytes).map_err(|error| self.failed("written", error))?;
@@ -210,6 +214,19 @@ mod tests {
         let error = writing.finish().unwrap_err();
         assert_eq!(error.message(), "was read back with different bytes than were written");
         assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is left of it");
+    }
+
+    #[test]
+    fn one_that_became_shorter_or_longer_than_was_said_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = DirectorySink::open(folder.path(), true).unwrap();
+        for content in [&b"123"[..], b"123456789", b""] {
+            let mut writing = sink.begin(Path::new("a.tar"), STAT).unwrap();
+            writing.write(0, content).unwrap();
+            writing.set_size(content.len() as u64);
+            writing.finish().unwrap();
+            assert_eq!(fs::read(folder.path().join("a.tar")).unwrap(), content);
+        }
     }
 
     #[test]

@@ -71,6 +71,11 @@ fn classes_of(store: &Arc<dyn Store>, root: &Path, retry: Retry) -> Result<(Vec<
     Ok((classes, refused.into_inner()))
 }
 
+/// The entries of one directory, with retries.
+pub fn list_directory(store: &Arc<dyn Store>, directory: &Path) -> Result<Listing> {
+    list(store, directory, retry_of(&**store))
+}
+
 /// Scans a folder through a store.
 pub fn scan_folder(
     store: &Arc<dyn Store>,

@@ -67,6 +67,17 @@ pub fn scan_manifest(
     Ok(Scanned { index, facts, difference, problems, files_read, bytes_read })
 }
 
+/// Asks for size and time of the samples that these were not known of; what could not be examined. Storage that is down is an
+/// error, and not one for each sample.
+pub fn examine_samples(
+    store: &Arc<dyn Store>,
+    index: &Arc<FolderIndex>,
+    facts: &mut [Facts],
+    watch: &mut WatchScan<'_>,
+) -> Result<Vec<(SampleId, Error)>> {
+    work::examine(store, index, facts, watch)
+}
+
 /// A manifest, and the store that its samples are read from. Touches the manifest and nothing else.
 ///
 /// `path` is a file or a URL: Parquet, CSV or JSON lines. `root` says where its samples are, and has to be given where the

@@ -115,6 +115,18 @@ impl Shards {
         &self.fields
     }
 
+    /// The shard of a sample: its number among the files, its index, and the sample's number there. Whatever fields were asked for,
+    /// all of a sample's are in it.
+    pub fn shard_of(&self, sample: SampleId) -> (SampleId, &ShardIndex, u64) {
+        let (file, place) = self.blocks.locate(sample.0);
+        (SampleId(file), &self.shards[file as usize], place)
+    }
+
+    /// The path of a file that samples are in.
+    pub fn file_path(&self, file: SampleId) -> PathBuf {
+        self.files.path(file)
+    }
+
     /// What was noticed about shards: what is damaged in them, what is left out.
     pub fn notes(&self) -> &[Note] {
         &self.notes

@@ -222,6 +222,10 @@ mod tests {
             Ok(())
         }
 
+        fn set_size(&mut self, size_bytes: u64) {
+            assert_eq!(size_bytes, self.bytes.len() as u64);
+        }
+
         fn finish(&mut self) -> Result<()> {
             fail(&self.to.failures)?;
             self.to.objects.lock().unwrap().push((self.name.clone(), std::mem::take(&mut self.bytes)));

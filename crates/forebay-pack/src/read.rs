@@ -1,0 +1,162 @@
+//! Reads a sample, looks whether it is good, and makes of it what goes into the shard.
+
+use std::time::Instant;
+
+use forebay_core::{Chances, Clock, Error, Failure, Kind, Outcome, Result, Retry, Stage, SystemClock};
+use forebay_decode::{Recoder, Recoding};
+use forebay_store::ReadRequest;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::records::Saved;
+use crate::shard::FieldBytes;
+use crate::source::{LABEL_FIELD, Piece, Sample, Samples, is_picture};
+use crate::target::Halt;
+
+/// What became of a sample.
+pub(crate) enum Made {
+    Good { key: String, fields: Vec<FieldBytes>, saved: Saved },
+    Bad { failure: Box<Failure>, is_of_storage: bool },
+}
+
+/// What is done with samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handling {
+    pub(crate) checks: bool,
+    pub(crate) recoding: Option<Recoding>,
+    pub(crate) retry: Retry,
+}
+
+/// What one thread reads with.
+pub(crate) struct SampleReader<'a> {
+    samples: &'a Samples,
+    halt: &'a Halt,
+    handling: Handling,
+    recoder: Recoder,
+}
+
+impl<'a> SampleReader<'a> {
+    pub(crate) fn new(samples: &'a Samples, halt: &'a Halt, handling: Handling) -> Self {
+        Self { samples, halt, handling, recoder: Recoder::default() }
+    }
+
+    /// A sample by its number in the source; `position` is its place in the order of packing. An error only where all of it stops.
+    pub(crate) fn make(&mut self, number: u64, position: u64) -> Result<Made> {
+        let sample = match self.samples.get(number) {
+            Ok(sample) => sample,
+            Err(error) => return Ok(bad(&error.at_index(number), None, position)),
+        };
+        let (started, mut attempts, mut chances) = (Instant::now(), 1, Chances::default());
+        loop {
+            self.halt.sleep(std::time::Duration::ZERO)?;
+            let (at, error) = match self.attempt(&sample) {
+                Ok(made) => return Ok(made),
+                Err(failed) => failed,
+            };
+            // What is wrong here is wrong for every sample.
+            if error.kind() == Kind::Internal || error.kind() == Kind::Config {
+                return Err(error);
+            }
+            let Some(pause) = self.handling.retry.judge(&error, attempts, &mut chances, started.elapsed(), number) else {
+                let piece = &sample.pieces[at];
+                let error = error.at_path(&piece.locator.name()).at_index(number).after(attempts, started.elapsed());
+                return Ok(bad(&error, Some(piece), position));
+            };
+            self.samples.store.doubt(&sample.pieces[at].locator.path);
+            attempts += 1;
+            self.halt.sleep(pause)?;
+        }
+    }
+
+    /// Reads all of it once. What failed is an error of one of its pieces.
+    fn attempt(&mut self, sample: &Sample) -> std::result::Result<Made, (usize, Error)> {
+        let (mut fields, mut saved) = (Vec::new(), Saved::default());
+        for (at, piece) in sample.pieces.iter().enumerate() {
+            let bytes = self.read(piece).map_err(|error| (at, error))?;
+            fields.push(self.field(piece, bytes, &mut saved).map_err(|error| (at, error.at_stage(Stage::Decode)))?);
+        }
+        if let Some(label) = sample.label_text() {
+            fields.push((LABEL_FIELD.to_owned(), label.into_bytes()));
+        }
+        Ok(Made::Good { key: sample.key.clone(), fields, saved })
+    }
+
+    fn read(&self, piece: &Piece) -> Result<Vec<u8>> {
+        if let Some(lost) = piece.lost {
+            return Err(Error::new(Kind::Corrupt, lost.predicate()).at_stage(Stage::Decode));
+        }
+        let mut request = ReadRequest::new(&piece.locator.path, self.handling.retry.deadline);
+        request.range.clone_from(&piece.locator.range);
+        let object = self.samples.store.fetch(&request, &mut |size| {
+            // It is charged by what was listed.
+            if size > piece.size && (!piece.is_file || piece.expected.is_some()) {
+                return Err(changed(format!("expected {} bytes, got {size}", piece.size)));
+            }
+            let mut buffer = Vec::new();
+            let no_memory = |_| Error::new(Kind::Exhausted, format!("no memory was left for {size} bytes of it"));
+            buffer.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX)).map_err(no_memory)?;
+            Ok(buffer)
+        })?;
+        let differs = |stat: forebay_store::Stat| piece.expected?.differs(stat.size_bytes, stat.mtime_ns);
+        if let Some(what) = differs(object.stat) {
+            return Err(changed(what));
+        }
+        let bytes = object.bytes.into_vec();
+        if let Some(expected) = piece.hash.filter(|hash| *hash != xxh3_64(&bytes)) {
+            let got = xxh3_64(&bytes);
+            let message = format!("is not what it was (expected xxh3 {expected:016x}, got {got:016x})");
+            return Err(Error::new(Kind::Corrupt, message).at_stage(Stage::Decode));
+        }
+        Ok(bytes)
+    }
+
+    /// The field as it will be in the shard.
+    fn field(&mut self, piece: &Piece, bytes: Vec<u8>, saved: &mut Saved) -> Result<FieldBytes> {
+        let is_picture = is_picture(&piece.field);
+        if bytes.is_empty() && (piece.is_file || is_picture) {
+            return Err(Error::new(Kind::Corrupt, "is empty (0 bytes)"));
+        }
+        let mut field = piece.field.clone();
+        if !is_picture {
+            return Ok((field, bytes));
+        }
+        let Some(how) = &self.handling.recoding else {
+            if self.handling.checks {
+                self.recoder.check(&bytes)?;
+            }
+            return Ok((field, bytes));
+        };
+        let Some(made) = self.recoder.recode(&bytes, how)? else { return Ok((field, bytes)) };
+        saved.add(&Saved {
+            pictures: 1,
+            bytes_before: bytes.len() as u64,
+            bytes_after: made.bytes.len() as u64,
+            decode_seconds_before: made.decode_before.as_secs_f64(),
+            decode_seconds_after: made.decode_after.as_secs_f64(),
+        });
+        if !made.is_same_format {
+            made.coding.extension().clone_into(&mut field);
+        }
+        Ok((field, made.bytes))
+    }
+}
+
+fn changed(what: String) -> Error {
+    let message = format!("is not what was listed ({what}): it was changed while it was packed");
+    Error::new(Kind::Stale, message).with_hint("pack a source that nothing writes to, into another target")
+}
+
+fn bad(error: &Error, piece: Option<&Piece>, position: u64) -> Made {
+    let path = error.path().map(std::path::Path::to_owned).unwrap_or_default();
+    let failure = Failure::of(error, &path, Outcome::Skipped);
+    let failure = match piece {
+        Some(piece) => {
+            let expected = piece.expected.filter(|expected| !expected.by_etag);
+            let size_bytes = expected.and_then(|expected| expected.size_bytes);
+            let mtime_ns = expected.and_then(|expected| expected.stamp_ns);
+            Failure { size_bytes, mtime_ns, ..failure.located(&piece.locator) }
+        }
+        None => failure,
+    };
+    let failure = Failure { position, unix_seconds: SystemClock::default().unix_seconds(), ..failure };
+    Made::Bad { failure: Box::new(failure), is_of_storage: matches!(error.kind(), Kind::Unavailable | Kind::Timeout) }
+}
