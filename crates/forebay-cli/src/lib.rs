@@ -15,6 +15,7 @@ mod progress;
 mod quantity;
 mod scan;
 mod storage;
+mod tokenize;
 
 pub use command::{main, run};
 pub use console::{Console, Status};

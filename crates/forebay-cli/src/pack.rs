@@ -13,6 +13,7 @@ use crate::hint::{argument, target_argument};
 use crate::progress::Progress;
 use crate::quantity;
 use crate::storage::{self, StorageOption};
+use crate::tokenize;
 
 /// How many failures and notes are printed as text: `--json` and the ledger have them all.
 const SHOWN: usize = 10;
@@ -42,11 +43,11 @@ pub(crate) struct Arguments {
     /// Where the files of a manifest are, if not where it says
     #[arg(long, value_name = "ROOT", value_parser = storage::place)]
     root: Option<PathBuf>,
-    /// What the names of the shards begin with
-    #[arg(long, value_name = "NAME", default_value = "shard")]
-    prefix: String,
+    /// What the names of the shards begin with [default: shard, or tokens with --tokenize]
+    #[arg(long, value_name = "NAME")]
+    prefix: Option<String>,
     /// The size of a shard, at most, of samples as they are in the source: 256MiB, 1GB [default: 256MiB, or no limit with
-    /// --samples-per-shard]
+    /// --samples-per-shard; 1GiB of text with --tokenize]
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     shard_size: Option<u64>,
     /// Samples of a shard, at most
@@ -90,6 +91,8 @@ pub(crate) struct Arguments {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tokens: tokenize::TokenArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -128,6 +131,9 @@ fn expected_limit(text: &str) -> String {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
+    if let Some(tokenizer) = &arguments.tokens.tokenize {
+        return run_tokens(tokenizer, arguments, console);
+    }
     let pack = match planned(arguments) {
         Ok(pack) => pack,
         Err(error) => return refuse(&error, arguments, console),
@@ -146,6 +152,25 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console<'_>) -> io::Resul
         Ok(packed) => report(arguments, &packed, console),
         Err(error) => refuse(&error, arguments, console),
     }
+}
+
+fn run_tokens(tokenizer: &Path, arguments: &Arguments, console: &mut Console<'_>) -> io::Result<Status> {
+    let source_options = match storage::options_of(&arguments.source, &arguments.storage_option, "--storage-option") {
+        Ok(options) => options,
+        Err(error) => return refuse(&error, arguments, console),
+    };
+    let shared = tokenize::Shared {
+        source: &arguments.source,
+        source_options,
+        output: &arguments.output,
+        prefix: arguments.prefix.as_deref(),
+        shard_bytes: arguments.shard_size,
+        max_failures: arguments.max_failures,
+        ledger: arguments.ledger.as_deref(),
+        threads: arguments.threads.map(usize::from),
+        is_json: arguments.json,
+    };
+    tokenize::run(tokenizer, &arguments.tokens, shared, console)
 }
 
 /// The settings of packing.
@@ -182,7 +207,7 @@ fn planned(arguments: &Arguments) -> forebay::Result<Pack> {
             ..default.source
         },
         target_options: storage::options_of(&arguments.output, &arguments.target_option, "--target-option")?,
-        prefix: arguments.prefix.clone(),
+        prefix: arguments.prefix.clone().unwrap_or(default.prefix),
         shard_bytes: arguments.shard_size.or(default.shard_bytes.filter(|_| arguments.samples_per_shard.is_none())),
         samples_per_shard: arguments.samples_per_shard,
         shuffle: arguments.shuffle,

@@ -223,7 +223,8 @@ impl Pack {
         let mut records: Vec<_> = records.into_iter().collect();
         records.sort_unstable_by_key(|(shard, _)| *shard);
         let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
-        if !is_done && !halt.is_raised()
+        if !is_done
+            && !halt.is_raised()
             && let Err(error) = self.complete(state, &records, &samples, (&target, &halt), &ledger)
         {
             halt.raise(error);
@@ -246,18 +247,27 @@ impl Pack {
     }
 
     /// What earlier runs have left in the target: the finished shards, and whether it was complete. Says in it what will be packed.
-    fn resume(&self, state: &State, (target, halt): (&Target, &Halt), mtime_ns: i64) -> Result<(HashMap<String, Record>, bool)> {
+    fn resume(
+        &self,
+        state: &State,
+        (target, halt): (&Target, &Halt),
+        mtime_ns: i64,
+    ) -> Result<(HashMap<String, Record>, bool)> {
         let Some(begun) = State::read(target, halt)? else {
             let is_shard = |name: &Path| {
                 let rest = name.to_str().and_then(|name| name.strip_prefix(&self.prefix)?.strip_prefix('-'));
                 rest.is_some_and(|rest| rest.ends_with(".tar"))
             };
             for entry in halt.retried(target.retry, || target.sink.list(Path::new("")))? {
-                let (SinkEntry::File(name, _) | SinkEntry::Other(name) | SinkEntry::Directory(name)) = entry else { continue };
+                let (SinkEntry::File(name, _) | SinkEntry::Other(name) | SinkEntry::Directory(name)) = entry else {
+                    continue;
+                };
                 let is_taken = is_shard(Path::new(&name)) || name == records::INDEX_NAME;
                 if is_taken {
                     let error = Error::config("target: expected a directory without shards or an index of others");
-                    return Err(error.at_path(&target.root.join(&name)).with_hint("choose another target, or another --prefix"));
+                    return Err(error
+                        .at_path(&target.root.join(&name))
+                        .with_hint("choose another target, or another --prefix"));
                 }
             }
             state.write(target, halt, mtime_ns)?;
@@ -309,7 +319,9 @@ impl Pack {
 fn scanning(now: ScanProgress) -> Progress {
     let (doing, samples, all_samples) = match now {
         ScanProgress::Listing { samples, .. } => (Doing::Listing, samples, samples),
-        ScanProgress::Examining { done, total } | ScanProgress::Reading { done, total, .. } => (Doing::Examining, done, total),
+        ScanProgress::Examining { done, total } | ScanProgress::Reading { done, total, .. } => {
+            (Doing::Examining, done, total)
+        }
     };
     Progress { doing, samples, all_samples, bytes: 0, all_bytes: 0, failed: 0 }
 }

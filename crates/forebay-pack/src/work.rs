@@ -120,8 +120,7 @@ pub(crate) fn run<'a>(
         }
         loop {
             let mut board = crew.board.lock();
-            let timed_out =
-                crew.ended.wait_while_for(&mut board, |board| board.running > 0, POLL_INTERVAL).timed_out();
+            let timed_out = crew.ended.wait_while_for(&mut board, |board| board.running > 0, POLL_INTERVAL).timed_out();
             let done = board.done;
             drop(board);
             watch(done);
@@ -206,7 +205,8 @@ impl<'a> Crew<'a, '_> {
                 board.streak = if *is_of_storage { board.streak + 1 } else { 0 };
                 if board.streak >= MAX_STREAK {
                     let (streak, last) = (board.streak, &failure.message);
-                    let message = format!("all reads from the source fail: {streak} samples in a row, the last one: {last}");
+                    let message =
+                        format!("all reads from the source fail: {streak} samples in a row, the last one: {last}");
                     let error = Error::new(Kind::Unavailable, message);
                     return Err(error.with_hint("restore the storage, and run the same command again"));
                 }

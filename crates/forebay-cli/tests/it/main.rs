@@ -3,6 +3,7 @@
 mod cache;
 mod mirror;
 mod scan;
+mod tokenize;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -29,9 +29,13 @@ fn bad_samples_are_in_the_ledger_and_not_in_a_shard() {
         .iter()
         .map(|line| (line.path().file_name().unwrap().to_str().unwrap().to_owned(), line.code.as_str()))
         .collect();
-    let expected = [("empty.ppm", "corrupt"), ("short.ppm", "corrupt"), ("gone.ppm", "not_found"), ("text.jpg", "undecodable")];
+    let expected =
+        [("empty.ppm", "corrupt"), ("short.ppm", "corrupt"), ("gone.ppm", "not_found"), ("text.jpg", "undecodable")];
     assert_eq!(said, expected.map(|(name, code)| (name.to_owned(), code)));
-    assert!(lines.iter().all(|line| line.unix_seconds > 1e9 && !line.hint.is_empty() && line.is_about_its_path()), "{lines:?}");
+    assert!(
+        lines.iter().all(|line| line.unix_seconds > 1e9 && !line.hint.is_empty() && line.is_about_its_path()),
+        "{lines:?}"
+    );
     assert_eq!(ends.members().len(), 80);
     // Without a look into them, only what cannot be read is left out.
     fs::remove_dir_all(ends.path("target")).unwrap();
