@@ -1,6 +1,7 @@
 """Landmarks in the index of shards: pictures are known from the first epoch on. Pixels and verdicts stay what they were."""
 
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,12 @@ def test_wrappers_and_readers_know_them_too(root: Path) -> None:
     expected = [image for batch in loaded(shards(root, "jpg"), batch_size=1)[0] for image in batch]
     subset = dataset.subset([5, 0, 2, 9])
     assert loaded(subset, batch_size=4)[1] == 3
-    both = fb.Concat([dataset, dataset.subset([1])])
+    both = dataset + dataset.subset([1])
     assert loaded(both)[1] == WITH_LANDMARKS + 1
     found, known = loaded(dataset, isolate="always", batch_size=1)
     assert known == WITH_LANDMARKS
     assert same([image for batch in found for image in batch], expected)
-    labelled = fb.Shards(root, fields="jpg", transform=T.RandomResizedCrop(64), labels=[1, 2], index=True)
-    assert loaded(labelled, output="numpy")[1] == WITH_LANDMARKS
+    assert loaded(shards(root, "jpg", labels=list(range(COUNT)), index=True))[1] == WITH_LANDMARKS
 
 
 def test_changed_bytes_are_not_decoded_with_them(root: Path) -> None:
@@ -143,8 +143,6 @@ def test_changed_bytes_are_not_decoded_with_them(root: Path) -> None:
     content[2000] ^= 1
     stat = archive.stat()
     archive.write_bytes(content)
-    import os
-
     os.utime(archive, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     for options in ({}, {"landmarks": False}):
         with pytest.raises(ForebayError, match="is not what it was"):
