@@ -22,6 +22,8 @@ import safetensors.numpy
 import forebay as fb
 
 SEEDS = Path(__file__).resolve().parent / "seeds"
+# How an index tells of the lengths of one annotation: their number, where the first begins, and that it has one byte.
+ONE = struct.pack("<QQB", 1, 0, 0)
 
 
 def write(target: str, name: str, content: bytes | str) -> None:
@@ -239,6 +241,35 @@ def shards() -> None:
         write("shard_index", "two", (Path(folder) / "forebay.index").read_bytes())
 
 
+def landmarks() -> None:
+    """Lists of a picture's landmarks, as an index has them, with the picture: those that it has, and wrong ones."""
+    picture = SEEDS.parents[1] / "crates/forebay-decode/tests/golden/decode/jpeg-444.jpg"
+    content = picture.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "one.tar"
+        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as made:
+            made.add(picture, "1.jpg")
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        fb.Shards(folder, index=True, landmarks=True, fields="jpg")
+        index = (Path(folder) / "forebay.index").read_bytes()
+    write("shard_index", "landmarks", index)
+    # At the end: one length, of one byte, and as many bytes.
+    (own,) = (index[-8 - size : -8] for size in range(1, 256) if index[-26 - size : -8 - size] == ONE + bytes([size]))
+    for name, listed in {
+        "own": own,
+        "none": b"",
+        "before_the_data": bytes([3, 1, 1, 8, 0, 0, 0]),
+        "at_the_end": bytes([3, 9]) + varint(len(content)) + bytes([63, 5, 6, 7]),
+        "many": bytes([1]) + bytes([1, 9, 40, 3]) * 150,
+    }.items():
+        write("landmarks", name, struct.pack("<H", len(listed)) + listed + content)
+
+
+def varint(number: int) -> bytes:
+    """A number of up to 14 bits."""
+    return bytes([number & 127 | 128, number >> 7])
+
+
 def tokens() -> None:
     """Indexes and headers of files of tokens."""
 
@@ -317,6 +348,7 @@ def records() -> None:
 
 if __name__ == "__main__":
     shards()
+    landmarks()
     records()
     lines()
     packed()

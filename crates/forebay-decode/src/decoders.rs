@@ -38,6 +38,8 @@ pub struct Decoders {
     tiff: Tiff,
     pnm: Pnm,
     landmarks: Option<Landmarks>,
+    /// Of pictures that are decoded next, each known by the place of its bytes.
+    annotated: Vec<Landmarks>,
 }
 
 impl Decoders {
@@ -49,6 +51,29 @@ impl Decoders {
     /// Takes the landmarks back, unless they were lost with a decoder that panicked.
     pub fn take_back(&mut self) -> Option<Landmarks> {
         self.landmarks.take()
+    }
+
+    /// Lends what an [`Annotator`](crate::Annotator) knew of these very bytes, which stay where they are until
+    /// [`Self::take_back_annotations`]: of several pictures, if need be.
+    pub fn lend_annotation(&mut self, bytes: &[u8], annotation: &[u8]) {
+        self.annotated.push(Landmarks::of_annotation(annotation, bytes));
+    }
+
+    /// Forgets the annotations that were lent; gives how many were used.
+    pub fn take_back_annotations(&mut self) -> u64 {
+        self.annotated.drain(..).filter(Landmarks::is_used).count() as u64
+    }
+
+    /// The landmarks of a picture: none of one that is no JPEG, or has none.
+    pub(crate) fn find_landmarks(&mut self, bytes: &[u8], out: &mut Image) -> Result<Landmarks> {
+        if Format::sniff(bytes) != Some(Format::Jpeg) {
+            return Ok(Landmarks::default());
+        }
+        let header = self.header(bytes)?;
+        header.check_filled(bytes)?;
+        let found = self.guarded_jpeg(bytes, |jpeg| jpeg.find_landmarks(bytes, &header, out));
+        self.give_back(&header);
+        found
     }
 
     /// Reads the header, but no pixels. Refuses pictures without pixels or with too many.
@@ -65,7 +90,7 @@ impl Decoders {
         let wanted = wanted.map(|wanted| header.region(Some(wanted))).transpose()?;
         header.check_filled(bytes)?;
         let decoded = match header.format {
-            Format::Jpeg => self.guarded_jpeg(|jpeg| jpeg.decode(bytes, header, wanted, out)),
+            Format::Jpeg => self.guarded_jpeg(bytes, |jpeg| jpeg.decode(bytes, header, wanted, out)),
             format => self.guarded(format, |decoder| decoder.decode(bytes, header, wanted, out)),
         };
         self.give_back(header);
@@ -86,7 +111,7 @@ impl Decoders {
             return Ok(false);
         }
         header.check_filled(bytes)?;
-        let decoded = self.guarded_jpeg(|jpeg| jpeg.decode_planes(bytes, header, wanted, sizes, out));
+        let decoded = self.guarded_jpeg(bytes, |jpeg| jpeg.decode_planes(bytes, header, wanted, sizes, out));
         self.give_back(header);
         decoded
     }
@@ -94,7 +119,8 @@ impl Decoders {
     /// Frees the working memory of a large picture.
     fn give_back(&mut self, header: &Header) {
         if header.memory_bytes > MAX_KEPT_BYTES {
-            *self = Self { landmarks: self.landmarks.take(), ..Self::default() };
+            let (landmarks, annotated) = (self.landmarks.take(), std::mem::take(&mut self.annotated));
+            *self = Self { landmarks, annotated, ..Self::default() };
         }
     }
 
@@ -103,14 +129,22 @@ impl Decoders {
         self.guard(format, |decoders| call(decoders.of(format)?))
     }
 
-    /// The same for JPEG, with landmarks.
-    fn guarded_jpeg<T>(&mut self, call: impl FnOnce(&mut Jpeg) -> Result<T>) -> Result<T> {
+    /// The same for JPEG, with the landmarks of these bytes.
+    fn guarded_jpeg<T>(&mut self, bytes: &[u8], call: impl FnOnce(&mut Jpeg) -> Result<T>) -> Result<T> {
         self.guard(Format::Jpeg, |decoders| {
-            let landmarks = decoders.landmarks.take();
+            let annotated = decoders.annotated.iter().position(|landmarks| landmarks.is_annotation_of(bytes));
+            let landmarks = match annotated {
+                Some(at) => Some(std::mem::take(&mut decoders.annotated[at])),
+                None => decoders.landmarks.take(),
+            };
             let jpeg = decoders.jpeg()?;
             jpeg.landmarks = landmarks;
             let called = call(jpeg);
-            decoders.landmarks = jpeg.landmarks.take();
+            let landmarks = jpeg.landmarks.take();
+            match annotated {
+                Some(at) => decoders.annotated[at] = landmarks.unwrap_or_default(),
+                None => decoders.landmarks = landmarks,
+            }
             called
         })
     }

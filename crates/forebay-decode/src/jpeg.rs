@@ -17,7 +17,7 @@ use turbojpeg_sys as _;
 #[cfg(feature = "fuzzing")]
 pub use differential::huffman_differential;
 pub use landmarks::Landmarks;
-use landmarks::{Landmark, RawLandmarks};
+use landmarks::{Landmark, MAX_LANDMARKS, RawLandmarks};
 
 use crate::decoder::{check_size, truncated, unsupported};
 use crate::memory::resize;
@@ -38,7 +38,6 @@ const WORKING_BYTES_PER_COLUMN: u64 = 256;
 /// Minimum distance between landmarks (`NEAR_BYTES` of the C side; with less room, fewer are recorded), and the limit
 /// of landmarks recorded at a time.
 const NOTE_BYTES: usize = 512;
-const MAX_NOTES: usize = 1 << 16;
 
 #[repr(C)]
 struct Decompressor {
@@ -52,6 +51,7 @@ struct Shape {
     height: u32,
     components: u32,
     multi_scan: u32,
+    has_landmarks: u32,
     coefficient_bytes: u64,
     data_offset: u64,
     least_blocks: u64,
@@ -172,9 +172,11 @@ impl Jpeg {
             // Only read by the C side.
             known = RawLandmarks { all: of.as_ptr().cast_mut(), count: of.len() as u32, room: 0 };
             self.noted.clear();
-            // Without memory no landmarks are recorded, and the picture is decoded all the same.
-            let _noted = self.noted.try_reserve((bytes.len() / NOTE_BYTES + 1).min(MAX_NOTES));
-            noted = RawLandmarks { all: self.noted.as_mut_ptr(), count: 0, room: self.noted.capacity() as u32 };
+            if landmarks.is_noting() {
+                // Without memory no landmarks are recorded, and the picture is decoded all the same.
+                let _noted = self.noted.try_reserve((bytes.len() / NOTE_BYTES + 1).min(MAX_LANDMARKS));
+                noted = RawLandmarks { all: self.noted.as_mut_ptr(), count: 0, room: self.noted.capacity() as u32 };
+            }
         }
         // SAFETY: both live, and stay where they are, until the picture is decoded: `self` is borrowed by that alone. The
         // next picture is lent others.
@@ -282,6 +284,19 @@ impl Decoder for Jpeg {
 }
 
 impl Jpeg {
+    /// All landmarks of a picture, by getting past all of its codes, without pixels but for its last rows. None of one that has
+    /// none, or that is damaged anywhere.
+    pub(crate) fn find_landmarks(&mut self, bytes: &[u8], header: &Header, out: &mut Image) -> Result<Landmarks> {
+        if self.shape(bytes)?.has_landmarks == 0 {
+            return Ok(Landmarks::default());
+        }
+        self.landmarks = Some(Landmarks::default());
+        let corner = Region { x: 0, y: header.height - 1, width: 1, height: 1 };
+        let decoded = self.decode(bytes, header, Some(corner), out);
+        let found = self.landmarks.take().unwrap_or_default();
+        decoded.map(|_| found)
+    }
+
     /// Decodes `wanted` as separate luma and chroma planes, each block with as few samples as are enough for resizing
     /// from `from` to `to`; returns `false`, with nothing decoded, for pictures of other colours. The same data is
     /// decoded as for pixels, so the same damage is seen.

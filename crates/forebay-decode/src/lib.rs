@@ -4,6 +4,7 @@
 //! Does not know files, threads or batches: bytes and a random stream go in; one sample comes out, in its slot of the
 //! batch or as a value.
 
+mod annotator;
 mod array;
 mod bmp;
 mod decoder;
@@ -33,6 +34,7 @@ pub mod fuzzing {
     pub use crate::jpeg::huffman_differential;
 }
 
+pub use annotator::Annotator;
 pub use array::{Array, Dense, Endian};
 pub use decoder::{Decoder, Format, Header, MAX_PIXELS, Region};
 pub use decoders::Decoders;

@@ -77,6 +77,17 @@ impl Scratch {
         self.decoders.take_back()
     }
 
+    /// Lends what an [`Annotator`](crate::Annotator) knew of these very bytes, which are decoded next, and stay where they are until
+    /// [`Self::take_back_annotations`]. A sample may have several pictures.
+    pub fn lend_annotation(&mut self, bytes: &[u8], annotation: &[u8]) {
+        self.decoders.lend_annotation(bytes, annotation);
+    }
+
+    /// Forgets the annotations that were lent; gives how many were used.
+    pub fn take_back_annotations(&mut self) -> u64 {
+        self.decoders.take_back_annotations()
+    }
+
     fn give_back(&mut self) {
         let Self { image, planes, buffers, bytes, .. } = self;
         buffers.give_back();

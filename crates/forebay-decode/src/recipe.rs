@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::{Error, Result, Rng};
+use forebay_core::{Error, Field, Result, Rng};
 
 use crate::{Dense, Layout, Pipeline, Scratch, Tensor, Timing, Value};
 
@@ -151,8 +151,9 @@ pub trait Recipe: Send + Sync {
     fn pipeline(&self) -> Option<&Pipeline> {
         None
     }
-    /// Whether it uses what was learnt of a sample in an epoch before ([`Scratch::lend`]).
-    fn uses_landmarks(&self) -> bool {
+    /// Whether it uses what was learnt of a field in an epoch before ([`Scratch::lend`]), or when its index was made
+    /// ([`Scratch::lend_annotation`]).
+    fn uses_landmarks(&self, _field: Field) -> bool {
         false
     }
     /// The same recipe as one that costs less than handing a sample to another thread, where it is that.
@@ -216,7 +217,7 @@ impl Recipe for Pipeline {
         Some(self)
     }
 
-    fn uses_landmarks(&self) -> bool {
+    fn uses_landmarks(&self, _field: Field) -> bool {
         self.decodes_part()
     }
 

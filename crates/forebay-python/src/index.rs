@@ -313,18 +313,24 @@ impl Index {
 
     /// The samples of its files, which are shards, with these fields, each of some names; by default with those of the first
     /// sample. `place` says where the index is: "in" the file `kept`, "beside" the
-    /// shards, "kept beside" them, or written by "wds2idx".
+    /// shards, "kept beside" them, or written by "wds2idx". `landmarks` says whether the index is to have those of JPEGs; `None`:
+    /// they are used where it has them.
     fn shards(
         &self,
         py: Python<'_>,
         fields: Option<Vec<Vec<String>>>,
         place: &str,
         kept: Option<PathBuf>,
+        landmarks: Option<bool>,
     ) -> PyResult<(Self, Vec<Vec<String>>)> {
         let place = index_place(place, kept)?;
         let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
         // If the mount hangs, only a signal ends the wait.
-        let found = watched(py, "forebay-scan", move || Shards::tar(files, &store, &root, &place))?;
+        let found = watched(py, "forebay-scan", move || match landmarks {
+            None => Shards::tar(files, &store, &root, &place),
+            Some(true) => Shards::tar_with_landmarks(files, &store, &root, &place),
+            Some(false) => Shards::tar(files, &store, &root, &place).map(Shards::without_annotations),
+        })?;
         let shards = convert(py, found)?;
         let shards = if let Some(fields) = fields { shards.with_fields(fields) } else { shards };
         let (fields, notes) = (shards.fields().to_vec(), shards.notes().to_vec());

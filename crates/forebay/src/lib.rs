@@ -74,12 +74,12 @@ pub use forebay_core::{
     neutral, substitute, worded,
 };
 pub use forebay_decode::{
-    Array, ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe, Custom,
-    Decoded, Dense, Detail, DocumentRule, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image, Interpolation,
-    InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Op,
-    Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, PixelsRecipe, RawRecipe, Recipe, RecordRecipe,
-    ResizeTo, Sample, ScalarRecipe, Scratch, Size, Tensor, TensorData, TextRecipe, Timing, TokenSpec, TokensRecipe,
-    Value, array_names, csv_fields,
+    Annotator, Array, ArrayArchive, BytesRecipe, Codec, CodecRecipe, ColumnKind, ColumnSpec, CsvColumn, CsvRecipe,
+    Custom, Decoded, Dense, Detail, DocumentRule, Dtype, Encoding, Endian, Erase, Fields, FieldsRecipe, Image,
+    Interpolation, InvalidText, JsonRecipe, Landmarks, Layout, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe,
+    NpyRecipe, Op, Order, Output, Padding, PaddingMode, PartsRecipe, Pipeline, PixelsRecipe, RawRecipe, Recipe,
+    RecordRecipe, ResizeTo, Sample, ScalarRecipe, Scratch, Size, Tensor, TensorData, TextRecipe, Timing, TokenSpec,
+    TokensRecipe, Value, array_names, csv_fields,
 };
 pub use forebay_format::{
     Content, Difference, Facts, FieldKind, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, LineRule, Manifest, Note,

@@ -10,7 +10,7 @@ from forebay.datasets import patterns, shard_formats
 from forebay.datasets.file_dataset import with_arguments
 from forebay.datasets.native import checked_callable
 from forebay.datasets.parts import PartsDataset
-from forebay.datasets.shard_fields import FieldsDataset, Wanted
+from forebay.datasets.shard_fields import FieldsDataset, Wanted, kind_of
 from forebay.errors import ConfigError, NotFoundError
 
 # In place of a path: the indexes that DALI's tool of this name has written beside archives.
@@ -38,6 +38,10 @@ class Shards(FieldsDataset, PartsDataset):
     keeps it, `index=True` keeps it beside the archives, and `index="wds2idx"` takes DALI's. `dataset.notes` says what
     is damaged.
 
+    With `landmarks=True` and an index that is kept, the index also has places at which JPEGs can be decoded from, so
+    that what is beside a crop is skipped from the first epoch on. Each JPEG is read and examined once for that. By
+    default they are used where the index has them; with False they are not.
+
     >>> import forebay as fb
     >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))
     >>> len(shards), shards[0]
@@ -50,6 +54,7 @@ class Shards(FieldsDataset, PartsDataset):
     transforms: Mapping[str, Callable[[Any], Any]] | None = None
     decode: bool = True
     index: str | os.PathLike[str] | bool | None = None
+    landmarks: bool | None = None
     max_bytes: int | str | None = None
 
     def __post_init__(
@@ -111,6 +116,8 @@ class Shards(FieldsDataset, PartsDataset):
             self.index = os.path.abspath(os.fspath(self.index))
         elif self.index not in (None, True, WDS2IDX):
             raise ConfigError(f'index: expected a path, True or "{WDS2IDX}", got {self.index!r}')
+        if self.landmarks not in (None, True, False):
+            raise ConfigError(f"landmarks: expected True, False or None, got {self.landmarks!r}")
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -123,12 +130,28 @@ class Shards(FieldsDataset, PartsDataset):
             place, kept = self._place(files)
             if place == WDS2IDX:
                 raise ConfigError(f'index: expected tar archives beside "{WDS2IDX}", got shards of another format')
+            if self.landmarks:
+                raise ConfigError("landmarks: expected tar archives, got shards of another format")
             shards, self._shard_fields = files.shards_of(found, names, place, kept, self.decode)
             self._wanted = self._given or Wanted.all_of(self._shard_fields)
             return shards
-        shards, fields = files.shards(names, *self._place(files))
+        place, kept = self._place(files)
+        if self.landmarks and place not in ("in", "kept beside"):
+            raise ConfigError(
+                f"landmarks: expected an index that is kept, got index={self.index!r}",
+                hint="index=True keeps it beside the archives, index=… in a file of its own",
+            )
+        shards, fields = files.shards(names, place, kept, self._landmarks())
         self._wanted = self._given or Wanted.found(fields)
         return shards
+
+    def _landmarks(self) -> bool | None:
+        """Whether the index is to have landmarks; `None`: they are used if it does."""
+        if self.landmarks is None:
+            named = [name for names in self._given.names() for name in names] if self._given else None
+            has_pictures = self.decode and (named is None or any(kind_of(name) == "image" for name in named))
+            return None if has_pictures else False
+        return bool(self.landmarks)
 
     def _place(self, files: _forebay.Index) -> tuple[str, str | None]:
         """Where the index is: where `index` says, or beside a manifest on this machine, or beside the archives."""

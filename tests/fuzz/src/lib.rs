@@ -42,6 +42,7 @@ macro_rules! for_each_target {
         $then! {
             jpeg(|bytes| picture::run(Format::Jpeg, bytes), ["jpg"]);
             huffman(huffman, ["jpg"]);
+            landmarks(picture::landmarks, []);
             png(|bytes| picture::run(Format::Png, bytes), ["png"]);
             webp(|bytes| picture::run(Format::WebP, bytes), ["webp"]);
             gif(|bytes| picture::run(Format::Gif, bytes), ["gif"]);

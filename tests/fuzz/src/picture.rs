@@ -5,7 +5,10 @@
 use std::cell::RefCell;
 
 use forebay_core::{Epoch, Result, Rng, SampleId};
-use forebay_decode::{Detail, Format, Interpolation, Op, Pipeline, ResizeTo, Scratch, Value};
+use forebay_decode::{
+    Annotator, Decoders, Detail, Format, Image, Interpolation, Landmarks, Op, Pipeline, Region, ResizeTo, Scratch,
+    Value,
+};
 
 /// What a loader would charge to its budget. Larger pictures are left out: they are slow, and found by their header alone.
 const MAX_MEMORY_BYTES: u64 = 64 << 20;
@@ -50,6 +53,35 @@ pub(crate) fn run(format: Format, bytes: &[u8]) {
             }
         });
     });
+}
+
+/// A list of landmarks as long as the first two bytes say, and a JPEG. The list may be wrong: then so are the pixels, and nothing
+/// else. What the JPEG's own list gives is what is decoded without.
+pub(crate) fn landmarks(bytes: &[u8]) {
+    let Some((length, rest)) = bytes.split_first_chunk() else { return };
+    let (wrong, jpeg) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes(*length))));
+    let coded = Landmarks::of_annotation(wrong, jpeg).to_annotation();
+    assert_eq!(Landmarks::of_annotation(&coded, jpeg).to_annotation(), coded, "landmarks that are read and written");
+    let mut decoders = Decoders::default();
+    let Some(header) = decoders.header(jpeg).ok().filter(|header| header.format == Format::Jpeg) else { return };
+    if header.memory_bytes > MAX_MEMORY_BYTES {
+        return;
+    }
+    let (width, height) = (header.width.div_ceil(3), header.height.div_ceil(3));
+    let parts = [None, Some(Region { x: header.width - width, y: header.height - height, width, height })];
+    let mut decode = |annotation: &[u8], wanted: Option<Region>| {
+        decoders.lend_annotation(jpeg, annotation);
+        let mut out = Image::default();
+        let decoded = decoders.decode(jpeg, &header, wanted, &mut out);
+        decoders.take_back_annotations();
+        decoded.map(|region| (region, out)).map_err(|error| error.to_string())
+    };
+    let own = Annotator::default().annotate(jpeg);
+    for wanted in parts {
+        let _any = decode(wrong, wanted);
+        let expected = decode(&[], wanted);
+        assert!(decode(&own, wanted) == expected, "landmarks have changed what is decoded");
+    }
 }
 
 /// The pixels, or what is wrong with the picture.

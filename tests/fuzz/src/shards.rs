@@ -47,6 +47,8 @@ fn scan(bytes: &[u8], piece: impl Fn(usize) -> usize) -> std::result::Result<Sha
 fn check(index: &ShardIndex, size_bytes: u64, part_is_good: impl Fn(&forebay_format::Part)) {
     for sample in 0..index.len() {
         index.write_key(sample, &mut String::new());
+        let annotation = index.annotation(sample, index.fields_of(sample));
+        assert!(annotation.is_none() || (index.has_hashes() && index.has_annotations()), "of nothing");
         for field in index.fields_of(sample) {
             let (_, part) = index.find(sample, &[*field]).expect("a field that the sample has");
             assert!(part.range.start <= part.range.end && part.range.end <= size_bytes, "beyond the end: {part:?}");

@@ -7,8 +7,8 @@ use crate::planes::Plane;
 const MAX_BYTES: u64 = 32 << 20;
 const MAX_FUZZED_BYTES: u64 = 2 << 20;
 
-/// Decodes `data` with our entropy decoder and with libjpeg-turbo's: whole, in part, as planes, and with landmarks of
-/// an earlier decode. Returns whether there was anything to decode.
+/// Decodes `data` with our entropy decoder and with libjpeg-turbo's: whole, in part, as planes, with landmarks of an earlier
+/// decode, with those of an annotation, and with wrong ones. Returns whether there was anything to decode.
 ///
 /// # Panics
 /// If they differ in a pixel, or in the reported damage.
@@ -84,19 +84,25 @@ pub(super) struct Contenders {
     original: Jpeg,
     /// Ours, with landmarks from an earlier decode.
     knowing: Jpeg,
-    /// How many had planes.
+    /// Ours, with landmarks from an annotation.
+    annotated: Jpeg,
+    /// Ours, after decoding with landmarks that are wrong.
+    misled: Jpeg,
+    /// How many had planes, and how many had landmarks in their annotation.
     pub(super) planar: usize,
+    pub(super) with_landmarks: usize,
 }
 
 impl Contenders {
     pub(super) fn new() -> Self {
-        let [own, plain, original, knowing] = std::array::from_fn(|_| Jpeg::new().expect("memory for a decompressor"));
+        let [own, plain, original, knowing, annotated, misled] =
+            std::array::from_fn(|_| Jpeg::new().expect("memory for a decompressor"));
         // SAFETY: live decompressors without a picture.
         unsafe {
             forebay_jpeg_use_plain(plain.raw);
             forebay_jpeg_use_original(original.raw);
         }
-        Self { own, plain, original, knowing, planar: 0 }
+        Self { own, plain, original, knowing, annotated, misled, planar: 0, with_landmarks: 0 }
     }
 
     /// MCUs that each decoded by our code.
@@ -104,6 +110,31 @@ impl Contenders {
     pub(super) fn own_mcus(&self) -> [u64; 4] {
         // SAFETY: live decompressors.
         [&self.own, &self.plain, &self.original, &self.knowing].map(|jpeg| unsafe { forebay_jpeg_own_mcus(jpeg.raw) })
+    }
+
+    /// The picture's annotation: one that has landmarks is sound.
+    fn annotation(&mut self, name: &str, bytes: &[u8], is_sound: bool) -> Vec<u8> {
+        let found = self.annotated.header(bytes).and_then(|header| match header.memory_bytes {
+            0..=MAX_BYTES => self.annotated.find_landmarks(bytes, &header, &mut Image::default()),
+            _ => Ok(Landmarks::default()),
+        });
+        let found = found.unwrap_or_default();
+        assert!(is_sound || found.is_empty(), "{name}: a damaged picture has landmarks");
+        self.with_landmarks += usize::from(!found.is_empty());
+        let annotation = found.to_annotation();
+        assert_eq!(Landmarks::of_annotation(&annotation, bytes).to_annotation(), annotation, "{name}");
+        annotation
+    }
+
+    /// Decodes with landmarks that are not the picture's: whatever comes out, nothing of it is left.
+    fn mislead(&mut self, bytes: &[u8], annotation: &[u8], random: &mut Random, part: impl Fn(&Header) -> Region) {
+        for _ in 0..4 {
+            let wrong = Landmarks::wrong(annotation, bytes, random);
+            self.misled.landmarks = Some(wrong);
+            let _any = outcome(&mut self.misled, bytes, |header| Some(part(header)));
+            let _any = planes_outcome(&mut self.misled, bytes, &part, Size::from(8));
+        }
+        self.misled.landmarks = None;
     }
 
     pub(super) fn check(&mut self, name: &str, bytes: &[u8], random: &mut Random) -> bool {
@@ -119,7 +150,10 @@ impl Contenders {
         };
         let expected = outcome(&mut self.original, bytes, |_| None);
         let region = outcome(&mut self.original, bytes, part);
-        for jpeg in [&mut self.own, &mut self.plain, &mut self.knowing] {
+        let annotation = self.annotation(name, bytes, expected.is_ok());
+        self.mislead(bytes, &annotation, random, |header| part(header).unwrap_or(header.whole()));
+        self.annotated.landmarks = Some(Landmarks::of_annotation(&annotation, bytes));
+        for jpeg in [&mut self.own, &mut self.plain, &mut self.knowing, &mut self.annotated, &mut self.misled] {
             assert!(outcome(jpeg, bytes, part) == region, "{name}, a part: expected {:?}", region.as_ref().err());
             assert!(outcome(jpeg, bytes, |_| None) == expected, "{name}: expected {:?}", expected.as_ref().err());
             assert!(outcome(jpeg, bytes, part) == region, "{name}, a part, again");
@@ -129,7 +163,7 @@ impl Contenders {
         let to = Size::from(1 + a % 64);
         let wanted = |header: &Header| part(header).unwrap_or(header.whole());
         if let Some(expected) = planes_outcome(&mut self.original, bytes, wanted, to) {
-            for jpeg in [&mut self.own, &mut self.plain, &mut self.knowing] {
+            for jpeg in [&mut self.own, &mut self.plain, &mut self.knowing, &mut self.annotated, &mut self.misled] {
                 assert!(planes_outcome(jpeg, bytes, wanted, to).as_ref() == Some(&expected), "{name}, planes");
             }
             let words = region.as_ref().err().map(|(kind, _, detail)| (kind.clone(), detail.clone()));

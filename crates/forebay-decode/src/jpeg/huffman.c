@@ -60,6 +60,7 @@ struct huffman {
   uint32_t landed_at; /* those before it were jumped over */
   uint32_t first_mcu; /* of those before it none is wanted */
   const uint8_t *file;
+  size_t begin; /* where the coded data begins in it */
   struct landmarks known, noted;
   uint32_t ahead; /* the landmark of `known` to go to next */
   uint64_t decoded;
@@ -159,6 +160,20 @@ DECODE_FUNCTIONS(plain, )
 DECODE_FUNCTIONS(bmi2, __attribute__((target("bmi,bmi2"))))
 #endif
 
+/* A landmark's bits are in at most 8 bytes before it, each of which may have a stuffed zero; one more is looked at. */
+#define BITS_BYTES (8 * 2 + 1)
+
+/* Whether all landmarks lie inside of the picture and of its data. Then a wrong one makes wrong pixels, and nothing worse: their
+ * order, and that no more than 63 bits are taken, is known. */
+static int fit(const struct landmarks *known, size_t begin, const struct jpeg_decompress_struct *info)
+{
+  if (known->count == 0)
+    return 1;
+  const struct landmark *first = &known->all[0], *last = &known->all[known->count - 1];
+  return first->offset >= begin + BITS_BYTES && last->offset <= begin + info->src->bytes_in_buffer &&
+         last->mcu <= (uint64_t)info->MCUs_per_row * info->MCU_rows_in_scan;
+}
+
 /* Goes to a landmark: all that libjpeg knew there of where it was. The bits that had been taken and not used are the last
  * ones before it. */
 static void go_to(struct huffman *h, j_decompress_ptr info, const struct landmark *landmark)
@@ -201,7 +216,7 @@ INLINE int jump(struct huffman *h, j_decompress_ptr info, uint32_t mcu, uint32_t
 static void note(struct huffman *h, j_decompress_ptr info, uint32_t mcu)
 {
   const struct entropy *entropy = (const struct entropy *)info->entropy;
-  struct landmark last = { 0 };
+  struct landmark last = { .offset = (uint32_t)h->begin };
   if (h->noted.count > 0)
     last = h->noted.all[h->noted.count - 1];
   else if (h->known.count > 0)
@@ -297,6 +312,11 @@ void forebay_huffman_install(struct huffman *h, j_decompress_ptr info)
   }
   if (info->restart_interval != 0 || info->comps_in_scan > MAX_LANDMARK_COMPONENTS)
     h->known.count = h->noted.room = 0;
+  h->begin = (size_t)(info->src->next_input_byte - h->file);
+  if (h->begin > UINT32_MAX)
+    h->noted.room = 0;
+  if (!fit(&h->known, h->begin, info))
+    h->known.count = 0;
   h->mcu = h->landed_at = h->first_mcu = h->ahead = 0;
   h->data.file = NULL;
   h->wanted_bytes = (size_t)MAX_BLOCK_BYTES * (size_t)info->blocks_in_MCU + 16;

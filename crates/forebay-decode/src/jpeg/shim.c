@@ -41,6 +41,7 @@ struct shape {
   uint32_t width, height;
   uint32_t components;
   uint32_t multi_scan;        /* all scans are read before the first row comes out */
+  uint32_t has_landmarks;     /* decoding may begin inside of its data */
   uint64_t coefficient_bytes; /* held for that */
   uint64_t data_offset;       /* where the entropy-coded data of the first scan begins */
   uint64_t least_blocks;      /* of a component that a Huffman-coded scan has; arithmetic coding needs no bits for them */
@@ -330,6 +331,8 @@ int forebay_jpeg_header(struct decompressor *d, const uint8_t *data, size_t size
   shape->height = info->image_height;
   shape->components = (uint32_t)info->num_components;
   shape->multi_scan = jpeg_has_multiple_scans(info);
+  shape->has_landmarks = !shape->multi_scan && !info->progressive_mode && !info->arith_code &&
+                         info->restart_interval == 0 && info->num_components <= MAX_LANDMARK_COMPONENTS;
   shape->data_offset = (uint64_t)(d->source.next_input_byte - data);
   shape->coefficient_bytes = 0;
   shape->least_blocks = info->arith_code ? 0 : least_blocks(info);

@@ -114,6 +114,7 @@ fn sound_pictures_have_the_same_pixels_and_are_decoded_by_our_code() {
         assert!(is_ours && plain == own && original == 0, "{name}: {} MCUs were ours", own - before[0]);
     }
     assert!(jumped_over > 1_000, "{jumped_over} MCUs were jumped over");
+    assert!(contenders.with_landmarks > 150, "{} had landmarks", contenders.with_landmarks);
 }
 
 /// Accidental damage by storage and transport, and malicious damage.
@@ -193,6 +194,7 @@ fn damaged_pictures_have_the_same_outcome() {
     }
     assert!(contenders.planar > rounds * corpus.len() / 2, "{} had planes", contenders.planar);
     // Neither kind is all there is.
+    assert!(contenders.with_landmarks > rounds, "{} had landmarks", contenders.with_landmarks);
     assert!(sound > rounds * corpus.len() / 10 && damaged > rounds * corpus.len() / 10, "{sound} and {damaged}");
 }
 

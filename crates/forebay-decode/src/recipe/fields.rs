@@ -72,6 +72,11 @@ impl Recipe for FieldsRecipe {
         Ok(peak)
     }
 
+    fn uses_landmarks(&self, field: Field) -> bool {
+        // Each of them makes a single field.
+        self.0.get(field.0 as usize).is_some_and(|(_, recipe)| recipe.uses_landmarks(Field(0)))
+    }
+
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
         let Sample { fields, path, rng, scratch, .. } = sample;
         if fields.0.len() != self.0.len() {

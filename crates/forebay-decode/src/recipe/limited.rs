@@ -1,6 +1,6 @@
 //! A recipe that refuses objects above a size.
 
-use forebay_core::Result;
+use forebay_core::{Field, Result};
 use std::sync::Arc;
 
 use crate::{ColumnSpec, Dense, Fields, Layout, LightRecipe, Made, Pipeline, Recipe, Sample, Scratch, Tensor};
@@ -51,8 +51,8 @@ impl Recipe for LimitedRecipe {
         self.recipe.pipeline()
     }
 
-    fn uses_landmarks(&self) -> bool {
-        self.recipe.uses_landmarks()
+    fn uses_landmarks(&self, field: Field) -> bool {
+        self.recipe.uses_landmarks(field)
     }
 
     fn light(&self) -> Option<&dyn LightRecipe> {

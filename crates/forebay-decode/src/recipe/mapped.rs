@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_core::{Error, Result, Stage};
+use forebay_core::{Error, Field, Result, Stage};
 
 use crate::{ColumnKind, ColumnSpec, Custom, Dense, Fields, Made, Recipe, Sample, Scratch, Timing};
 
@@ -46,6 +46,10 @@ impl Recipe for MappedRecipe {
         // What the recipe would write to a place in the batch is a value here; what the function takes is not known.
         let value = self.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
         self.recipe.memory_bytes(fields, scratch).map(|taken| taken.saturating_add(value))
+    }
+
+    fn uses_landmarks(&self, field: Field) -> bool {
+        self.recipe.uses_landmarks(field)
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {

@@ -4,6 +4,7 @@
 
 mod decode;
 mod fast;
+mod landmarks;
 mod limits;
 mod memory;
 mod ops;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use forebay_core::{Error, Kind, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::annotations::AnnotationsBuilder;
 use super::numbers::{Numbers, no_memory, push};
 use super::{Lost, ShardIndex};
 use crate::extents::ExtentsBuilder;
@@ -37,6 +38,7 @@ pub struct ShardIndexBuilder {
     /// Hashes of the keys so far.
     seen: HashSet<u64>,
     repeated_keys: u64,
+    annotations: Option<AnnotationsBuilder>,
     /// Where the parts of the sample begin that is not complete.
     first: usize,
 }
@@ -47,7 +49,7 @@ impl ShardIndexBuilder {
         let made = ShardIndex { offsets: Numbers::of_blocks(), hashes: Some(Vec::new()), ..ShardIndex::default() };
         let keys = has_keys.then(|| ExtentsBuilder::new(0));
         let (samples, numbers, seen) = (ExtentsBuilder::new(0), HashMap::new(), HashSet::new());
-        Self { made, samples, keys, numbers, seen, repeated_keys: 0, first: 0 }
+        Self { made, samples, keys, numbers, seen, repeated_keys: 0, annotations: None, first: 0 }
     }
 
     /// How many parts the sample has that is not complete.
@@ -78,6 +80,27 @@ impl ShardIndexBuilder {
             (_, _, None) => {}
         }
         Ok(())
+    }
+
+    /// Gives the last part its annotation: what was learnt of its bytes ([`ShardIndex::annotation`]). Parts that are given none
+    /// have an empty one, once any part has one.
+    ///
+    /// ```
+    /// use forebay_format::{ShardIndexBuilder, content_hash};
+    ///
+    /// let mut shard = ShardIndexBuilder::new(false);
+    /// shard.push_part("jpg", 512, 7, Some(content_hash(b"picture")), None)?;
+    /// shard.annotate_last(b"landmarks")?;
+    /// shard.push_part("cls", 1536, 1, Some(content_hash(b"3")), None)?;
+    /// shard.end_sample(None)?;
+    /// let shard = shard.finish(Vec::new())?;
+    /// assert_eq!([shard.annotation(0, &[0]), shard.annotation(0, &[1])], [Some(&b"landmarks"[..]), Some(&[])]);
+    /// # Ok::<(), forebay_core::Error>(())
+    /// ```
+    pub fn annotate_last(&mut self, annotation: &[u8]) -> Result<()> {
+        let part = self.made.part_fields.len().checked_sub(1).filter(|part| *part >= self.first);
+        let part = part.ok_or_else(|| Error::internal("a part of a complete sample was annotated"))? as u64;
+        self.annotations.get_or_insert_default().push(part, annotation)
     }
 
     /// Whether the sample that is not complete has this field.
@@ -122,9 +145,11 @@ impl ShardIndexBuilder {
 
     /// Gives the index, with what was noticed: predicates about the shard's path.
     pub fn finish(self, notes: Vec<String>) -> Result<ShardIndex> {
-        let Self { mut made, samples, keys, repeated_keys, .. } = self;
+        let Self { mut made, samples, keys, repeated_keys, annotations, .. } = self;
         made.samples = samples.finish()?;
         made.keys = keys.map(ExtentsBuilder::finish).transpose()?;
+        let parts = made.part_count();
+        made.annotations = annotations.map(|annotations| annotations.finish(parts)).transpose()?;
         made.notes = notes;
         if made.notes.len() > MAX_NOTES {
             let more = made.notes.len() - MAX_NOTES;

@@ -1,5 +1,6 @@
 //! Shards: files with many samples, each of several fields. Formats differ in how the index is made; the index is the same.
 
+mod annotations;
 mod arrow;
 mod builder;
 mod directory;
@@ -15,10 +16,12 @@ mod wds2idx;
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use forebay_core::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::extents::{Extents, take_word};
 use crate::file_scan::FileIndex;
+use annotations::{Annotations, AnnotationsBuilder};
 use numbers::{Numbers, parse_words, write_words};
 
 pub use arrow::{ArrowScanner, ArrowSchema, arrow_schema};
@@ -40,7 +43,7 @@ const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// The samples of one shard: the fields of each, and where their bytes are.
 ///
 /// A sample takes 18 bytes for each of its fields, as long as offsets and sizes fit into 32 bits, two or three more, and its
-/// key. Without checksums a field takes 10.
+/// key. Without checksums a field takes 10. With annotations it takes one or two more, and its annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardIndex {
     /// The names of all fields that occur, as they are written in the shard.
@@ -55,6 +58,8 @@ pub struct ShardIndex {
     offsets: Numbers,
     sizes: Numbers,
     hashes: Option<Vec<u64>>,
+    /// What was learnt of each part, where that was asked for.
+    annotations: Option<Annotations>,
     /// Parts that are known to be there, and cannot be read, in order.
     lost: Vec<(u64, Lost)>,
     notes: Vec<String>,
@@ -133,14 +138,64 @@ impl ShardIndex {
 
     /// The first of these fields that a sample has, with its number.
     pub fn find(&self, sample: u64, wanted: &[u16]) -> Option<(u16, Part)> {
+        self.place_of(sample, wanted).map(|(field, part)| (field, self.part(part)))
+    }
+
+    /// The number of that field, and of its part.
+    fn place_of(&self, sample: u64, wanted: &[u16]) -> Option<(u16, u64)> {
         let (first, fields) = (self.samples.range(sample).start, self.fields_of(sample));
         let find = |field: &u16| fields.iter().position(|own| own == field).map(|at| (*field, first + at as u64));
-        let (field, part) = wanted.iter().find_map(find)?;
+        wanted.iter().find_map(find)
+    }
+
+    /// How many parts all samples have.
+    pub fn part_count(&self) -> u64 {
+        self.part_fields.len() as u64
+    }
+
+    /// One of the parts, in the order of the samples.
+    pub fn part(&self, part: u64) -> Part {
         let lost = self.lost.binary_search_by_key(&part, |(part, _)| *part).ok().map(|at| self.lost[at].1);
         let (offset, at) = (self.offsets.get(part as usize), part as usize);
         let size = if lost.is_some() { 0 } else { self.sizes.get(at) };
         let hash = self.hashes.as_ref().filter(|_| lost.is_none()).map(|hashes| hashes[at]);
-        Some((field, Part { range: offset..offset + size, hash, lost }))
+        Part { range: offset..offset + size, hash, lost }
+    }
+
+    /// The name of the field that a part is.
+    pub fn field_of(&self, part: u64) -> &str {
+        &self.fields[usize::from(self.part_fields[part as usize])]
+    }
+
+    /// Whether parts have annotations: what was learnt of their bytes when the index was made.
+    pub fn has_annotations(&self) -> bool {
+        self.annotations.is_some()
+    }
+
+    /// The annotation of the first of these fields that a sample has, which may be empty; `None` where there are none. It holds
+    /// for bytes of the part's checksum, so without checksums there is none.
+    pub fn annotation(&self, sample: u64, wanted: &[u16]) -> Option<&[u8]> {
+        let annotations = self.annotations.as_ref().filter(|_| self.hashes.is_some())?;
+        self.place_of(sample, wanted).map(|(_, part)| annotations.get(part))
+    }
+
+    /// Gives parts their annotations, by their numbers and in this order; the others have none.
+    pub fn annotate<'a>(&mut self, annotations: impl IntoIterator<Item = (u64, &'a [u8])>) -> Result<()> {
+        let mut made = AnnotationsBuilder::default();
+        for (part, annotation) in annotations {
+            made.push(part, annotation)?;
+        }
+        let made = made.finish(self.part_count())?;
+        if made.len() != self.part_count() {
+            return Err(Error::internal("an annotation of a part that is not there"));
+        }
+        self.annotations = Some(made);
+        Ok(())
+    }
+
+    /// Forgets all annotations, and their memory.
+    pub fn forget_annotations(&mut self) {
+        self.annotations = None;
     }
 
     /// Adds what a sample goes by: its key, or its number.
@@ -164,7 +219,8 @@ impl ShardIndex {
     pub fn size_bytes(&self) -> usize {
         let lists = self.part_fields.len() * 2 + self.hashes.as_ref().map_or(0, Vec::len) * 8;
         let keys = self.keys.as_ref().map_or(0, Extents::size_bytes) + self.key_text.len();
-        lists + keys + self.samples.size_bytes() + self.offsets.size_bytes() + self.sizes.size_bytes()
+        let annotations = self.annotations.as_ref().map_or(0, Annotations::size_bytes);
+        lists + keys + annotations + self.samples.size_bytes() + self.offsets.size_bytes() + self.sizes.size_bytes()
     }
 
     /// Whether everything in it fits together, and into a file of this size.
@@ -183,6 +239,7 @@ impl ShardIndex {
             && self.offsets.len() == parts
             && self.sizes.len() == parts
             && self.hashes.as_ref().is_none_or(|hashes| hashes.len() == parts)
+            && self.annotations.as_ref().is_none_or(|annotations| annotations.len() == parts as u64)
             && self.part_fields.iter().all(|field| usize::from(*field) < self.fields.len())
             && self.lost.is_sorted_by(|(one, _), (other, _)| one < other)
             && self.lost.last().is_none_or(|(part, _)| *part < parts as u64)
@@ -201,7 +258,8 @@ impl FileIndex for ShardIndex {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        let flags = u64::from(self.keys.is_some()) | u64::from(self.hashes.is_some()) << 1;
+        let flags = [self.keys.is_some(), self.hashes.is_some(), self.annotations.is_some()];
+        let flags = (0..).zip(flags).map(|(at, is_there)| u64::from(is_there) << at).sum();
         let words = [flags, self.fields.len() as u64, self.notes.len() as u64, self.lost.len() as u64];
         words.iter().for_each(|word| out.extend(word.to_le_bytes()));
         for text in self.fields.iter().chain(&self.notes) {
@@ -222,6 +280,7 @@ impl FileIndex for ShardIndex {
         self.offsets.write(out);
         self.sizes.write(out);
         self.hashes.iter().for_each(|hashes| write_words(hashes, out));
+        self.annotations.iter().for_each(|annotations| annotations.write(out));
     }
 
     fn parse(bytes: &mut &[u8], size_bytes: u64) -> Option<Self> {
@@ -257,7 +316,10 @@ impl FileIndex for ShardIndex {
         if flags & 2 != 0 {
             found.hashes = Some(parse_words(bytes)?);
         }
-        (flags <= 3 && found.is_sound(size_bytes)).then_some(found)
+        if flags & 4 != 0 {
+            found.annotations = Some(Annotations::parse(bytes)?);
+        }
+        (flags <= 7 && found.is_sound(size_bytes)).then_some(found)
     }
 }
 

@@ -64,7 +64,7 @@ impl Usage {
         }
     }
 
-    fn processor_seconds(self) -> f64 {
+    pub(crate) fn processor_seconds(self) -> f64 {
         self.user_seconds + self.system_seconds
     }
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Error, Field, Result, Rng, Stage};
+use forebay_core::{Error, Field, Result, Rng, SampleId, Stage};
 use forebay_decode::{Fields, Made, Pipeline, Sample, Scratch, Timing};
 
 use crate::batch::places::Slots;
@@ -80,17 +80,35 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
         let (value, timing) = pipeline.run_from(&decoded.image, &rng, scratch, slot)?;
         return Ok((value, Timing { decode, ..timing }));
     }
-    if recipe.uses_landmarks() && queue.context.landmark_cache.has_room() {
-        scratch.lend(queue.context.landmark_cache.take(job.sample));
-    }
+    lend_landmarks(queue, job.sample, &fields, scratch);
     fields.extend(outline.as_deref());
     let path = || queue.context.source.dataset.path(job.sample);
     let sample = Sample { fields: Fields(&fields), path: &path, rng: &rng, scratch, slot };
     let made = recipe.make_columns(sample, &mut more).map_err(|error| error.at_stage(Stage::Decode));
+    let cache = &queue.context.landmark_cache;
+    cache.count(scratch.take_back_annotations());
     if let Some(known) = scratch.take_back() {
-        queue.context.landmark_cache.keep(job.sample, known);
+        cache.keep(job.sample, known);
     }
     made
+}
+
+/// Lends what is known of the sample's pictures: from their index, of bytes that have just been verified; else from an epoch
+/// before, where the sample is a single picture.
+fn lend_landmarks(queue: &WorkQueue, sample: SampleId, fields: &[&[u8]], scratch: &mut Scratch) {
+    let (cache, source) = (&queue.context.landmark_cache, &queue.context.source);
+    if !cache.is_on() {
+        return;
+    }
+    let recipe = source.recipe_of(sample);
+    for (field, bytes) in (0..).map(Field).zip(fields).filter(|(field, _)| recipe.uses_landmarks(*field)) {
+        match source.dataset.annotation(sample, field) {
+            Some([]) => {} // there is nothing to be found, either
+            Some(annotation) => scratch.lend_annotation(bytes, annotation),
+            None if fields.len() == 1 && cache.has_room() => scratch.lend(cache.take(sample)),
+            None => {}
+        }
+    }
 }
 
 /// The picture before its first random choice, as it was kept, or decoded now in order to be kept; and how long that took.

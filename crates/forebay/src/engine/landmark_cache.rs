@@ -22,6 +22,7 @@ const SEGMENTS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct LandmarkCache {
     segments: [Mutex<HashMap<u64, Landmarks>>; SEGMENTS],
+    is_on: bool,
     most: usize,
     used: AtomicUsize,
     pictures: AtomicU64,
@@ -30,13 +31,25 @@ pub(crate) struct LandmarkCache {
 impl LandmarkCache {
     pub(crate) fn new(memory_budget: u64) -> Self {
         let most = MAX_BYTES.min(memory_budget / PART_OF_BUDGET) as usize;
-        Self { segments: Default::default(), most, used: AtomicUsize::new(0), pictures: AtomicU64::new(0) }
+        Self { segments: Default::default(), is_on: true, most, used: AtomicUsize::new(0), pictures: AtomicU64::new(0) }
     }
 
     /// As the environment variable says: of size zero if landmarks are switched off.
     pub(crate) fn from_environment(memory_budget: u64) -> Self {
-        let is_off = std::env::var_os(VARIABLE).is_some_and(|value| value == "0");
-        Self::new(if is_off { 0 } else { memory_budget })
+        let is_on = std::env::var_os(VARIABLE).is_none_or(|value| value != "0");
+        Self { is_on, ..Self::new(if is_on { memory_budget } else { 0 }) }
+    }
+
+    /// Whether landmarks are used at all, those of an index included.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Counts pictures that were decoded with landmarks of an index, which are not kept here.
+    pub(crate) fn count(&self, pictures: u64) {
+        if pictures > 0 {
+            self.pictures.fetch_add(pictures, Relaxed);
+        }
     }
 
     /// Whether it has any capacity. If not, landmarks need not be noted.
@@ -44,7 +57,8 @@ impl LandmarkCache {
         self.most > 0
     }
 
-    /// How many pictures were decoded with landmarks of an earlier epoch, and the bytes that landmarks take now.
+    /// How many pictures were decoded with landmarks of an earlier epoch or of an index, and the bytes that those of earlier epochs
+    /// take now.
     pub(crate) fn stats(&self) -> (u64, u64) {
         (self.pictures.load(Relaxed), self.used.load(Relaxed) as u64)
     }

@@ -188,9 +188,9 @@ pub struct Stats {
     pub decodes_lost: u64,
     /// Reads allowed at a time, now.
     pub concurrent_reads: u64,
-    /// Pictures that were decoded with landmarks of an earlier epoch.
+    /// Pictures that were decoded with landmarks of an earlier epoch, or of an index.
     pub landmark_pictures: u64,
-    /// Memory that landmarks take, now.
+    /// Memory that landmarks of earlier epochs take, now.
     pub landmark_bytes: u64,
     /// What the decoded cache holds and has saved; `None` where there is none.
     pub decoded_cache: Option<DecodedCacheStats>,

@@ -3,6 +3,7 @@
 //! A directory is listed again after a pause where that may help: one hiccup must not end a scan of a million files.
 //! One that does not answer within its deadline ends the scan with its name; the thread that lists it is left alone.
 
+pub(crate) mod annotate;
 pub(crate) mod call_pool;
 pub(crate) mod pieces;
 pub(crate) mod ranges;

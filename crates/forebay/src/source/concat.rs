@@ -149,6 +149,11 @@ impl Dataset for Concat {
         dataset.verify(place, field, bytes)
     }
 
+    fn annotation(&self, sample: SampleId, field: Field) -> Option<&[u8]> {
+        let (dataset, place) = self.of(sample);
+        dataset.annotation(place, field)
+    }
+
     fn identity(&self) -> DatasetIdentity {
         let identities: Vec<_> = self.datasets.iter().map(|dataset| dataset.identity()).collect();
         let words = identities.iter().map(|identity| {

@@ -54,6 +54,20 @@ pub(crate) fn index_by<I: FileIndex>(
     rule: u64,
     make: impl FnOnce(&[UnreadFile]) -> Result<Vec<I>>,
 ) -> Result<Indexes<I>> {
+    index_and_complete(files, store, (root, keep), rule, (make, |_, _| Ok(false)))
+}
+
+/// The same, and then `complete` is given all files with their indexes, kept ones too, and says whether it has changed any.
+pub(crate) fn index_and_complete<I: FileIndex>(
+    files: &dyn Dataset,
+    store: &Arc<dyn Store>,
+    (root, keep): (Option<&Path>, Keep<'_>),
+    rule: u64,
+    (make, complete): (
+        impl FnOnce(&[UnreadFile]) -> Result<Vec<I>>,
+        impl FnOnce(&[UnreadFile], &mut [I]) -> Result<bool>,
+    ),
+) -> Result<Indexes<I>> {
     let stats = stats(files, store)?;
     let paths: Vec<_> = (0..files.len()).map(|file| files.path(SampleId(file))).collect();
     let version = |(path, stat): (&PathBuf, &Stat)| {
@@ -64,15 +78,16 @@ pub(crate) fn index_by<I: FileIndex>(
     let (mut known, mut notes) = read_kept(keep, store, rule)?;
     let is_known = |version: &FileVersion| known.contains_key(version) || known.contains_key(&version.of_any_time());
     let missing: Vec<_> = (0..versions.len()).filter(|&file| !is_known(&versions[file])).collect();
-    let unread: Vec<_> =
-        missing.iter().map(|&file| UnreadFile { path: paths[file].clone(), stat: stats[file] }).collect();
-    let is_new = !unread.is_empty();
+    let of_file = |file: usize| UnreadFile { path: paths[file].clone(), stat: stats[file] };
+    let unread: Vec<_> = missing.iter().copied().map(of_file).collect();
     known.extend(missing.iter().map(|&file| versions[file]).zip(make(&unread)?));
     let find = |version: &FileVersion| {
         let found = known.get(version).or_else(|| known.get(&version.of_any_time()));
         found.cloned().ok_or_else(|| Error::internal("a file was left out of its index"))
     };
-    let indexes = versions.iter().map(find).collect::<Result<Vec<I>>>()?;
+    let mut indexes = versions.iter().map(find).collect::<Result<Vec<I>>>()?;
+    let all: Vec<_> = (0..paths.len()).map(of_file).collect();
+    let is_new = complete(&all, &mut indexes)? || !unread.is_empty();
     let noticed = |(path, index): (&PathBuf, &I)| {
         let path = path.clone();
         index.notes().into_iter().map(move |message| Note { path: path.clone(), message })

@@ -91,6 +91,11 @@ pub trait Dataset: Send + Sync {
     fn verify(&self, _sample: SampleId, _field: Field, _bytes: &[u8]) -> Result<()> {
         Ok(())
     }
+    /// What was learnt of a field's bytes before, by an [`Annotator`](forebay_decode::Annotator); empty if there is nothing to know.
+    /// It has to be of the very bytes that [`Dataset::verify`] accepts, by their checksum: `None` where that compares none.
+    fn annotation(&self, _sample: SampleId, _field: Field) -> Option<&[u8]> {
+        None
+    }
     /// What a resume state is bound to.
     fn identity(&self) -> DatasetIdentity;
     /// The directory that all samples are below, where there is one.
@@ -276,6 +281,10 @@ impl Dataset for Selection {
         self.base.verify(self.base_of(sample), field, bytes)
     }
 
+    fn annotation(&self, sample: SampleId, field: Field) -> Option<&[u8]> {
+        self.base.annotation(self.base_of(sample), field)
+    }
+
     fn identity(&self) -> DatasetIdentity {
         let base = self.base.identity();
         let selected = hash_words(&self.samples);
@@ -358,6 +367,10 @@ impl Dataset for Labelled {
 
     fn verify(&self, sample: SampleId, field: Field, bytes: &[u8]) -> Result<()> {
         self.base.verify(sample, field, bytes)
+    }
+
+    fn annotation(&self, sample: SampleId, field: Field) -> Option<&[u8]> {
+        self.base.annotation(sample, field)
     }
 
     fn identity(&self) -> DatasetIdentity {

@@ -9,12 +9,13 @@ use forebay_core::{
 use forebay_format::{Note, Part, SHARD_RULE, ShardIndex, TarScanner, content_hash, read_wds2idx};
 use forebay_store::{ReadRequest, Stat, Store};
 
+use crate::scan::annotate::annotate;
 use crate::scan::call_pool::CallPool;
 use crate::scan::max_threads;
 use crate::scan::sequential::{UnreadFile, buffer, index_files};
 use crate::source::Dataset;
 use crate::source::defaults::retry_of;
-use crate::source::indexes::{Indexes, Keep, index_by};
+use crate::source::indexes::{Indexes, Keep, index_and_complete};
 
 /// The file with the index of shards, where it is beside them.
 const INDEX_NAME: &str = "forebay.index";
@@ -68,12 +69,39 @@ pub struct Shards {
 impl Shards {
     /// The samples of tar archives, with the fields of the first one. `root` is the directory or the URL that all files are below.
     pub fn tar(files: Arc<dyn Dataset>, store: &Arc<dyn Store>, root: &Path, place: &IndexPlace) -> Result<Self> {
+        Self::tar_completed(files, store, (root, place), |_, _| Ok(false))
+    }
+
+    /// The same, where the index has what is to be known of pictures before they are decoded: the landmarks of JPEGs, which are found
+    /// now in archives whose index lacks them. The index has to be kept.
+    pub fn tar_with_landmarks(
+        files: Arc<dyn Dataset>,
+        store: &Arc<dyn Store>,
+        root: &Path,
+        place: &IndexPlace,
+    ) -> Result<Self> {
+        match place {
+            IndexPlace::KeptBeside | IndexPlace::In(_) => {
+                Self::tar_completed(files, store, (root, place), |files, indexes| annotate(store, files, indexes))
+            }
+            IndexPlace::Beside | IndexPlace::Wds2idx => Err(Error::config("landmarks: expected an index that is kept")),
+        }
+    }
+
+    fn tar_completed(
+        files: Arc<dyn Dataset>,
+        store: &Arc<dyn Store>,
+        (root, place): (&Path, &IndexPlace),
+        complete: impl FnOnce(&[UnreadFile], &mut [ShardIndex]) -> Result<bool>,
+    ) -> Result<Self> {
         let (beside, root) = (place.beside(root), Some(root));
         let mut notes = Vec::new();
-        let mut indexes = index_by(&*files, store, (root, place.keep(&beside)), SHARD_RULE, |unread| match place {
+        let make = |unread: &[UnreadFile]| match place {
             IndexPlace::Wds2idx => wds2idx(store, unread, &mut notes),
             _ => index_files(store, TarScanner::new, unread),
-        })?;
+        };
+        let keep = place.keep(&beside);
+        let mut indexes = index_and_complete(&*files, store, (root, keep), SHARD_RULE, (make, complete))?;
         indexes.notes.append(&mut notes);
         Self::of(files, indexes, "members of an archive are samples if they are named like 00042.jpg")
     }
@@ -110,6 +138,18 @@ impl Shards {
         Self { fields, numbers, ..self }
     }
 
+    /// The same samples without what was known of their bytes beside checksums: landmarks take memory.
+    #[must_use]
+    pub fn without_annotations(mut self) -> Self {
+        self.shards.iter_mut().for_each(ShardIndex::forget_annotations);
+        self
+    }
+
+    /// Memory that the indexes take.
+    pub fn size_bytes(&self) -> usize {
+        self.shards.iter().map(ShardIndex::size_bytes).sum()
+    }
+
     /// The names of each field of a sample.
     pub fn fields(&self) -> &[Vec<String>] {
         &self.fields
@@ -136,11 +176,16 @@ impl Shards {
         SampleId(self.blocks.locate(sample.0).0)
     }
 
+    /// The shard of a sample, its number there, and those of the names of a field.
+    fn place_of(&self, sample: SampleId, field: Field) -> (&ShardIndex, u64, &[u16]) {
+        let (file, place) = self.blocks.locate(sample.0);
+        let numbers = &self.numbers[file as usize * self.fields.len() + field.0 as usize];
+        (&self.shards[file as usize], place, numbers)
+    }
+
     /// The field of a sample, with the name that it has in its shard.
     fn find(&self, sample: SampleId, field: Field) -> (&ShardIndex, u64, Option<(&str, Part)>) {
-        let (file, place) = self.blocks.locate(sample.0);
-        let shard = &self.shards[file as usize];
-        let numbers = &self.numbers[file as usize * self.fields.len() + field.0 as usize];
+        let (shard, place, numbers) = self.place_of(sample, field);
         let found = shard.find(place, numbers);
         (shard, place, found.map(|(number, part)| (&*shard.fields()[usize::from(number)], part)))
     }
@@ -209,6 +254,11 @@ impl Dataset for Shards {
                 Err(Error::new(Kind::Corrupt, message).with_hint(hint))
             }
         }
+    }
+
+    fn annotation(&self, sample: SampleId, field: Field) -> Option<&[u8]> {
+        let (shard, place, numbers) = self.place_of(sample, field);
+        shard.annotation(place, numbers)
     }
 
     fn identity(&self) -> DatasetIdentity {
