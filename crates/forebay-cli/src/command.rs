@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::{Parser, Subcommand};
 
 use crate::console::{Console, Status};
-use crate::{cache, demo, doctor, mirror, scan};
+use crate::{cache, demo, doctor, mirror, parity, scan};
 
 /// A data loader for training that survives its storage.
 #[derive(Debug, Parser)]
@@ -22,6 +22,7 @@ enum Command {
     Demo(demo::Arguments),
     Doctor(doctor::Arguments),
     Mirror(mirror::Arguments),
+    Parity(parity::Arguments),
     Scan(scan::Arguments),
 }
 
@@ -67,6 +68,7 @@ fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console
         Ok(Arguments { command: Command::Demo(arguments) }) => demo::run(&arguments, console),
         Ok(Arguments { command: Command::Doctor(arguments) }) => doctor::run(&arguments, console),
         Ok(Arguments { command: Command::Mirror(arguments) }) => mirror::run(&arguments, console),
+        Ok(Arguments { command: Command::Parity(arguments) }) => parity::run(&arguments, console),
         Ok(Arguments { command: Command::Scan(arguments) }) => scan::run(&arguments, console),
         // `--help` and `--version` end up here too.
         Err(told) => {

@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod hint;
 mod mirror;
+mod parity;
 mod progress;
 mod scan;
 mod storage;

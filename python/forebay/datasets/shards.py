@@ -38,6 +38,9 @@ class Shards(FieldsDataset, PartsDataset):
     keeps it, `index=True` keeps it beside the archives, and `index="wds2idx"` takes DALI's. `dataset.notes` says what
     is damaged.
 
+    Archives with a parity sidecar (`forebay parity`, docs/parity.md) are repaired while they are read; `parity=False` leaves
+    them as they are.
+
     >>> import forebay as fb
     >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))
     >>> len(shards), shards[0]
@@ -50,6 +53,7 @@ class Shards(FieldsDataset, PartsDataset):
     transforms: Mapping[str, Callable[[Any], Any]] | None = None
     decode: bool = True
     index: str | os.PathLike[str] | bool | None = None
+    parity: bool = True
     max_bytes: int | str | None = None
 
     def __post_init__(
@@ -102,7 +106,7 @@ class Shards(FieldsDataset, PartsDataset):
     def _check(self) -> None:
         super()._check()
         self._given = Wanted.of(self.fields)
-        self.decode = bool(self.decode)
+        self.decode, self.parity = bool(self.decode), bool(self.parity)
         self.max_bytes = self._max_bytes = settings.memory_budget(self.max_bytes, "max_bytes")
         self.transforms = dict(self.transforms or {})
         for name, transform in self.transforms.items():
@@ -123,10 +127,10 @@ class Shards(FieldsDataset, PartsDataset):
             place, kept = self._place(files)
             if place == WDS2IDX:
                 raise ConfigError(f'index: expected tar archives beside "{WDS2IDX}", got shards of another format')
-            shards, self._shard_fields = files.shards_of(found, names, place, kept, self.decode)
+            shards, self._shard_fields = files.shards_of(found, names, place, kept, self.decode, self.parity)
             self._wanted = self._given or Wanted.all_of(self._shard_fields)
             return shards
-        shards, fields = files.shards(names, *self._place(files))
+        shards, fields = files.shards(names, *self._place(files), self.parity)
         self._wanted = self._given or Wanted.found(fields)
         return shards
 

@@ -55,7 +55,23 @@ pub(crate) fn after_trouble(queue: &WorkQueue, mut item: Item, path: &Path, erro
             item.trouble.get_or_insert(error);
             queue.read_again(item, pause);
         }
-        Verdict::GiveUp => give_up(queue, item, path, error, stat),
+        Verdict::GiveUp => {
+            let error = hinted(queue, item.sample, error);
+            give_up(queue, item, path, error, stat);
+        }
+    }
+}
+
+/// Damage that the store could not repair either: it says what to do.
+fn hinted(queue: &WorkQueue, sample: SampleId, error: Error) -> Error {
+    if !error.kind().is_about_bytes(error.stage()) {
+        return error;
+    }
+    let mut locator = Locator::default();
+    queue.context.source.dataset.locate(sample, error.field(), &mut locator);
+    match queue.context.source.store.repair_hint(&locator.path, locator.range.as_ref()) {
+        Some(hint) => error.with_hint(hint),
+        None => error,
     }
 }
 
