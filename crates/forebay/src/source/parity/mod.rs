@@ -9,6 +9,7 @@ mod sidecars;
 
 pub use check::{ParityCheck, check_parity, repair_by_parity};
 pub use make::{ParityMade, make_parity};
+pub(crate) use reader::is_lost;
 pub use repairing::Repairing;
 pub use sidecars::Sidecars;
 pub(crate) use sidecars::find_sidecars;
