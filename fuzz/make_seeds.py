@@ -8,6 +8,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 import tempfile
 import zlib
@@ -346,9 +348,22 @@ def records() -> None:
         write("record", f"{name}_field", struct.pack("<II", 2, len(field)) + b"abc" + field)
 
 
+def parity() -> None:
+    """Sidecars of two small files, whole and damaged."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, size in (("one_block", 700), ("three_blocks", 9_000)):
+            file = Path(folder) / name
+            file.write_bytes(bytes(at * at % 251 for at in range(size)))
+            subprocess.run([sys.executable, "-m", "forebay", "parity", str(file)], check=True, capture_output=True)
+            made = Path(f"{file}.parity").read_bytes()
+            write("parity", name, made)
+        write("parity", "damaged", made[:30] + b"\xff" * 3 + made[33:4_000])
+
+
 if __name__ == "__main__":
     shards()
     landmarks()
+    parity()
     records()
     lines()
     packed()

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::{Parser, Subcommand};
 
 use crate::console::{Console, Status};
-use crate::{cache, demo, doctor, mirror, pack, scan};
+use crate::{cache, demo, doctor, mirror, pack, parity, scan};
 
 /// A data loader for training that survives its storage.
 #[derive(Debug, Parser)]
@@ -23,6 +23,7 @@ enum Command {
     Doctor(doctor::Arguments),
     Mirror(mirror::Arguments),
     Pack(pack::Arguments),
+    Parity(parity::Arguments),
     Scan(scan::Arguments),
 }
 
@@ -69,6 +70,7 @@ fn dispatch(arguments: impl IntoIterator<Item = OsString>, console: &mut Console
         Ok(Arguments { command: Command::Doctor(arguments) }) => doctor::run(&arguments, console),
         Ok(Arguments { command: Command::Mirror(arguments) }) => mirror::run(&arguments, console),
         Ok(Arguments { command: Command::Pack(arguments) }) => pack::run(&arguments, console),
+        Ok(Arguments { command: Command::Parity(arguments) }) => parity::run(&arguments, console),
         Ok(Arguments { command: Command::Scan(arguments) }) => scan::run(&arguments, console),
         // `--help` and `--version` end up here too.
         Err(told) => {

@@ -11,6 +11,7 @@ mod doctor;
 mod hint;
 mod mirror;
 mod pack;
+mod parity;
 mod progress;
 mod quantity;
 mod scan;

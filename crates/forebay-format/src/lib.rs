@@ -11,6 +11,7 @@ mod index_file;
 mod lines;
 mod manifest;
 mod packed;
+mod parity;
 mod records;
 mod scan;
 mod shards;
@@ -29,6 +30,7 @@ pub use manifest::{
     write_manifest,
 };
 pub use packed::{PackedScanner, SeekTable};
+pub use parity::{GroupEncoder, GroupRecord, GroupRepair, GroupRun, PARITY_HEADER_BYTES, ParityLayout};
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
 pub use shards::{

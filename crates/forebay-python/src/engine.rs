@@ -1,12 +1,13 @@
 //! The loader: options in, runs out, and queries about its state.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::{
     Config, Defaults, Epoch, FailureLimit, Hedge, Isolate, Loader, MountKind, Rank, Retry, Routed, Source, StageStats,
-    State, Step, Storage, Store, WorldSize, check_mapped, farthest, kind_of, machine, store_for,
+    State, Step, Storage, Store, WorldSize, check_mapped, farthest, kind_of, machine, rots, store_for,
 };
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -333,6 +334,13 @@ impl Engine {
         Ok(self.loader()?.source().store.cache_notice())
     }
 
+    /// What is to be said of files that parity repairs: a path, and a sentence about it.
+    fn repaired(&self) -> PyResult<Vec<(OsString, String)>> {
+        let repairs = self.loader()?.source().store.repairs().unwrap_or_default();
+        let said = |(path, blocks): (PathBuf, u64)| (path.clone().into_os_string(), rots(&path, blocks));
+        Ok(repairs.files.into_iter().map(said).collect())
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let loader = self.loader()?;
         py.detach(|| {
@@ -381,6 +389,9 @@ fn storage_stats<'py>(py: Python<'py>, storage: &Storage) -> PyResult<Bound<'py,
         row.set_item("cache_bytes", cache.bytes)?;
         row.set_item("cache_limit_bytes", cache.limit_bytes)?;
     }
+    let repairs = storage.repairs.as_ref();
+    row.set_item("repaired", repairs.map_or(0, |repairs| repairs.reads))?;
+    row.set_item("repaired_blocks", repairs.map_or(0, |repairs| repairs.blocks))?;
     Ok(row)
 }
 

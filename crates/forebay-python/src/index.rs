@@ -8,9 +8,9 @@ use std::sync::Arc;
 use forebay::{
     Cache, CacheOptions, Cached, Concat, Config, Dataset, DocumentMode, Element, Field, FolderIndex, FormattedShards,
     IndexPlace, Keeps, Labelled, Labels, LineRule, Lines, Locator, Mapped, MemoryCache, MemoryCached, Note,
-    RecordLayout, Records, Routed, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection, Shards,
-    SplitBy, StorageOptions, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_packed, is_url, machine,
-    open_store, split,
+    RecordLayout, Records, Repairing, Routed, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection,
+    Shards, Sidecars, SplitBy, StorageOptions, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_packed,
+    is_url, machine, open_store, split,
 };
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
@@ -77,6 +77,8 @@ pub(crate) struct Place {
     tables: Option<Arc<SeekTables>>,
     /// The store reads its files through mappings, for loaders too.
     pub(crate) is_mapped: bool,
+    /// Of those among its files that have parity.
+    sidecars: Option<Arc<Sidecars>>,
 }
 
 impl Place {
@@ -123,7 +125,14 @@ impl Index {
         let dataset = Arc::clone(&folder) as Arc<dyn Dataset>;
         let root = folder.root();
         let root = if root.as_os_str().is_empty() { Path::new(".") } else { root }.to_owned();
-        let places = vec![Place { root, store: Arc::clone(&store), keeping: None, tables: None, is_mapped: false }];
+        let places = vec![Place {
+            root,
+            store: Arc::clone(&store),
+            keeping: None,
+            tables: None,
+            sidecars: None,
+            is_mapped: false,
+        }];
         Self { dataset, folder, store, places, written: None, notes: Vec::new() }
     }
 
@@ -139,8 +148,10 @@ impl Index {
         self.places.iter().map(Place::decoded_cache_bytes).sum()
     }
 
-    /// A store that unpacks its compressed files.
+    /// A store that repairs its files by their parity, and unpacks the compressed ones.
     fn unpacking(places: &[Place], store: Arc<dyn Store>) -> Arc<dyn Store> {
+        let sidecars: Vec<_> = places.iter().filter_map(|place| place.sidecars.clone()).collect();
+        let store = if sidecars.is_empty() { store } else { Arc::new(Repairing::new(store, sidecars)) };
         let tables: Vec<_> = places.iter().filter_map(|place| place.tables.clone()).collect();
         if tables.is_empty() { store } else { Arc::new(Unpacked::new(store, tables)) }
     }
@@ -148,6 +159,14 @@ impl Index {
     /// The same for this index.
     pub(crate) fn unpacked(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         Self::unpacking(&self.places, store)
+    }
+
+    /// The same samples, in files with these sidecars.
+    fn with_sidecars(self, sidecars: Option<Arc<Sidecars>>) -> Self {
+        let sidecars = sidecars.filter(|sidecars| !sidecars.is_empty());
+        let with = |place: &Place| Place { sidecars: sidecars.clone(), ..place.clone() };
+        let places = self.places.iter().map(with).collect();
+        Self { places, ..self }
     }
 
     /// Whether it unpacks a file.
@@ -314,7 +333,7 @@ impl Index {
     /// The samples of its files, which are shards, with these fields, each of some names; by default with those of the first
     /// sample. `place` says where the index is: "in" the file `kept`, "beside" the
     /// shards, "kept beside" them, or written by "wds2idx". `landmarks` says whether the index is to have those of JPEGs; `None`:
-    /// they are used where it has them.
+    /// they are used where it has them. With `repairs`, parity beside the files is used.
     fn shards(
         &self,
         py: Python<'_>,
@@ -322,19 +341,24 @@ impl Index {
         place: &str,
         kept: Option<PathBuf>,
         landmarks: Option<bool>,
+        repairs: bool,
     ) -> PyResult<(Self, Vec<Vec<String>>)> {
         let place = index_place(place, kept)?;
         let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
         // If the mount hangs, only a signal ends the wait.
-        let found = watched(py, "forebay-scan", move || match landmarks {
-            None => Shards::tar(files, &store, &root, &place),
-            Some(true) => Shards::tar_with_landmarks(files, &store, &root, &place),
-            Some(false) => Shards::tar(files, &store, &root, &place).map(Shards::without_annotations),
+        let found = watched(py, "forebay-scan", move || {
+            let mut shards = match landmarks {
+                None => Shards::tar(files, &store, &root, &place)?,
+                Some(true) => Shards::tar_with_landmarks(files, &store, &root, &place)?,
+                Some(false) => Shards::tar(files, &store, &root, &place)?.without_annotations(),
+            };
+            let sidecars = repairs.then(|| shards.find_parity(&store)).transpose()?;
+            Ok((shards, sidecars))
         })?;
-        let shards = convert(py, found)?;
+        let (shards, sidecars) = convert(py, found)?;
         let shards = if let Some(fields) = fields { shards.with_fields(fields) } else { shards };
         let (fields, notes) = (shards.fields().to_vec(), shards.notes().to_vec());
-        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }, fields))
+        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }.with_sidecars(sidecars), fields))
     }
 
     /// Windows of its files of tokens, or packed documents of them, as samples; with the type of the tokens and how many there are.
@@ -382,6 +406,7 @@ impl Index {
 
     /// The samples of its files, which are shards of this format, with these fields, each of some names, and what its fields are. Without `parses_examples` a TFRecord is a
     /// sample as it is.
+    #[expect(clippy::too_many_arguments, reason = "one for each setting")]
     fn shards_of(
         &self,
         py: Python<'_>,
@@ -390,16 +415,19 @@ impl Index {
         place: &str,
         kept: Option<PathBuf>,
         parses_examples: bool,
+        repairs: bool,
     ) -> PyResult<(Self, ShardFields)> {
         let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
         let (format, place) = (format.0.clone(), index_place(place, kept)?);
         // If the mount hangs, only a signal ends the wait.
         let found = watched(py, "forebay-scan", move || {
-            format.open(files, &store, (&root, &place), parses_examples)?.with_fields(fields.as_deref())
+            let mut found = format.open(files, &store, (&root, &place), parses_examples)?;
+            let sidecars = repairs.then(|| found.shards.find_parity(&store)).transpose()?;
+            Ok((found.with_fields(fields.as_deref())?, sidecars))
         })?;
-        let FormattedShards { shards, fields } = convert(py, found)?;
+        let (FormattedShards { shards, fields }, sidecars) = convert(py, found)?;
         let notes = shards.notes().to_vec();
-        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }, ShardFields(fields)))
+        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }.with_sidecars(sidecars), ShardFields(fields)))
     }
 
     /// Fails unless its files can be mapped into memory.

@@ -16,6 +16,7 @@ mod mount_state;
 mod read_request;
 mod reader;
 mod remote;
+mod repairs;
 mod replace;
 mod sink;
 mod store;
@@ -35,6 +36,7 @@ pub use remote::{
     Protocol, Remote, StorageOptions, Sum, Traffic, file_path, is_same_origin, is_url, protocol_of, read_setting,
     split_url, take_warnings,
 };
+pub use repairs::Repairs;
 pub use replace::Replacement;
 pub use sink::{Age, DirectorySink, Held, ObjectSink, Sink, SinkEntry, Writing, check_name, is_part, real_path};
 pub use store::{Allot, Bytes, Cancel, Object, Stat, Stop, Store};

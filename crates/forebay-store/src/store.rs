@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::capabilities::Capabilities;
 use crate::read_request::ReadRequest;
 use crate::remote::{Sum, Traffic};
+use crate::repairs::Repairs;
 use crate::wrap::{CacheStats, Readers, WindowBytes};
 
 /// An object's metadata.
@@ -173,6 +174,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
     /// A warning for the user about its cache: the first disk problem. Cheap to call.
     fn cache_notice(&self) -> Option<String> {
+        None
+    }
+    /// Statistics of what it repairs; `None` if it repairs nothing.
+    fn repairs(&self) -> Option<Repairs> {
+        None
+    }
+    /// What to do about damaged bytes of an object that it could not repair: a hint in place of the error's own.
+    fn repair_hint(&self, _path: &Path, _range: Option<&Range<u64>>) -> Option<String> {
         None
     }
 }

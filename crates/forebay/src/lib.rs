@@ -47,7 +47,7 @@ pub use loader::deliver::{Next, Run};
 pub use loader::{Explained, Loader};
 pub use record::account::Account;
 pub use record::journal::Journal;
-pub use record::report::{Report, Unit};
+pub use record::report::{Report, Unit, rots};
 pub use record::stats::{StageStats, Stats, Verdict};
 pub use scan::{ScanProgress, WatchScan, find_classes, list_directory, scan_folder};
 pub use source::concat::Concat;
@@ -56,6 +56,7 @@ pub use source::lines::{Lines, is_packed};
 pub use source::manifest::{
     KeepScan, ManifestOutput, Scanned, examine_samples, open_manifest, recorded_root, scan_manifest,
 };
+pub use source::parity::{ParityCheck, ParityMade, Repairing, Sidecars, check_parity, make_parity, repair_by_parity};
 pub use source::records::Records;
 pub use source::shard_formats::{FormattedShards, ShardFields, ShardFormat};
 pub use source::shards::{IndexPlace, Shards};
@@ -87,6 +88,7 @@ pub use forebay_format::{
 };
 pub use forebay_store::{
     Cache, CacheInfo, CacheOptions, CacheStats, Cached, Capabilities, Cleared, Damaged, Isolated, Local, Mapped,
-    MemoryCache, MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Replacement, Routed, StorageOptions, Store,
-    Traffic, Verified, file_path, is_url, machine, protocol_of, read_setting, split_url, take_warnings,
+    MemoryCache, MemoryCached, Mount, MountKind, Protocol, Readers, Remote, Repairs, Replacement, Routed,
+    StorageOptions, Store, Traffic, Verified, file_path, is_url, machine, protocol_of, read_setting, split_url,
+    take_warnings,
 };

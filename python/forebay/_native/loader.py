@@ -83,7 +83,7 @@ class NativeLoader:
             made_by=self._dataset._made_by(),
         )
         self._first_failure = notices.FirstFailure(
-            self._engine.failures, self._engine.ledger_error, self._engine.cache_notice
+            self._engine.failures, self._engine.ledger_error, self._engine.cache_notice, self._engine.repaired
         )
         self._process: int | None = None
         self._is_closed = False

@@ -35,17 +35,20 @@ def users_level() -> int:
 
 
 class FirstFailure:
-    """Warns about failing samples, the ledger or the cache while a loop continues: each once per loader."""
+    """Warns about failing samples, the ledger, the cache or repaired files while a loop continues: each once per loader."""
 
     def __init__(
         self,
         failures: Callable[[], list[dict[str, Any]]],
         ledger_error: Callable[[], str | None],
         cache_notice: Callable[[], str | None],
+        repaired: Callable[[], list[tuple[str, str]]],
     ) -> None:
         self._failures = failures
         self._ledger_error = ledger_error
         self._cache_notice = cache_notice
+        self._repaired = repaired
+        self._said_of_repaired: set[str] = set()
         self._is_said = self._is_ledger_said = False
         self._said_of_cache: str | None = None
         self._expected_step = 0
@@ -56,6 +59,11 @@ class FirstFailure:
             self._said_of_cache = trouble  # where it lies, and then perhaps the first trouble with its disk
             _LOG.warning("%s", trouble, stacklevel=users_level())
             warnings.warn(trouble, RuntimeWarning, stacklevel=users_level())
+        for path, said in self._repaired():
+            if path not in self._said_of_repaired:
+                self._said_of_repaired.add(path)
+                _LOG.warning("%s", said, stacklevel=users_level())
+                warnings.warn(said, RuntimeWarning, stacklevel=users_level())
         is_clean = batch is not None and batch.failed == 0 and batch.step == self._expected_step
         self._expected_step = 0 if batch is None else batch.step + 1
         self.look_at_ledger()

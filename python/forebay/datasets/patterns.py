@@ -12,6 +12,9 @@ from forebay.errors import ConfigError, NotFoundError
 # More names than this are a mistake in a range.
 MAX_NAMES = 1_000_000
 
+# Parity beside a file is not one more of its kind (docs/parity.md).
+SIDECAR = ".parity"
+
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 
 
@@ -95,6 +98,8 @@ def listed(text: str, options: Mapping[str, Any] | None) -> list[str]:
     matches = re.compile(translated(pattern)).fullmatch
     lead = root.rstrip("/") + "/"
     found = [path for path in index.paths() if matches(path.removeprefix(lead))]
+    if not pattern.endswith(SIDECAR):
+        found = [path for path in found if not path.endswith(SIDECAR)]
     if not found:
         raise NotFoundError(f'no file matches "{text}"', path=text, stage="scan")
     return found

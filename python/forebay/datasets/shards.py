@@ -42,6 +42,9 @@ class Shards(FieldsDataset, PartsDataset):
     that what is beside a crop is skipped from the first epoch on. Each JPEG is read and examined once for that. By
     default they are used where the index has them; with False they are not.
 
+    Archives with a parity sidecar (`forebay parity`, docs/parity.md) are repaired while they are read; `parity=False`
+    leaves them as they are.
+
     >>> import forebay as fb
     >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))
     >>> len(shards), shards[0]
@@ -55,6 +58,7 @@ class Shards(FieldsDataset, PartsDataset):
     decode: bool = True
     index: str | os.PathLike[str] | bool | None = None
     landmarks: bool | None = None
+    parity: bool = True
     max_bytes: int | str | None = None
 
     def __post_init__(
@@ -107,7 +111,7 @@ class Shards(FieldsDataset, PartsDataset):
     def _check(self) -> None:
         super()._check()
         self._given = Wanted.of(self.fields)
-        self.decode = bool(self.decode)
+        self.decode, self.parity = bool(self.decode), bool(self.parity)
         self.max_bytes = self._max_bytes = settings.memory_budget(self.max_bytes, "max_bytes")
         self.transforms = dict(self.transforms or {})
         for name, transform in self.transforms.items():
@@ -132,7 +136,7 @@ class Shards(FieldsDataset, PartsDataset):
                 raise ConfigError(f'index: expected tar archives beside "{WDS2IDX}", got shards of another format')
             if self.landmarks:
                 raise ConfigError("landmarks: expected tar archives, got shards of another format")
-            shards, self._shard_fields = files.shards_of(found, names, place, kept, self.decode)
+            shards, self._shard_fields = files.shards_of(found, names, place, kept, self.decode, self.parity)
             self._wanted = self._given or Wanted.all_of(self._shard_fields)
             return shards
         place, kept = self._place(files)
@@ -141,7 +145,7 @@ class Shards(FieldsDataset, PartsDataset):
                 f"landmarks: expected an index that is kept, got index={self.index!r}",
                 hint="index=True keeps it beside the archives, index=… in a file of its own",
             )
-        shards, fields = files.shards(names, place, kept, self._landmarks())
+        shards, fields = files.shards(names, place, kept, self._landmarks(), self.parity)
         self._wanted = self._given or Wanted.found(fields)
         return shards
 

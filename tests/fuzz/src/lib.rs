@@ -7,6 +7,7 @@
 mod array;
 mod lines;
 mod mutate;
+mod parity;
 mod picture;
 mod shards;
 mod text;
@@ -59,6 +60,7 @@ macro_rules! for_each_target {
             seek_table(lines::seek_table, []);
             tar(shards::tar, []);
             shard_index(shards::index, []);
+            parity(parity::run, []);
             wds2idx(shards::wds2idx, []);
             chunk_table(shards::chunk_table, []);
             tfrecord(shards::tfrecord, []);

@@ -6,12 +6,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use forebay_core::{Chances, Error, Failure, Kind, Locator, MAX_SUBSTITUTES, OnError, Result, Retry, SampleId, Stage};
+use forebay_core::{
+    Chances, Error, Failure, Field, Kind, Locator, MAX_SUBSTITUTES, OnError, Result, Retry, SampleId, Stage,
+};
 use forebay_store::{Stat, Store};
 
 use crate::engine::item::{Filled, GivenUp, Item};
 use crate::engine::work_queue::WorkQueue;
 use crate::source::doubt;
+use crate::source::parity::is_lost;
 
 /// Samples at one position that may each use up their whole deadline: storage that answers none of them is down, and
 /// sixty-four deadlines would be an hour of silence.
@@ -45,17 +48,45 @@ pub(crate) fn after_trouble(queue: &WorkQueue, mut item: Item, path: &Path, erro
     }
     match judge(&queue.context.config.retry, &mut item, &error, elapsed) {
         Verdict::ReadAgain(pause) => {
-            if error.kind().is_about_bytes(error.stage()) {
-                // A fresh read is one of the storage itself.
-                let mut locator = Locator::default();
-                queue.context.source.dataset.locate(item.sample, error.field(), &mut locator);
-                doubt(&*queue.context.source.store, &locator.path, locator.range);
-            }
+            doubt_again(queue, item.sample, &error);
             queue.context.meters.retries.fetch_add(1, Relaxed);
             item.trouble.get_or_insert(error);
             queue.read_again(item, pause);
         }
-        Verdict::GiveUp => give_up(queue, item, path, error, stat),
+        Verdict::GiveUp => {
+            let error = hinted(queue, item.sample, error);
+            give_up(queue, item, path, error, stat);
+        }
+    }
+}
+
+/// A fresh read is one of the storage itself.
+fn doubt_again(queue: &WorkQueue, sample: SampleId, error: &Error) {
+    let (dataset, store) = (&queue.context.source.dataset, &*queue.context.source.store);
+    let is_about_bytes = error.kind().is_about_bytes(error.stage());
+    let mut locator = Locator::default();
+    let mut doubt = |field| {
+        dataset.locate(sample, field, &mut locator);
+        doubt(store, &locator.path, locator.range.take());
+    };
+    if (is_about_bytes || is_lost(error)) && store.repairs().is_some() {
+        // Damage seldom ends with a field, and the sample has one fresh read for all of them.
+        (0..dataset.field_count_of(sample)).map(Field).for_each(doubt);
+    } else if is_about_bytes {
+        doubt(error.field());
+    }
+}
+
+/// Damage that the store could not repair either: it says what to do.
+fn hinted(queue: &WorkQueue, sample: SampleId, error: Error) -> Error {
+    if !error.kind().is_about_bytes(error.stage()) {
+        return error;
+    }
+    let mut locator = Locator::default();
+    queue.context.source.dataset.locate(sample, error.field(), &mut locator);
+    match queue.context.source.store.repair_hint(&locator.path, locator.range.as_ref()) {
+        Some(hint) => error.with_hint(hint),
+        None => error,
     }
 }
 

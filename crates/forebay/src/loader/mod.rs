@@ -465,7 +465,8 @@ impl Loader {
 
     /// What failed, why, what to do, and the balance of each epoch: made to be printed.
     pub fn report(&self) -> Report {
-        self.journal.report()
+        let repaired = self.source.store.repairs().map(|repairs| repairs.files).unwrap_or_default();
+        Report { repaired, ..self.journal.report() }
     }
 
     /// Stops the threads that wait for the next epoch, and those of abandoned runs, and joins all that come back within a

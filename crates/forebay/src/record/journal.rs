@@ -223,6 +223,7 @@ impl Journal {
             epochs: pages.epochs.iter().copied().collect(),
             ledger_error,
             unit: if self.provenance.is_some() { Unit::File } else { Unit::Sample },
+            repaired: Vec::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use forebay_core::{Books, Epoch, Failure, Outcome};
 
@@ -31,6 +32,8 @@ pub struct Report {
     pub ledger_error: Option<String>,
     /// What it counts.
     pub unit: Unit,
+    /// Files that are damaged and were repaired by their parity, each with its damaged blocks as far as they were read.
+    pub repaired: Vec<(PathBuf, u64)>,
 }
 
 /// One row: a sample, its first failure, and how often.
@@ -71,6 +74,12 @@ impl fmt::Display for Report {
             let what = if self.unit == Unit::File { "reads" } else { "samples" };
             writeln!(f, "{recovered} {what} failed at first and succeeded when tried again")?;
         }
+        for (path, blocks) in self.repaired.iter().take(SHOWN) {
+            writeln!(f, "{}", rots(path, *blocks))?;
+        }
+        if self.repaired.len() > SHOWN {
+            writeln!(f, "… and {} more files with damage that their parity repaired", self.repaired.len() - SHOWN)?;
+        }
         if let Some(error) = &self.ledger_error {
             writeln!(f, "the ledger is incomplete: {error}")?;
         }
@@ -79,6 +88,15 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// What is said of a file whose damage is repaired whenever it is read.
+pub fn rots(path: &Path, blocks: u64) -> String {
+    let plural = if blocks == 1 { "" } else { "s" };
+    format!(
+        "{path:?} is damaged on its storage: {blocks} block{plural} of it so far, repaired by its parity in each read; \
+         `forebay parity --repair` repairs the file"
+    )
 }
 
 fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Row<'_>], unit: Unit) -> fmt::Result {

@@ -5,6 +5,7 @@ pub(crate) mod defaults;
 pub(crate) mod indexes;
 pub(crate) mod lines;
 pub(crate) mod manifest;
+pub(crate) mod parity;
 pub(crate) mod records;
 pub(crate) mod shard_formats;
 pub(crate) mod shards;
@@ -27,7 +28,7 @@ use forebay_decode::{
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
     Allot, CacheStats, Capabilities, Isolated, Local, Mapped, Mount, MountKind, Object, ReadRequest, Readers, Remote,
-    Stat, StorageOptions, Store, Traffic, is_url, machine,
+    Repairs, Stat, StorageOptions, Store, Traffic, is_url, machine,
 };
 use smallvec::SmallVec;
 
@@ -478,7 +479,13 @@ impl Source {
     pub fn storage(&self) -> Storage {
         let first = (!self.dataset.is_empty()).then(|| self.dataset.path(SampleId(0)));
         let mount = first.and_then(|path| Mount::behind(&path));
-        Storage { mount, readers: self.store.readers(), traffic: self.store.traffic(), cache: self.store.cache() }
+        Storage {
+            mount,
+            readers: self.store.readers(),
+            traffic: self.store.traffic(),
+            cache: self.store.cache(),
+            repairs: self.store.repairs(),
+        }
     }
 
     /// A folder with one directory per class: of this machine, scanned and read in other processes where its mount can
@@ -501,9 +508,17 @@ impl Source {
         let (recipe, mut locator) = (self.recipe_of(sample), Locator::default());
         let mut read = |field| {
             self.dataset.locate(sample, field, &mut locator);
-            let allot = &mut |size| check_size(recipe, size).map(|()| Vec::new());
+            let mut is_checked = false;
+            let allot = &mut |size| {
+                // What a store asks for beyond that is for its own work.
+                if !std::mem::replace(&mut is_checked, true) {
+                    check_size(recipe, size)?;
+                }
+                Ok(Vec::new())
+            };
             let request = read_request(&locator, Retry::default().deadline);
             let object = read_located(&*self.store, &*self.dataset, (sample, field), &request, allot)?;
+            check_size(recipe, object.bytes.len() as u64)?;
             self.dataset.verify(sample, field, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
             Ok(object)
         };
@@ -613,4 +628,6 @@ pub struct Storage {
     pub traffic: Option<Traffic>,
     /// What the cache did; `None` when there is none.
     pub cache: Option<CacheStats>,
+    /// What was repaired by parity; `None` where no file has any.
+    pub repairs: Option<Repairs>,
 }

@@ -16,6 +16,7 @@ use crate::scan::sequential::{UnreadFile, buffer, index_files};
 use crate::source::Dataset;
 use crate::source::defaults::retry_of;
 use crate::source::indexes::{Indexes, Keep, index_and_complete};
+use crate::source::parity::{Sidecars, find_sidecars};
 
 /// The file with the index of shards, where it is beside them.
 const INDEX_NAME: &str = "forebay.index";
@@ -170,6 +171,15 @@ impl Shards {
     /// What was noticed about shards: what is damaged in them, what is left out.
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+
+    /// Looks for the parity sidecars of the files. What is wrong with one is noted.
+    pub fn find_parity(&mut self, store: &Arc<dyn Store>) -> Result<Arc<Sidecars>> {
+        let paths = (0..self.files.len()).map(|file| self.files.path(SampleId(file)));
+        let files: Vec<_> = paths.zip(self.stats.iter().copied()).collect();
+        let (sidecars, notes) = find_sidecars(&files, store)?;
+        self.notes.extend(notes);
+        Ok(Arc::new(sidecars))
     }
 
     fn file_of(&self, sample: SampleId) -> SampleId {

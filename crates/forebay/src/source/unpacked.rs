@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
 use forebay_format::SeekTable;
-use forebay_store::{Allot, CacheStats, Capabilities, Object, ReadRequest, Readers, Stat, Stop, Store, Sum, Traffic};
+use forebay_store::{
+    Allot, CacheStats, Capabilities, Object, ReadRequest, Readers, Repairs, Stat, Stop, Store, Sum, Traffic,
+};
 
 /// Segments in memory, of all files of a dataset: about sixty of the usual size.
 const KEPT_BYTES: usize = 64 << 20;
@@ -258,5 +260,13 @@ impl Store for Unpacked {
 
     fn cache_notice(&self) -> Option<String> {
         self.inner.cache_notice()
+    }
+
+    fn repairs(&self) -> Option<Repairs> {
+        self.inner.repairs()
+    }
+
+    fn repair_hint(&self, path: &Path, range: Option<&Range<u64>>) -> Option<String> {
+        self.inner.repair_hint(path, range)
     }
 }

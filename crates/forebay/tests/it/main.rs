@@ -12,6 +12,7 @@ mod lifecycle;
 mod memory;
 mod mixtures;
 mod order;
+mod parity;
 mod parts;
 mod provenance;
 mod recipes;
