@@ -61,6 +61,7 @@ macro_rules! for_each_target {
             wds2idx(shards::wds2idx, []);
             chunk_table(shards::chunk_table, []);
             tfrecord(shards::tfrecord, []);
+            parquet_shard(shards::parquet_shard, []);
             shard_directory(shards::shard_directory, []);
             record(shards::record, []);
             example(shards::example, []);

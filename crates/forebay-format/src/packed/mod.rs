@@ -300,6 +300,9 @@ impl Made {
     }
 }
 
+/// Unpacks what has to become so many bytes, into a list that is empty.
+pub(crate) type Unpack = fn(&[u8], u64, &mut Vec<u8>) -> Result<()>;
+
 /// Unpacks gzip members, which have to become so many bytes.
 pub(crate) fn unpack_gzip(packed: &[u8], size_bytes: u64, out: &mut Vec<u8>) -> Result<()> {
     gzip::unpack(&Entry::Frame, packed, size_bytes, out)

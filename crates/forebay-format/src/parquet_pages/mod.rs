@@ -2,6 +2,10 @@
 
 mod header;
 mod thrift;
+#[cfg(test)]
+mod writer;
 
 pub(crate) use header::Header;
 pub(crate) use thrift::{Thrift, Type, wrong};
+#[cfg(test)]
+pub(crate) use writer::Writer;

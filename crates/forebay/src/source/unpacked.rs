@@ -292,9 +292,6 @@ impl Store for Unpacked {
             return Err(Error::new(Kind::Corrupt, message).at_path(request.path).at_stage(Stage::Fetch));
         }
         let size_bytes = range.end - range.start;
-        if size_bytes == 0 {
-            return Ok(Object { bytes: allot(0)?.into(), stat });
-        }
         let mut pieces = Vec::new();
         let mut position = range.start;
         while position < range.end {

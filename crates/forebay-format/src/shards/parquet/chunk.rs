@@ -400,7 +400,8 @@ impl ChunkReader {
             Err(why) => return Ok(Err(why)),
         };
         let is_plain = header.encoding == Encoding::PLAIN && !page::is_packed(header, self.codec);
-        let in_file = at.end - (header.compressed - from) as u64;
+        // Of a page that is unpacked this is no place.
+        let in_file = at.end.saturating_sub((header.compressed.saturating_sub(from)) as u64);
         if self.layout.list_def > 0 {
             let page = dictionary.and_then(|dictionary| dictionary.page);
             let start = match values.bytes.len() {

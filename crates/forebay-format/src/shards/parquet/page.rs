@@ -83,15 +83,18 @@ pub(super) fn open<'a>(header: &Header, codec: Codec, body: &'a [u8]) -> Result<
             let unpacked = snap::raw::Decoder::new().decompress(packed, &mut whole[levels.len()..]);
             unpacked.map_err(|_| "a page cannot be unpacked (snappy)")?;
         }
-        Codec::Gzip => {
-            let mut values = room(size)?;
-            packed::unpack_gzip(packed, size as u64, &mut values).map_err(|_| "a page cannot be unpacked (gzip)")?;
-            whole.append(&mut values);
-        }
-        Codec::Zstd => {
-            let mut values = room(size)?;
-            packed::unpack_zstd(packed, size as u64, &mut values).map_err(|_| "a page cannot be unpacked (zstd)")?;
-            whole.append(&mut values);
+        Codec::Gzip | Codec::Zstd => {
+            let (unpack, why): (packed::Unpack, Why) = match codec {
+                Codec::Gzip => (packed::unpack_gzip, "a page cannot be unpacked (gzip)"),
+                _ => (packed::unpack_zstd, "a page cannot be unpacked (zstd)"),
+            };
+            if levels.is_empty() {
+                unpack(packed, size as u64, &mut whole).map_err(|_| why)?;
+            } else {
+                let mut values = room(size)?;
+                unpack(packed, size as u64, &mut values).map_err(|_| why)?;
+                whole.extend_from_slice(&values);
+            }
         }
     }
     match whole.len() == header.uncompressed {
@@ -106,7 +109,8 @@ pub(super) struct Levels<'a> {
     /// Where a new row begins, this is 0.
     repetition: Option<Hybrid<'a>>,
     definition: Option<Hybrid<'a>>,
-    pub(super) left: usize,
+    max_def: u32,
+    left: usize,
 }
 
 impl Iterator for Levels<'_> {
@@ -118,7 +122,11 @@ impl Iterator for Levels<'_> {
             Some(levels) => levels.next().ok_or("a page has fewer levels than values"),
             None => Ok(0),
         };
-        Some(next(&mut self.repetition).and_then(|repetition| Ok((repetition, next(&mut self.definition)?))))
+        let both = next(&mut self.repetition).and_then(|repetition| Ok((repetition, next(&mut self.definition)?)));
+        Some(both.and_then(|(repetition, definition)| match definition <= self.max_def {
+            true => Ok((repetition, definition)),
+            false => Err("a page has levels that its column does not have"),
+        }))
     }
 }
 
@@ -170,9 +178,9 @@ pub(super) fn levels<'a>(header: &Header, layout: &Layout, bytes: &'a [u8]) -> R
     };
     let repetition = take(header.rep_bytes, u16::from(layout.list_def > 0))?;
     let definition = take(header.def_bytes, layout.max_def)?;
-    let left = header.values;
+    let (max_def, left) = (u32::from(layout.max_def), header.values);
     match at <= bytes.len() {
-        true => Ok((Levels { repetition, definition, left }, at)),
+        true => Ok((Levels { repetition, definition, max_def, left }, at)),
         false => Err(short),
     }
 }
