@@ -301,6 +301,7 @@ def records() -> None:
     file = (golden / "tfrecord" / "train.tfrecord-00001-of-00002").read_bytes()
     write("tfrecord", "good", file)
     write("tfrecord", "damaged", file[:100] + b"\xff" * 40 + file[140:-7])
+    write("parquet_shard", "huggingface", (golden / "parquet" / "train-00001-of-00002.parquet").read_bytes())
     rows = pa.table(
         {
             "text": ["a", "bc", None, "a"],

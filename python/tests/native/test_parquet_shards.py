@@ -146,7 +146,12 @@ def test_values_of_every_encoding_are_read(tmp_path, compression, encoding, name
 
 def test_numbers_have_the_type_of_their_column(tmp_path):
     pq.write_table(TABLE, tmp_path / "a.parquet")
-    for name in [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"]:
+    for name in [
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+    ]:
         assert str(fb.Shards(tmp_path / "a.parquet", fields=name)[1].numpy().dtype) == name
     assert fb.Shards(tmp_path / "a.parquet", fields="list")[5].numpy().dtype == np.int32
 
@@ -154,7 +159,9 @@ def test_numbers_have_the_type_of_their_column(tmp_path):
 def test_batches_of_compressed_columns_are_the_rows(tmp_path):
     """Every row once, whatever the order, by several threads and with little memory for pages."""
     for number in range(3):
-        pq.write_table(TABLE.slice(number * 200, 200), tmp_path / f"train-{number:05}-of-00003.parquet", row_group_size=64)
+        pq.write_table(
+            TABLE.slice(number * 200, 200), tmp_path / f"train-{number:05}-of-00003.parquet", row_group_size=64
+        )
     dataset = fb.Shards(tmp_path, fields={"number": "float64", "text": "text", "list": "bytes"})
     rows = {row["float64"]: row for row in TABLE.to_pylist()[:600]}
     for shuffle in (False, True, "window", "auto"):
@@ -305,9 +312,11 @@ def test_a_file_without_a_footer_costs_itself(tmp_path):
     first.write_bytes(first.read_bytes()[:-9])
     dataset = fb.Shards(shards, fields="long")
     assert [dataset[index] for index in range(len(dataset))] == ["long 4", "long 5", "long 6"]
-    ((path, note),) = dataset.notes
+    (path, note), _ = dataset.notes
     assert (path, "its samples are left out" in note) == (str(first), True)
-    with pytest.raises(errors.CorruptError, match=r"train-00000-of-00002\.parquet.*has no footer that can be read") as error:
+    with pytest.raises(
+        errors.CorruptError, match=r"train-00000-of-00002\.parquet.*has no footer that can be read"
+    ) as error:
         fb.Shards(first)
     assert "footer" in error.value.hint
 

@@ -76,9 +76,7 @@ def test_samples_are_those_of_the_formats_own_reader(kind):
 @pytest.mark.parametrize("kind", ROOTS)
 def test_batches_have_the_fields_of_their_samples(kind):
     picture = {"mds": "pixels", "litdata": "image", "tfrecord": "image/encoded"}.get(kind, "image")
-    label = {"mds": "label", "litdata": "label", "tfrecord": "image/class/label"}.get(
-        kind, "weight"
-    )
+    label = {"mds": "label", "litdata": "label", "tfrecord": "image/class/label"}.get(kind, "weight")
     transform = T.Compose([T.CenterCrop(4), T.ToTensor()])
     dataset = fb.Shards(ROOTS[kind], transform, fields=(picture, label))
     with fb.DataLoader(dataset, batch_size=3, shuffle=True, seed=5, num_workers=2) as loader:
