@@ -335,6 +335,26 @@ def records() -> None:
     write("tfrecord", "good", file)
     write("tfrecord", "damaged", file[:100] + b"\xff" * 40 + file[140:-7])
     write("arrow", "stream", (golden / "arrow" / "data-00001-of-00002.arrow").read_bytes())
+    write("parquet_shard", "huggingface", (golden / "parquet" / "train-00001-of-00002.parquet").read_bytes())
+    rows = pa.table(
+        {
+            "text": ["a", "bc", None, "a"],
+            "number": pa.array([1, 2, 3, None], pa.int16()),
+            "list": [[1], None, [2, 3], []],
+            "flag": [True, False, None, True],
+        }
+    )
+    encodings = {"text": "DELTA_BYTE_ARRAY", "number": "DELTA_BINARY_PACKED"}
+    for name, options in {
+        "plain": {"compression": "none", "use_dictionary": False},
+        "snappy": {"compression": "snappy"},
+        "gzip": {"compression": "gzip", "data_page_version": "2.0"},
+        "zstd": {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True},
+        "delta": {"compression": "none", "use_dictionary": False, "column_encoding": encodings},
+    }.items():
+        packed = io.BytesIO()
+        pq.write_table(rows, packed, write_statistics=False, store_schema=False, row_group_size=3, **options)
+        write("parquet_shard", name, packed.getvalue())
     length = int.from_bytes(file[:8], "little")
     write("example", "features", file[12 : 12 + length])
     grey = struct.pack("<III", 3, 2, 1) + b"L" + bytes(range(6))

@@ -12,6 +12,7 @@ mod lines;
 mod manifest;
 mod packed;
 mod parity;
+mod parquet_pages;
 mod records;
 mod scan;
 mod shards;
@@ -34,9 +35,9 @@ pub use parity::{GroupEncoder, GroupRecord, GroupRepair, GroupRun, PARITY_HEADER
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
 pub use shards::{
-    ArrowScanner, ArrowSchema, Directory, FieldKind, Listed, Lost, Part, RecordField, SHARD_RULE, ShardIndex,
-    ShardIndexBuilder, TableScanner, TarScanner, TfRecordScanner, arrow_schema, litdata_elements, read_saved_dataset,
-    read_wds2idx,
+    ArrowScanner, ArrowSchema, Directory, FieldKind, Listed, Lost, PageTable, ParquetScanner, ParquetSchema, Part,
+    RecordField, SHARD_RULE, ShardIndex, ShardIndexBuilder, TableScanner, TarScanner, TfRecordScanner, arrow_schema,
+    litdata_elements, parquet_schema, read_saved_dataset, read_wds2idx,
 };
 pub use tokens::{
     Documents, MEGATRON_HEADER_BYTES, MegatronHeader, MegatronIndex, MegatronWriter, PACKING_BLOCK, Packing, Piece,

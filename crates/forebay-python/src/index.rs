@@ -174,6 +174,18 @@ impl Index {
         self.places.iter().any(|place| place.tables.as_ref().is_some_and(|tables| tables.has(path)))
     }
 
+    /// Whether it has something else in place of a file's own bytes.
+    fn replaces(&self, path: &Path) -> bool {
+        self.places.iter().any(|place| place.tables.as_ref().is_some_and(|tables| tables.replaces(path)))
+    }
+
+    /// Whether another one unpacks a file in another way.
+    fn differs(&self, path: &Path, other: &Self) -> bool {
+        let tables =
+            |index: &Self| index.places.iter().find_map(|place| place.tables.clone().filter(|own| own.has(path)));
+        tables(self).zip(tables(other)).is_some_and(|(own, other)| own.differs(path, &other))
+    }
+
     /// Whether one of its places is a place of the other, or lies below it, or the other way round.
     fn overlaps(&self, other: &Self) -> bool {
         let is_common = |root: &Path| root == Path::new(".");
@@ -421,13 +433,16 @@ impl Index {
         let (format, place) = (format.0.clone(), index_place(place, kept)?);
         // If the mount hangs, only a signal ends the wait.
         let found = watched(py, "forebay-scan", move || {
-            let mut found = format.open(files, &store, (&root, &place), parses_examples)?;
+            let mut found = format.open(files, &store, (&root, &place), fields.as_deref(), parses_examples)?;
             let sidecars = repairs.then(|| found.shards.find_parity(&store)).transpose()?;
-            Ok((found.with_fields(fields.as_deref())?, sidecars))
+            Ok((found, sidecars))
         })?;
         let (FormattedShards { shards, fields }, sidecars) = convert(py, found)?;
         let notes = shards.notes().to_vec();
-        Ok((Self { notes, ..self.with_dataset(Arc::new(shards)) }.with_sidecars(sidecars), ShardFields(fields)))
+        let tables = |place: &Place| Place { tables: shards.tables().cloned(), ..place.clone() };
+        let places = self.places.iter().map(tables).collect();
+        let made = Self { notes, places, ..self.with_dataset(Arc::new(shards)) }.with_sidecars(sidecars);
+        Ok((made, ShardFields(fields)))
     }
 
     /// Fails unless its files can be mapped into memory.
@@ -544,9 +559,15 @@ fn check_packed(py: Python<'_>, indexes: &[PyRef<'_, Index>]) -> PyResult<()> {
         for other in indexes.iter().filter(|other| is_another(other)) {
             for sample in (0..other.dataset.len()).map(SampleId) {
                 other.dataset.locate(sample, Field(0), &mut locator);
-                if packed.unpacks(&locator.path) && !other.unpacks(&locator.path) {
+                if packed.replaces(&locator.path) && !other.unpacks(&locator.path) {
                     let message = "is unpacked by one of the datasets and read as it is by another";
                     return convert(py, Err(forebay::Error::config(message).at_path(&locator.path)));
+                }
+                if packed.differs(&locator.path, other) {
+                    let message = "is unpacked by two of the datasets, each with columns of its own";
+                    let hint = "name the same fields in both, in the same order, or keep one index of all with index=…";
+                    let error = forebay::Error::config(message).with_hint(hint).at_path(&locator.path);
+                    return convert(py, Err(error));
                 }
             }
         }

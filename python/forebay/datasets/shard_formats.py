@@ -13,7 +13,6 @@ _NUMBERED = re.compile(r"-\d+-of-\d+$")
 _KNOWN = {
     ".mds": ("MDS shards without their index.json", "name the directory that has the index.json of the shards"),
     ".lance": ("a Lance dataset", "read it with pylance as a dataset in Python, or write it as Parquet or tar"),
-    ".parquet": ("Parquet files", "as a manifest they go with manifest=…; write samples in them to tar archives"),
     ".zst": ("compressed files", "unpack them first: single samples cannot be read from a compressed file"),
     ".zstd": ("compressed files", "unpack them first: single samples cannot be read from a compressed file"),
     ".gz": ("compressed files", "unpack them first: single samples cannot be read from a compressed file"),

@@ -31,8 +31,8 @@ class Shards(FieldsDataset, PartsDataset):
     Fields are decoded by their names: pictures, `cls` and `id` (whole numbers), `txt` (text), `json`, `npy`; others are
     bytes, and with `decode=False` all are. `transform` is for pictures, `transforms` is by field: `{"txt": tokenize}`.
 
-    MDS (MosaicML streaming), LitData and TFRecord are read, too: by the directory of their `index.json`, or by files.
-    What their fields are, they say themselves (docs/shard-formats.md).
+    MDS (MosaicML streaming), LitData, TFRecord, Arrow (Hugging Face) and Parquet are read, too: by the directory of
+    their `index.json`, or by files. What their fields are, they say themselves (docs/shard-formats.md).
 
     Archives are read once to make an index of them, which has a checksum of each field: `index="…"` names a file that
     keeps it, `index=True` keeps it beside the archives, and `index="wds2idx"` takes DALI's. `dataset.notes` says what
@@ -51,7 +51,7 @@ class Shards(FieldsDataset, PartsDataset):
     (6, ('sample 0', tensor(0)))
     """
 
-    _EXTENSIONS = (".tar", ".tfrecord", ".tfrecords", ".tfrec", ".arrow")
+    _EXTENSIONS = (".tar", ".tfrecord", ".tfrecords", ".tfrec", ".arrow", ".parquet")
 
     fields: Any = None
     transforms: Mapping[str, Callable[[Any], Any]] | None = None

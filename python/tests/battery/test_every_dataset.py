@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import faultfs
 import folders
@@ -93,6 +95,28 @@ def as_tfrecord(path: Path, number: int) -> None:
     folders.picture(number, 24, 20).save(picture, "PNG")
     record = shardfiles.example({"image": picture.getvalue(), "label": number, "text": b"a" * (1 + number % 3)})
     path.write_bytes(shardfiles.framed(record))
+
+
+def as_parquet(path: Path, number: int, compression: str = "none") -> None:
+    picture = io.BytesIO()
+    folders.picture(number, 24, 20).save(picture, "PNG")
+    image = pyarrow.array([{"bytes": picture.getvalue(), "path": None}])
+    rows = pyarrow.table({"image": image, "label": [number], "text": ["a" * (20 + number % 3)]})
+    says = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
+    rows = rows.replace_schema_metadata({"huggingface": says})
+    parquet.write_table(rows, path, compression=compression, use_dictionary=False, write_statistics=False)
+
+
+def as_packed_parquet(path: Path, number: int) -> None:
+    as_parquet(path, number, "zstd")
+
+
+def rot_parquet(path: Path) -> None:
+    """Other bytes in its text, which are as good a text."""
+    chunk = parquet.ParquetFile(path).metadata.row_group(0).column(3)
+    content = bytearray(path.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
 
 
 def as_array(path: Path, number: int) -> None:
@@ -308,6 +332,23 @@ KINDS = {
         as_tfrecord,
         spoil,
         lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
+    ),
+    "Shards, Parquet": Kind(
+        ".parquet",
+        as_parquet,
+        rot_parquet,
+        lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
+        is_indexed=True,
+        reads=3,
+    ),
+    "Shards, compressed Parquet": Kind(
+        ".parquet",
+        as_packed_parquet,
+        rot_parquet,
+        lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
+        is_indexed=True,
+        is_unpacked=True,
+        reads=3,
     ),
     "a Python dataset": Kind(".txt", as_text, no_text, TextDataset, {"num_workers": 0}, "user_code", False, False),
     "a composed Python dataset": Kind(".txt", as_text, no_text, ComposedDataset, {"num_workers": 0}, "corrupt", False),

@@ -9,9 +9,11 @@ import tarfile
 from pathlib import Path
 
 import numpy
+import pyarrow
 import pytest
 import safetensors.torch
 import torch
+from pyarrow import parquet
 
 import folders
 import forebay
@@ -73,6 +75,9 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         shardfiles.write_mds(tmp_path / "data" / "mds", columns, f"shard.{number:05}.mds")
         record = shardfiles.framed(shardfiles.example({"label": number, "text": text}))
         (tmp_path / "data" / "tfrecord" / f"train.tfrecord-{number - 1:05}-of-00002").write_bytes(record)
+    (tmp_path / "data" / "parquet").mkdir()
+    rows = pyarrow.table({"text": ["eins", "zwei"], "label": [1, 2]})
+    parquet.write_table(rows, tmp_path / "data" / "parquet" / "train-00000-of-00001.parquet")
     (tmp_path / "data" / "records").mkdir()
     (tmp_path / "data" / "records" / "digits.idx3-ubyte").write_bytes(bytes(16 + 10 * 4 * 4))
     (tmp_path / "data" / "cifar").mkdir()

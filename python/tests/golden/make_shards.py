@@ -204,8 +204,59 @@ def arrow(directory: Path) -> None:
     )
 
 
+def parquet(directory: Path) -> None:
+    """As `datasets` writes it, for itself and for the Hub."""
+    from datasets import ClassLabel, Dataset, Features, Sequence, Value
+    from datasets import Image as ImageFeature
+
+    features = Features(
+        {
+            "image": ImageFeature(),
+            "label": ClassLabel(names=["a", "b", "c", "d"]),
+            "text": Value("string"),
+            "long": Value("large_string"),
+            "ids": Sequence(Value("int32")),
+            "bytes": Sequence(Value("uint8")),
+            "box": Sequence(Value("float32"), length=2),
+            "weight": Value("float32"),
+            "flag": Value("bool"),
+            "raw": Value("binary"),
+            "meta": {"source": Value("string"), "year": Value("int16")},
+            "nested": Sequence(Sequence(Value("int64"))),
+            "small": Value("uint8"),
+        }
+    )
+    samples = [
+        {
+            "image": picture(index),
+            "label": None if index == SAMPLES - 1 else (index + 1) % 4,
+            "text": f"größer {index}" * (index % 3),
+            "long": f"long {index}",
+            "ids": np.arange(index, dtype=np.int32),
+            "bytes": np.arange(index % 4, dtype=np.uint8),
+            "box": np.array([index, 0.5], np.float32),
+            "weight": np.float32(index / 4),
+            "flag": index % 2 == 0,
+            "raw": bytes(range(index)),
+            "meta": {"source": f"src {index % 2}", "year": 2000 + index},
+            "nested": [[index]],
+            "small": np.uint8(250 + index % 5),
+        }
+        for index in range(SAMPLES)
+    ]
+    columns = {name: [sample[name] for sample in samples] for name in features}
+    dataset = Dataset.from_dict(columns, features=features)
+    dataset.select(range(4)).to_parquet(str(directory / "train-00000-of-00002.parquet"), batch_size=3)
+    dataset.select(range(4, SAMPLES)).to_parquet(str(directory / "train-00001-of-00002.parquet"))
+    expected = []
+    for sample in samples:
+        kept = {name: value for name, value in sample.items() if name not in ("nested", "meta")}
+        expected.append(kept | {"meta.source": sample["meta"]["source"], "meta.year": np.int16(sample["meta"]["year"])})
+    write_expected(directory, expected)
+
+
 def main(target: Path, chosen: list[str]) -> None:
-    for write in (mds, litdata, tfrecord, arrow):
+    for write in (mds, litdata, tfrecord, arrow, parquet):
         if not chosen or write.__name__ in chosen:
             directory = target / write.__name__
             shutil.rmtree(directory, ignore_errors=True)

@@ -23,6 +23,7 @@ ROOTS = {
     "litdata": str(GOLDEN / "litdata"),
     "tfrecord": str(GOLDEN / "tfrecord" / "train.tfrecord-*"),
     "arrow": str(GOLDEN / "arrow"),
+    "parquet": str(GOLDEN / "parquet" / "train-*-of-*.parquet"),
 }
 # Fields that a list of any length has to be asked for.
 ARROW = ("image", "text", "long", "ids", "box", "weight", "flag", "raw", "small")
@@ -30,6 +31,7 @@ FIELDS = {
     "tfrecord": {name: name for name in ("box", "image/class/label", "image/encoded", "weight")} | {"ids": "ids[]"},
     # One column is of a type that is not read, and one has a null.
     "arrow": {name: name for name in ARROW},
+    "parquet": {name: name for name in (*ARROW, "bytes", "meta.source", "meta.year")},
 }
 SAMPLES = 7
 
@@ -73,8 +75,8 @@ def test_samples_are_those_of_the_formats_own_reader(kind):
 
 @pytest.mark.parametrize("kind", ROOTS)
 def test_batches_have_the_fields_of_their_samples(kind):
-    picture = {"mds": "pixels", "litdata": "image", "tfrecord": "image/encoded", "arrow": "image"}[kind]
-    label = {"mds": "label", "litdata": "label", "tfrecord": "image/class/label", "arrow": "weight"}[kind]
+    picture = {"mds": "pixels", "litdata": "image", "tfrecord": "image/encoded"}.get(kind, "image")
+    label = {"mds": "label", "litdata": "label", "tfrecord": "image/class/label"}.get(kind, "weight")
     transform = T.Compose([T.CenterCrop(4), T.ToTensor()])
     dataset = fb.Shards(ROOTS[kind], transform, fields=(picture, label))
     with fb.DataLoader(dataset, batch_size=3, shuffle=True, seed=5, num_workers=2) as loader:
@@ -196,7 +198,7 @@ def test_a_feature_of_another_length_says_how_to_name_it():
 
 def test_what_is_not_read_says_what_it_is(tmp_path):
     for name, content, part in [
-        ("a.parquet", b"PAR1" + bytes(20), "Parquet"),
+        ("a.parquet", b"PAR1" + bytes(20), "has no footer that can be read"),
         ("index.json", b"{}", "is no index of shards"),
     ]:
         directory = tmp_path / name.partition(".")[0]

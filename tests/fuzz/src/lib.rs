@@ -65,6 +65,7 @@ macro_rules! for_each_target {
             chunk_table(shards::chunk_table, []);
             tfrecord(shards::tfrecord, []);
             arrow(shards::arrow, []);
+            parquet_shard(shards::parquet_shard, []);
             shard_directory(shards::shard_directory, []);
             record(shards::record, []);
             example(shards::example, []);

@@ -8,8 +8,8 @@ use forebay_decode::{
     Recipe, RecordFormat, RecordRecipe, Sample, Scratch, SizedRecord, Value, WantedFeature, features,
 };
 use forebay_format::{
-    ArrowScanner, Directory, FileIndex, FileScanner, Listed, RangeScanner, SHARD_RULE, ShardIndex, TableScanner,
-    TarScanner, TfRecordScanner, litdata_elements, read_index, read_wds2idx,
+    ArrowScanner, Directory, FileIndex, FileScanner, Listed, PageTable, ParquetScanner, RangeScanner, SHARD_RULE,
+    ShardIndex, TableScanner, TarScanner, TfRecordScanner, litdata_elements, parquet_schema, read_index, read_wds2idx,
 };
 
 /// Parts lie inside of the archive, have their checksum, and are the same for pieces of any size. Where bytes are looked at
@@ -62,7 +62,7 @@ pub(crate) fn index(bytes: &[u8]) {
     let sealed = [bytes, &xxhash_rust::xxh3::xxh3_64(bytes).to_le_bytes()].concat();
     for content in [bytes, &sealed] {
         for (version, index) in read_index::<ShardIndex>(SHARD_RULE, content).unwrap_or_default() {
-            check(&index, version.size_bytes, |_| {});
+            check(&index, index.pages().map_or(version.size_bytes, |pages| pages.end()), |_| {});
         }
     }
 }
@@ -90,6 +90,50 @@ pub(crate) fn tfrecord(bytes: &[u8]) {
         assert!(part.range.start >= end, "records that overlap");
         end = part.range.end;
     }
+}
+
+/// Values lie inside of the file or of its pages, and have their checksums; pages are unpacked as they were when the index was made.
+pub(crate) fn parquet_shard(bytes: &[u8]) {
+    let size_bytes = bytes.len() as u64;
+    let Ok(Ok(schema)) = parquet_schema(size_bytes, bytes) else { return };
+    let fields: Vec<_> = schema.read_fields().cloned().collect();
+    if fields.is_empty() {
+        return;
+    }
+    let mut scanner = ParquetScanner::new(size_bytes, fields.into());
+    let mut reads = 0;
+    while let Some(range) = scanner.next_range() {
+        assert!(!range.is_empty() && range.end <= size_bytes, "{range:?} of {size_bytes}");
+        if scanner.feed(&bytes[range.start as usize..range.end as usize]).is_err() {
+            return;
+        }
+        reads += 1;
+        assert!(reads <= 10 + bytes.len() / 8, "{reads} reads");
+    }
+    let index = scanner.finish().expect("every byte that was asked for was given");
+    let nothing = PageTable::default();
+    let pages = index.pages().map_or(&nothing, |pages| &**pages);
+    let mut unpacked: Vec<Vec<u8>> = Vec::new();
+    for page in 0..pages.page_count() {
+        let packed = pages.packed_range(page);
+        let dictionary = pages.dictionary(page).map(|page: usize| &*unpacked[page]);
+        let content: Vec<u8> = pages
+            .unpack(page, &bytes[packed.start as usize..packed.end as usize], dictionary)
+            .expect("it was unpacked");
+        unpacked.push(content);
+    }
+    let all = unpacked.concat();
+    check(&index, size_bytes + all.len() as u64, |part| {
+        let own = part.range.start as usize..part.range.end as usize;
+        let content = match part.range.end <= size_bytes {
+            true => &bytes[own],
+            false => &all[own.start - bytes.len()..own.end - bytes.len()],
+        };
+        assert!(part.lost.is_some() || part.hash.is_some() && part.is(content), "another value: {part:?}");
+    });
+    let mut written = Vec::new();
+    index.write(&mut written);
+    assert_eq!(ShardIndex::parse(&mut &*written, size_bytes).as_ref(), Some(&index));
 }
 
 /// Values lie inside of the file, and there are no more of them than it has bits.

@@ -3,7 +3,6 @@
 
 mod footer;
 mod pages;
-mod thrift;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

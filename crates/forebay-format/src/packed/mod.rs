@@ -300,6 +300,19 @@ impl Made {
     }
 }
 
+/// Unpacks what has to become so many bytes, into a list that is empty.
+pub(crate) type Unpack = fn(&[u8], u64, &mut Vec<u8>) -> Result<()>;
+
+/// Unpacks gzip members, which have to become so many bytes.
+pub(crate) fn unpack_gzip(packed: &[u8], size_bytes: u64, out: &mut Vec<u8>) -> Result<()> {
+    gzip::unpack(&Entry::Frame, packed, size_bytes, out)
+}
+
+/// Unpacks zstd frames, which have to become so many bytes.
+pub(crate) fn unpack_zstd(packed: &[u8], size_bytes: u64, out: &mut Vec<u8>) -> Result<()> {
+    zstd::unpack(packed, size_bytes, out)
+}
+
 fn too_large() -> Error {
     let message = format!("has a compressed part of more than {} MiB that cannot be divided", MAX_SEGMENT_BYTES >> 20);
     let hint =

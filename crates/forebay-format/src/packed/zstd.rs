@@ -39,7 +39,7 @@ impl Scanner {
             match frame_length(&self.frame[at..])? {
                 Some(Length::Skippable(length)) => self.skipped = length,
                 Some(Length::Frame(length)) => {
-                    made.add(&unpacked(&self.frame[at..at + length])?)?;
+                    made.add(&unpacked(&self.frame[at..at + length], MAX_SEGMENT_BYTES)?)?;
                     at += length;
                     if made.is_due() {
                         made.split(self.position + at as u64, Entry::Frame);
@@ -100,16 +100,16 @@ fn frame_length(bytes: &[u8]) -> Result<Option<Length>> {
     }
 }
 
-/// What is in a frame. Its checksum, where it has one, is compared.
-fn unpacked(frame: &[u8]) -> Result<Vec<u8>> {
+/// What is in a frame, if that is no more than `most` bytes. Its checksum, where it has one, is compared.
+fn unpacked(frame: &[u8], most: u64) -> Result<Vec<u8>> {
     let bad = |error: &dyn std::fmt::Display| damaged("has a damaged zstd frame").with_detail(error.to_string());
     let mut decoder = StreamingDecoder::new(frame).map_err(|error| bad(&error))?;
-    if decoder.decoder.content_size() > MAX_SEGMENT_BYTES {
+    if decoder.decoder.content_size() > most {
         return Err(too_large());
     }
     let mut content = room_for(decoder.decoder.content_size())?;
-    (&mut decoder).take(MAX_SEGMENT_BYTES + 1).read_to_end(&mut content).map_err(|error| bad(&error))?;
-    if content.len() as u64 > MAX_SEGMENT_BYTES {
+    (&mut decoder).take(most + 1).read_to_end(&mut content).map_err(|error| bad(&error))?;
+    if content.len() as u64 > most {
         return Err(too_large());
     }
     let (told, made) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
@@ -126,7 +126,7 @@ pub(super) fn unpack(mut packed: &[u8], size_bytes: u64, out: &mut Vec<u8>) -> R
         let length = match frame_length(packed)?.ok_or_else(differs)? {
             Length::Skippable(length) => usize::try_from(length).unwrap_or(usize::MAX),
             Length::Frame(length) => {
-                let content = unpacked(&packed[..length])?;
+                let content = unpacked(&packed[..length], size_bytes)?;
                 if (out.len() + content.len()) as u64 > size_bytes {
                     return Err(differs());
                 }

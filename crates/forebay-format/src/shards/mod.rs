@@ -8,6 +8,7 @@ mod field;
 mod litdata;
 mod mds;
 mod numbers;
+mod parquet;
 mod table;
 mod tar;
 mod tfrecord;
@@ -15,6 +16,7 @@ mod wds2idx;
 
 use std::fmt::Write as _;
 use std::ops::Range;
+use std::sync::Arc;
 
 use forebay_core::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
@@ -29,6 +31,7 @@ pub use builder::ShardIndexBuilder;
 pub use directory::{Directory, read_saved_dataset};
 pub use field::{FieldKind, RecordField};
 pub use litdata::litdata_elements;
+pub use parquet::{PageTable, ParquetScanner, ParquetSchema, parquet_schema};
 pub use table::{Listed, TableScanner};
 pub use tar::TarScanner;
 pub use tfrecord::TfRecordScanner;
@@ -63,6 +66,8 @@ pub struct ShardIndex {
     /// Parts that are known to be there, and cannot be read, in order.
     lost: Vec<(u64, Lost)>,
     notes: Vec<String>,
+    /// What has to be unpacked before it can be read: offsets behind the end of the file are places in it.
+    pages: Option<Arc<PageTable>>,
 }
 
 /// Why a part cannot be read.
@@ -79,10 +84,12 @@ pub enum Lost {
     Misplaced,
     /// Its shard says that it has no value.
     Null,
+    /// It is in a part of its shard that cannot be read.
+    Unreadable,
 }
 
 impl Lost {
-    const ALL: [Self; 5] = [Self::Cut, Self::Sparse, Self::Displaced, Self::Misplaced, Self::Null];
+    const ALL: [Self; 6] = [Self::Cut, Self::Sparse, Self::Displaced, Self::Misplaced, Self::Null, Self::Unreadable];
 
     /// What there is to say about it, as a predicate about the part.
     pub fn predicate(self) -> &'static str {
@@ -92,6 +99,7 @@ impl Lost {
             Self::Displaced => "is damaged: no member follows where it should end",
             Self::Misplaced => "has no place in its shard, whose table is damaged",
             Self::Null => "has no value (null)",
+            Self::Unreadable => "is in a part of its shard that cannot be read",
         }
     }
 }
@@ -215,17 +223,37 @@ impl ShardIndex {
         self.hashes.is_some()
     }
 
+    /// The pages that have to be unpacked before what is in them is read, where there are any.
+    pub fn pages(&self) -> Option<&Arc<PageTable>> {
+        self.pages.as_ref().filter(|pages| !pages.is_empty())
+    }
+
+    /// The samples that are best read together: how many there are in each block.
+    pub fn blocks(&self) -> Vec<u64> {
+        match &self.pages {
+            Some(pages) if !pages.blocks().is_empty() => pages.blocks().to_vec(),
+            _ => vec![self.len()],
+        }
+    }
+
+    fn with_pages(self, pages: PageTable) -> Self {
+        Self { pages: Some(Arc::new(pages)), ..self }
+    }
+
     /// Memory that it takes.
     pub fn size_bytes(&self) -> usize {
         let lists = self.part_fields.len() * 2 + self.hashes.as_ref().map_or(0, Vec::len) * 8;
         let keys = self.keys.as_ref().map_or(0, Extents::size_bytes) + self.key_text.len();
         let annotations = self.annotations.as_ref().map_or(0, Annotations::size_bytes);
-        lists + keys + annotations + self.samples.size_bytes() + self.offsets.size_bytes() + self.sizes.size_bytes()
+        let pages = self.pages.as_ref().map_or(0, |pages| pages.memory_bytes());
+        let numbers = self.samples.size_bytes() + self.offsets.size_bytes() + self.sizes.size_bytes();
+        lists + keys + annotations + pages + numbers
     }
 
     /// Whether everything in it fits together, and into a file of this size.
     fn is_sound(&self, size_bytes: u64) -> bool {
         let parts = self.part_fields.len();
+        let size_bytes = self.pages.as_ref().map_or(size_bytes, |pages| pages.end());
         let fits =
             |at: usize| self.offsets.get(at).checked_add(self.sizes.get(at)).is_some_and(|end| end <= size_bytes);
         let is_lost = |at: usize| self.lost.binary_search_by_key(&(at as u64), |(part, _)| *part).is_ok();
@@ -244,6 +272,9 @@ impl ShardIndex {
             && self.lost.is_sorted_by(|(one, _), (other, _)| one < other)
             && self.lost.last().is_none_or(|(part, _)| *part < parts as u64)
             && self.keys.as_ref().is_none_or(keys_fit)
+            && self.pages.as_ref().is_none_or(|pages| {
+                pages.blocks().iter().try_fold(0u64, |sum, rows| sum.checked_add(*rows)) == Some(self.len())
+            })
             && (0..parts).all(|at| fits(at) || (is_lost(at) && self.offsets.get(at) <= size_bytes))
     }
 }
@@ -258,7 +289,7 @@ impl FileIndex for ShardIndex {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        let flags = [self.keys.is_some(), self.hashes.is_some(), self.annotations.is_some()];
+        let flags = [self.keys.is_some(), self.hashes.is_some(), self.annotations.is_some(), self.pages.is_some()];
         let flags = (0..).zip(flags).map(|(at, is_there)| u64::from(is_there) << at).sum();
         let words = [flags, self.fields.len() as u64, self.notes.len() as u64, self.lost.len() as u64];
         words.iter().for_each(|word| out.extend(word.to_le_bytes()));
@@ -281,6 +312,7 @@ impl FileIndex for ShardIndex {
         self.sizes.write(out);
         self.hashes.iter().for_each(|hashes| write_words(hashes, out));
         self.annotations.iter().for_each(|annotations| annotations.write(out));
+        self.pages.iter().for_each(|pages| pages.write(out));
     }
 
     fn parse(bytes: &mut &[u8], size_bytes: u64) -> Option<Self> {
@@ -319,7 +351,10 @@ impl FileIndex for ShardIndex {
         if flags & 4 != 0 {
             found.annotations = Some(Annotations::parse(bytes)?);
         }
-        (flags <= 7 && found.is_sound(size_bytes)).then_some(found)
+        if flags & 8 != 0 {
+            found.pages = Some(Arc::new(PageTable::parse(bytes, size_bytes)?));
+        }
+        (flags <= 15 && found.is_sound(size_bytes)).then_some(found)
     }
 }
 

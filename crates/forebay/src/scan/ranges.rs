@@ -11,7 +11,7 @@ use forebay_store::{ReadRequest, Stat, Store};
 
 use super::call_pool::CallPool;
 use super::max_threads;
-use super::sequential::{UnreadFile, buffer};
+use super::sequential::{UnreadFile, buffer, by_threads};
 use crate::source::defaults::retry_of;
 
 /// A range of a file.
@@ -64,6 +64,18 @@ pub(crate) fn index_ranges<S: RangeScanner>(
         open -= advance(piece.file, files, slot, &mut found[piece.file], &mut pool).map_err(located)?;
     }
     found.into_iter().map(|index| index.ok_or_else(|| Error::internal("a file was left out of its index"))).collect()
+}
+
+/// The same by several threads, each for some of the files: for scanners that take longer than reading.
+pub(crate) fn index_ranges_by_threads<S: RangeScanner>(
+    store: &Arc<dyn Store>,
+    scanner: impl Fn(&UnreadFile) -> S + Sync,
+    files: &[UnreadFile],
+) -> Result<Vec<S::Index>>
+where
+    S::Index: Send,
+{
+    by_threads(files, |part| index_ranges(store, &scanner, part))
 }
 
 /// Asks for what a scanner needs next, or takes what it has found; gives how many files are over, which is one or none.

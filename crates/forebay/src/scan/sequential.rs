@@ -119,15 +119,23 @@ pub(crate) fn index_files_by_threads<S: FileScanner>(
 where
     S::Index: Send,
 {
+    by_threads(files, |part| index_files(store, &scanner, part))
+}
+
+/// What is made of files by several threads, each for some of them.
+pub(super) fn by_threads<T: Send>(
+    files: &[UnreadFile],
+    make: impl Fn(&[UnreadFile]) -> Result<Vec<T>> + Sync,
+) -> Result<Vec<T>> {
     let threads = machine::available_cpus().min(files.len());
     if threads < 2 {
-        return index_files(store, scanner, files);
+        return make(files);
     }
-    let scanner = &scanner;
+    let make = &make;
     let parts = thread::scope(|scope| {
         let spawn = |part| {
             let builder = thread::Builder::new().name("forebay-index".to_owned());
-            let spawned = builder.spawn_scoped(scope, move || index_files(store, scanner, part));
+            let spawned = builder.spawn_scoped(scope, move || make(part));
             spawned.map_err(|error| Error::io("read by another thread", error))
         };
         let spawned: Vec<_> = files.chunks(files.len().div_ceil(threads)).map(spawn).collect();

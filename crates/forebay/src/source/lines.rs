@@ -14,7 +14,7 @@ use crate::scan::once;
 use crate::scan::sequential::index_files_by_threads;
 use crate::source::defaults::retry_of;
 use crate::source::indexes::{Indexes, Keep, index_all, index_by};
-use crate::source::unpacked::{SeekTables, Unpacked};
+use crate::source::unpacked::{SeekTables, Segments, Unpacked};
 use crate::source::{Dataset, Selection, read_request};
 
 /// The records of a dataset's files. What is known of a file (its label) holds for each of them.
@@ -138,7 +138,8 @@ fn seek_tables(
     let Indexes { indexes, stats, .. } =
         index_by(&packed, store, place, SEEK_RULE, |unread| index_files_by_threads(store, PackedScanner::new, unread))?;
     let paths = (0..packed.len()).map(|file| packed.path(SampleId(file)));
-    Ok(Some(Arc::new(SeekTables::new(paths.zip(indexes.into_iter().zip(stats)).collect()))))
+    let files = paths.zip(indexes).zip(stats).map(|((path, table), stat)| (path, Segments::Packed(table), stat));
+    Ok(Some(Arc::new(SeekTables::new(files))))
 }
 
 /// Names of compressed files end like this.

@@ -6,6 +6,7 @@ pub(crate) mod indexes;
 pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod parity;
+pub(crate) mod parquet;
 pub(crate) mod records;
 pub(crate) mod shard_formats;
 pub(crate) mod shards;

@@ -22,7 +22,7 @@ use crate::scan::sequential::{UnreadFile, buffer};
 use crate::source::defaults::retry_of;
 use crate::source::indexes::{Indexes, index_by};
 use crate::source::shards::{IndexPlace, Shards};
-use crate::source::{Dataset, read_located, read_request};
+use crate::source::{Dataset, parquet, read_located, read_request};
 
 /// The file of streaming and of LitData that says which shards there are.
 const DIRECTORY_NAME: &str = "index.json";
@@ -53,6 +53,8 @@ pub enum ShardFormat {
     TfRecord,
     /// Arrow files, and where they are, if a dataset of Hugging Face lists them.
     Arrow(Option<Vec<PathBuf>>),
+    /// Parquet files.
+    Parquet,
 }
 
 /// The samples of shards, and what they are made of.
@@ -131,18 +133,32 @@ impl ShardFormat {
         let paths: Vec<_> = match self {
             Self::Listed { directory, root } => directory.files.iter().map(|(name, _)| root.join(name)).collect(),
             Self::Arrow(Some(paths)) => paths.clone(),
-            Self::Arrow(None) | Self::TfRecord => return Ok(None),
+            Self::Arrow(None) | Self::TfRecord | Self::Parquet => return Ok(None),
         };
         FolderIndex::of_paths(paths.iter().map(PathBuf::as_path)).map(Some)
     }
 
-    /// The samples of files of this format. Without `parses_examples` a TFRecord is a sample as it is. `root` is the directory or
-    /// the URL that all files are below.
+    /// The samples of files of this format, with these fields: each has several names, of which the first counts that samples
+    /// have; by default with all. Without `parses_examples` a TFRecord is a sample as it is. `root` is the directory or the URL
+    /// that all files are below.
     pub fn open(
         &self,
         files: Arc<dyn Dataset>,
         store: &Arc<dyn Store>,
         (root, place): (&Path, &IndexPlace),
+        wanted: Option<&[Vec<String>]>,
+        parses_examples: bool,
+    ) -> Result<FormattedShards> {
+        self.open_all(files, store, (root, place), wanted, parses_examples)?.with_fields(wanted)
+    }
+
+    /// The same with all fields that were looked at.
+    fn open_all(
+        &self,
+        files: Arc<dyn Dataset>,
+        store: &Arc<dyn Store>,
+        (root, place): (&Path, &IndexPlace),
+        wanted: Option<&[Vec<String>]>,
         parses_examples: bool,
     ) -> Result<FormattedShards> {
         match self {
@@ -186,13 +202,17 @@ impl ShardFormat {
                 let fields = ShardFields { fields: schema.fields, form: Form::Apart, is_tuple: false };
                 Ok(FormattedShards { shards, fields })
             }
+            Self::Parquet => {
+                let (shards, fields) = parquet::open(files, store, (root, place), wanted)?;
+                Ok(FormattedShards { shards, fields: ShardFields { fields, form: Form::Apart, is_tuple: false } })
+            }
         }
     }
 }
 
 impl FormattedShards {
     /// The samples with these fields: each has several names, of which the first counts that samples have. By default with all.
-    pub fn with_fields(self, wanted: Option<&[Vec<String>]>) -> Result<Self> {
+    fn with_fields(self, wanted: Option<&[Vec<String>]>) -> Result<Self> {
         let Self { shards, fields } = self;
         let own = |names: &Vec<String>| fields.find(names).map(|field| vec![field.name.clone()]);
         let names = match (fields.form, wanted) {
@@ -234,7 +254,7 @@ fn read_schema(path: &Path, store: &Arc<dyn Store>) -> Result<ArrowSchema> {
 
 impl IndexPlace {
     /// The indexes of files: as they were kept here, or made.
-    fn indexes(
+    pub(super) fn indexes(
         &self,
         files: &dyn Dataset,
         store: &Arc<dyn Store>,
@@ -250,7 +270,7 @@ impl IndexPlace {
 fn recognise(bytes: &[u8]) -> Result<Option<ShardFormat>> {
     let refused = |what: &str, hint: &'static str| {
         let message = format!(
-            "looks like {what} (expected a tar archive, an MDS, LitData or Hugging Face directory, TFRecords or Arrow files)"
+            "looks like {what} (expected a tar archive, an MDS, LitData or Hugging Face directory, TFRecords, Arrow or Parquet files)"
         );
         Err(Error::new(Kind::Undecodable, message).with_hint(hint))
     };
@@ -265,11 +285,7 @@ fn recognise(bytes: &[u8]) -> Result<Option<ShardFormat>> {
         [0x1F, 0x8B, ..] => refused("a file compressed with gzip", unpack),
         [0x28, 0xB5, 0x2F, 0xFD, ..] => refused("a file compressed with zstd", unpack),
         [0x78, 0x01 | 0x5E | 0x9C | 0xDA, ..] => refused("a file compressed with zlib", unpack),
-        [b'P', b'A', b'R', b'1', ..] => refused(
-            "Parquet",
-            "a manifest may be Parquet (`manifest`); of samples in it, write the pictures to files or shards: \
-             datasets.load_dataset(\"parquet\", …) and webdataset.ShardWriter",
-        ),
+        [b'P', b'A', b'R', b'1', ..] => Ok(Some(ShardFormat::Parquet)),
         _ => Ok(None),
     }
 }
@@ -310,7 +326,7 @@ fn read_whole(store: &Arc<dyn Store>, path: &Path) -> Result<Vec<u8>> {
     })
 }
 
-fn read_start(store: &Arc<dyn Store>, path: &Path, most: u64) -> Result<Vec<u8>> {
+pub(super) fn read_start(store: &Arc<dyn Store>, path: &Path, most: u64) -> Result<Vec<u8>> {
     let (reader, owned, retry) = (Arc::clone(store), path.to_owned(), retry_of(&**store));
     once(store, path, retry, move |_| {
         let Stat { size_bytes, .. } = reader.stat(&owned)?;

@@ -17,6 +17,7 @@ use crate::source::Dataset;
 use crate::source::defaults::retry_of;
 use crate::source::indexes::{Indexes, Keep, index_and_complete};
 use crate::source::parity::{Sidecars, find_sidecars};
+use crate::source::unpacked::{SeekTables, Segments};
 
 /// The file with the index of shards, where it is beside them.
 const INDEX_NAME: &str = "forebay.index";
@@ -60,6 +61,10 @@ pub struct Shards {
     stats: Vec<Stat>,
     /// The samples of each file.
     blocks: Blocks,
+    /// Those of each part of a file that is best read together: a file, or less.
+    segments: Blocks,
+    /// Of files with parts that are unpacked before they are read.
+    tables: Option<Arc<SeekTables>>,
     /// The names of each field of a sample: the first of them that it has is the field.
     fields: Vec<Vec<String>>,
     /// Of each shard and field the numbers that these names have in the shard, one list after the other.
@@ -111,6 +116,7 @@ impl Shards {
     pub(crate) fn of(files: Arc<dyn Dataset>, indexes: Indexes<ShardIndex>, hint: &'static str) -> Result<Self> {
         let Indexes { indexes: shards, stats, notes } = indexes;
         let blocks = Blocks::new(shards.iter().map(ShardIndex::len))?;
+        let segments = Blocks::new(shards.iter().flat_map(ShardIndex::blocks))?;
         let Some(first) = shards.iter().find(|shard| !shard.is_empty()) else {
             let (count, first) = (files.len(), notes.first());
             let why = first.map(|Note { path, message }| format!(": {path:?} {message}")).unwrap_or_default();
@@ -119,7 +125,15 @@ impl Shards {
         };
         let name = |field: &u16| vec![first.fields()[usize::from(*field)].to_ascii_lowercase()];
         let fields = first.fields_of(0).iter().map(name).collect();
-        let made = Self { files, shards, stats, blocks, fields: Vec::new(), numbers: Vec::new(), notes };
+        let packed: Vec<_> = (0..)
+            .zip(shards.iter().zip(&stats))
+            .filter_map(|(file, (shard, stat))| {
+                Some((files.path(SampleId(file)), Segments::Pages(Arc::clone(shard.pages()?)), *stat))
+            })
+            .collect();
+        let tables = (!packed.is_empty()).then(|| Arc::new(SeekTables::new(packed)));
+        let (fields_of, numbers) = (Vec::new(), Vec::new());
+        let made = Self { files, shards, stats, blocks, segments, tables, fields: fields_of, numbers, notes };
         Ok(made.with_fields(fields))
     }
 
@@ -166,6 +180,11 @@ impl Shards {
     /// The path of a file that samples are in.
     pub fn file_path(&self, file: SampleId) -> PathBuf {
         self.files.path(file)
+    }
+
+    /// How parts of its files are unpacked, if any are: the loader's store has to be an [`Unpacked`](crate::Unpacked) one then.
+    pub fn tables(&self) -> Option<&Arc<SeekTables>> {
+        self.tables.as_ref()
     }
 
     /// What was noticed about shards: what is damaged in them, what is left out.
@@ -230,7 +249,7 @@ impl Dataset for Shards {
     }
 
     fn blocks(&self) -> Option<Blocks> {
-        Some(self.blocks.clone())
+        Some(self.segments.clone())
     }
 
     fn scalars(&self, samples: &[SampleId]) -> Vec<ScalarColumn> {

@@ -1,7 +1,8 @@
 //! Compressed files as if they were not: a store whose ranges are those of what is unpacked.
 //!
-//! A range is made of segments ([`SeekTable`]), each read and unpacked as a whole. The last segments stay in memory, up to a limit:
-//! neighbours are often read one after the other, and always where blocks are shuffled in windows.
+//! A range is made of segments, each read and unpacked as a whole: those of a compressed file ([`SeekTable`]), or the pages of a
+//! Parquet file ([`PageTable`]). The last segments stay in memory, up to a limit: neighbours are often read one after the other,
+//! and always where blocks are shuffled in windows.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -10,28 +11,120 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Error, Kind, Listing, Result, Stage};
-use forebay_format::SeekTable;
+use forebay_format::{PageTable, SeekTable};
 use forebay_store::{
     Allot, CacheStats, Capabilities, Object, ReadRequest, Readers, Repairs, Stat, Stop, Store, Sum, Traffic,
 };
 
-/// Segments in memory, of all files of a dataset: about sixty of the usual size.
+/// Segments in memory, of all files of a dataset: about sixty of the usual size. One that is larger is kept alone.
 const KEPT_BYTES: usize = 64 << 20;
+/// What keeping a segment takes beside its content: pages may be small.
+const ENTRY_BYTES: usize = 128;
 
-/// The compressed files of a dataset, as they were when their tables were made.
+/// The files of a dataset that are unpacked, as they were when their tables were made.
 #[derive(Debug)]
 pub struct SeekTables {
-    files: HashMap<PathBuf, File>,
+    files: HashMap<Arc<Path>, File>,
     kept: Mutex<Kept>,
 }
 
-/// A compressed file as it was when its table was made.
-type File = (SeekTable, Stat);
+/// A file as it was when its table was made.
+#[derive(Debug)]
+struct File {
+    path: Arc<Path>,
+    segments: Segments,
+    stat: Stat,
+}
+
+/// Where what is unpacked lies.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Segments {
+    /// In place of the file.
+    Packed(SeekTable),
+    /// Behind the end of the file, which is read as it is.
+    Pages(Arc<PageTable>),
+}
+
+impl Segments {
+    /// How much of the file is read as it is.
+    fn plain_bytes(&self) -> u64 {
+        match self {
+            Self::Packed(_) => 0,
+            Self::Pages(table) => table.file_bytes(),
+        }
+    }
+
+    /// Where the last segment ends.
+    fn end(&self) -> u64 {
+        match self {
+            Self::Packed(table) => table.size_bytes(),
+            Self::Pages(table) => table.end(),
+        }
+    }
+
+    fn segment_of(&self, position: u64) -> usize {
+        match self {
+            Self::Packed(table) => table.segment_of(position),
+            Self::Pages(table) => table.page_of(position),
+        }
+    }
+
+    fn range(&self, segment: usize) -> Range<u64> {
+        match self {
+            Self::Packed(table) => table.range(segment),
+            Self::Pages(table) => table.range(segment),
+        }
+    }
+
+    fn packed_range(&self, segment: usize) -> Range<u64> {
+        match self {
+            Self::Packed(table) => table.packed_range(segment),
+            Self::Pages(table) => table.packed_range(segment),
+        }
+    }
+
+    /// The segment that another one is unpacked with.
+    fn dictionary(&self, segment: usize) -> Option<usize> {
+        match self {
+            Self::Packed(_) => None,
+            Self::Pages(table) => table.dictionary(segment),
+        }
+    }
+
+    /// Memory that unpacking takes beside what is read and what becomes of it.
+    fn passing_bytes(&self, segment: usize) -> u64 {
+        match self {
+            Self::Packed(_) => 0,
+            Self::Pages(table) => table.body_bytes(segment),
+        }
+    }
+
+    fn unpack(&self, segment: usize, packed: &[u8], dictionary: Option<&[u8]>) -> Result<Vec<u8>> {
+        match self {
+            Self::Packed(table) => table.unpack(segment, packed),
+            Self::Pages(table) => table.unpack(segment, packed, dictionary),
+        }
+    }
+
+    /// Whether a file that was written to is another one. What is in pages has checksums of its own.
+    fn is_bound(&self) -> bool {
+        matches!(self, Self::Packed(_))
+    }
+
+    /// What is said of a file: of a compressed one, how long it is when it is unpacked.
+    fn stat(&self, stat: Stat) -> Stat {
+        match self {
+            Self::Packed(table) => Stat { size_bytes: table.size_bytes(), ..stat },
+            Self::Pages(_) => stat,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Kept {
+    segments: HashMap<Arc<Path>, HashMap<usize, Arc<[u8]>>>,
     /// The oldest first.
-    segments: VecDeque<(PathBuf, usize, Arc<[u8]>)>,
+    order: VecDeque<(Arc<Path>, usize)>,
     bytes: usize,
     /// How often a segment could not be unpacked. Thousands of samples may be in one.
     damaged: HashMap<(PathBuf, usize), u32>,
@@ -41,18 +134,36 @@ struct Kept {
 const MAX_ATTEMPTS: u32 = 2;
 
 impl SeekTables {
-    pub(crate) fn new(files: HashMap<PathBuf, File>) -> Self {
-        Self { files, kept: Mutex::default() }
+    pub(crate) fn new(files: impl IntoIterator<Item = (PathBuf, Segments, Stat)>) -> Self {
+        let file = |(path, segments, stat): (PathBuf, Segments, Stat)| {
+            let path: Arc<Path> = path.into();
+            (Arc::clone(&path), File { path, segments, stat })
+        };
+        Self { files: files.into_iter().map(file).collect(), kept: Mutex::default() }
     }
 
     /// The table of a file, if it is a compressed one.
     pub(crate) fn get(&self, path: &Path) -> Option<&SeekTable> {
-        self.files.get(path).map(|(table, _)| table)
+        match &self.files.get(path)?.segments {
+            Segments::Packed(table) => Some(table),
+            Segments::Pages(_) => None,
+        }
     }
 
     /// Whether it has a table of a file.
     pub fn has(&self, path: &Path) -> bool {
         self.files.contains_key(path)
+    }
+
+    /// Whether what is unpacked stands in place of a file's own bytes, and not behind them.
+    pub fn replaces(&self, path: &Path) -> bool {
+        self.get(path).is_some()
+    }
+
+    /// Whether a file is unpacked in another way by these: the same columns of Parquet have the same pages.
+    pub fn differs(&self, path: &Path, other: &Self) -> bool {
+        let both = self.files.get(path).zip(other.files.get(path));
+        both.is_some_and(|(own, other)| own.segments != other.segments)
     }
 
     /// What a panic left is whole: nothing in here can fail half-way.
@@ -61,22 +172,23 @@ impl SeekTables {
     }
 
     fn find(&self, path: &Path, segment: usize) -> Option<Arc<[u8]>> {
-        let kept = self.kept();
-        let found = kept.segments.iter().rev().find(|(known, number, _)| *number == segment && known == path);
-        found.map(|(_, _, content)| Arc::clone(content))
+        self.kept().segments.get(path)?.get(&segment).cloned()
     }
 
-    fn keep(&self, path: &Path, segment: usize, content: &Arc<[u8]>) {
+    fn keep(&self, path: &Arc<Path>, segment: usize, content: &Arc<[u8]>) {
         let mut kept = self.kept();
-        if kept.segments.iter().any(|(known, number, _)| *number == segment && known == path) {
+        let own = kept.segments.entry(Arc::clone(path)).or_default();
+        if own.insert(segment, Arc::clone(content)).is_some() {
             return; // two threads have unpacked it
         }
-        kept.bytes += content.len();
-        kept.segments.push_back((path.to_owned(), segment, Arc::clone(content)));
+        kept.bytes += content.len() + ENTRY_BYTES;
+        kept.order.push_back((Arc::clone(path), segment));
         while kept.bytes > KEPT_BYTES
-            && let Some((_, _, oldest)) = kept.segments.pop_front()
+            && kept.order.len() > 1
+            && let Some((path, segment)) = kept.order.pop_front()
         {
-            kept.bytes -= oldest.len();
+            let oldest = kept.segments.get_mut(&path).and_then(|own| own.remove(&segment));
+            kept.bytes -= oldest.map_or(0, |oldest| oldest.len() + ENTRY_BYTES);
         }
     }
 
@@ -95,8 +207,9 @@ impl SeekTables {
 
     fn forget(&self, path: &Path) {
         let mut kept = self.kept();
-        kept.segments.retain(|(known, _, _)| known != path);
-        kept.bytes = kept.segments.iter().map(|(_, _, content)| content.len()).sum();
+        let Some(own) = kept.segments.remove(path) else { return };
+        kept.bytes -= own.values().map(|content| content.len() + ENTRY_BYTES).sum::<usize>();
+        kept.order.retain(|(known, _)| **known != *path);
     }
 }
 
@@ -123,7 +236,7 @@ impl Unpacked {
     fn segment(
         &self,
         request: &ReadRequest<'_>,
-        (tables, (table, stat)): (&SeekTables, &File),
+        (tables, file): (&SeekTables, &File),
         segment: usize,
         (more, allot): (u64, &mut Allot<'_>),
     ) -> Result<Arc<[u8]>> {
@@ -134,8 +247,14 @@ impl Unpacked {
             let message = "is in a compressed segment that is damaged (several reads agreed)";
             return Err(Error::new(Kind::Corrupt, message).at_path(request.path).at_stage(Stage::Decode));
         }
+        let (table, stat) = (&file.segments, &file.stat);
+        let dictionary = match table.dictionary(segment) {
+            Some(dictionary) => Some(self.segment(request, (tables, file), dictionary, (more, allot))?),
+            None => None,
+        };
         let unpacked = table.range(segment);
-        let unpacked_bytes = unpacked.end - unpacked.start;
+        let more = more + dictionary.as_ref().map_or(0, |content| content.len() as u64);
+        let unpacked_bytes = unpacked.end - unpacked.start + table.passing_bytes(segment);
         let packed = ReadRequest { range: Some(table.packed_range(segment)), expected: None, ..request.clone() };
         let mut allot = |size| allot(size + unpacked_bytes + more);
         let mut object = self.inner.fetch(&packed, &mut allot)?;
@@ -144,42 +263,42 @@ impl Unpacked {
             self.inner.doubt(request.path);
             object = self.inner.fetch(&packed, &mut allot)?;
         }
-        if object.stat != *stat {
+        if object.stat != *stat && table.is_bound() {
             return Err(Error::new(Kind::Stale, "is not what its index describes: it was changed")
                 .at_path(request.path)
                 .at_stage(Stage::Fetch));
         }
-        let content = table.unpack(segment, &object.bytes).map_err(|error| {
+        let content = table.unpack(segment, &object.bytes, dictionary.as_deref()).map_err(|error| {
             tables.note_damage(request.path, segment);
             error.at_path(request.path).at_stage(Stage::Decode)
         });
         let content: Arc<[u8]> = content?.into();
-        tables.keep(request.path, segment, &content);
+        tables.keep(&file.path, segment, &content);
         Ok(content)
     }
-}
-
-/// What is said of a compressed file: how long it is when it is unpacked.
-fn unpacked(table: &SeekTable, packed: Stat) -> Stat {
-    Stat { size_bytes: table.size_bytes(), ..packed }
 }
 
 impl Store for Unpacked {
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         let Some(file) = self.find(request.path) else { return self.inner.fetch(request, allot) };
-        request.check_cancel()?;
-        let (_, (table, packed)) = file;
-        let stat = unpacked(table, *packed);
-        let range = request.bytes_of(stat)?;
-        let size_bytes = range.end - range.start;
-        if size_bytes == 0 {
-            return Ok(Object { bytes: allot(0)?.into(), stat });
+        let (_, File { segments, stat, .. }) = file;
+        let plain_bytes = segments.plain_bytes();
+        if plain_bytes > 0 && request.range.as_ref().is_none_or(|range| range.end <= plain_bytes) {
+            return self.inner.fetch(request, allot);
         }
+        request.check_cancel()?;
+        let stat = segments.stat(*stat);
+        let range = request.bytes_of(Stat { size_bytes: segments.end(), ..stat })?;
+        if range.start < plain_bytes && !range.is_empty() {
+            let message = "has an index that names bytes across its end: let it be made again";
+            return Err(Error::new(Kind::Corrupt, message).at_path(request.path).at_stage(Stage::Fetch));
+        }
+        let size_bytes = range.end - range.start;
         let mut pieces = Vec::new();
         let mut position = range.start;
         while position < range.end {
-            let segment = table.segment_of(position);
-            let place = table.range(segment);
+            let segment = segments.segment_of(position);
+            let place = segments.range(segment);
             pieces.push((self.segment(request, file, segment, (size_bytes, allot))?, position - place.start));
             position = place.end;
         }
@@ -199,7 +318,7 @@ impl Store for Unpacked {
     fn stat(&self, path: &Path) -> Result<Stat> {
         let stat = self.inner.stat(path)?;
         Ok(match self.find(path) {
-            Some((_, (table, known))) if *known == stat => unpacked(table, stat),
+            Some((_, file)) if file.stat == stat => file.segments.stat(stat),
             _ => stat,
         })
     }
@@ -210,7 +329,10 @@ impl Store for Unpacked {
 
     fn sum(&self, path: &Path) -> Result<Option<Sum>> {
         // The server's is of what is compressed.
-        if self.find(path).is_some() { Ok(None) } else { self.inner.sum(path) }
+        match self.find(path) {
+            Some((_, file)) if file.segments.is_bound() => Ok(None),
+            _ => self.inner.sum(path),
+        }
     }
 
     fn stoppable(&self) -> Option<(Arc<dyn Store>, Stop)> {
@@ -248,9 +370,24 @@ impl Store for Unpacked {
     }
 
     fn doubt_range(&self, path: &Path, range: Range<u64>) {
-        match self.find(path) {
-            Some(_) => self.doubt(path),
-            None => self.inner.doubt_range(path, range),
+        let Some((tables, File { segments, .. })) = self.find(path) else {
+            return self.inner.doubt_range(path, range);
+        };
+        if segments.is_bound() {
+            return self.doubt(path);
+        }
+        if range.end <= segments.plain_bytes() {
+            return self.inner.doubt_range(path, range);
+        }
+        tables.forget(path);
+        let mut position = range.start.max(segments.plain_bytes());
+        while position < range.end.min(segments.end()) {
+            let segment = segments.segment_of(position);
+            let also = segments.dictionary(segment);
+            for doubted in also.into_iter().chain([segment]) {
+                self.inner.doubt_range(path, segments.packed_range(doubted));
+            }
+            position = segments.range(segment).end;
         }
     }
 

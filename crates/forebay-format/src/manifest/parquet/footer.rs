@@ -3,7 +3,7 @@
 
 use parquet::errors::ParquetError;
 
-use super::thrift::{Thrift, Type, wrong};
+use crate::parquet_pages::{Thrift, Type, wrong};
 
 /// Deeper than any table of samples.
 const MAX_DEPTH: usize = 64;

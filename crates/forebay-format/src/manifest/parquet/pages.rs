@@ -8,7 +8,7 @@ use parquet::basic::{Encoding, PageType, Type as Physical};
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::ParquetError;
 
-use super::thrift::{Thrift, Type, wrong};
+use crate::parquet_pages::{Header, Thrift, wrong};
 
 type Result<T> = std::result::Result<T, ParquetError>;
 
@@ -43,7 +43,7 @@ impl Pages {
             }
             let body = bytes.split_to(header.compressed);
             header.check(&chunk)?;
-            rows += header.rows().unwrap_or(0) as u64;
+            rows += header.flat_rows().unwrap_or(0) as u64;
             if header.kind != PageType::INDEX_PAGE {
                 pages.push_back((header, body));
             }
@@ -126,8 +126,8 @@ impl PageReader for Pages {
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
         Ok(self.pages.front().map(|(header, _)| PageMetadata {
-            num_rows: header.rows(),
-            num_levels: header.rows(),
+            num_rows: header.flat_rows(),
+            num_levels: header.flat_rows(),
             is_dict: header.kind == PageType::DICTIONARY_PAGE,
         }))
     }
@@ -138,119 +138,9 @@ impl PageReader for Pages {
     }
 }
 
-/// A page header: the fields that are used, for each kind of page.
-#[derive(Clone, Debug)]
-struct Header {
-    kind: PageType,
-    compressed: usize,
-    uncompressed: usize,
-    values: usize,
-    nulls: usize,
-    encoding: Encoding,
-    level_encoding: Encoding,
-    /// Bytes of levels, which version 2 does not compress.
-    def_bytes: usize,
-    rep_bytes: usize,
-    is_compressed: bool,
-}
-
 impl Header {
-    /// Parses a header. Returns it and its length.
-    fn read(bytes: &[u8]) -> Result<(Self, usize)> {
-        let (mut kind, mut compressed, mut uncompressed) = (None, None, None);
-        let mut header = Self {
-            kind: PageType::INDEX_PAGE,
-            compressed: 0,
-            uncompressed: 0,
-            values: 0,
-            nulls: 0,
-            encoding: Encoding::PLAIN,
-            level_encoding: Encoding::RLE,
-            def_bytes: 0,
-            rep_bytes: 0,
-            is_compressed: true,
-        };
-        // The page kind that the fields belong to; it must be the header's own kind.
-        let mut described = None;
-        let mut thrift = Thrift::new(bytes);
-        thrift.fields(&mut |thrift, id, field| {
-            match (id, field) {
-                (1, _) => kind = Some(thrift.i32(field)?),
-                (2, _) => uncompressed = Some(size(thrift, field)?),
-                (3, _) => compressed = Some(size(thrift, field)?),
-                (5, Type::Struct) => {
-                    described = Some(PageType::DATA_PAGE);
-                    header.read_data(thrift)?;
-                }
-                (7, Type::Struct) => {
-                    described = Some(PageType::DICTIONARY_PAGE);
-                    header.read_dictionary(thrift)?;
-                }
-                (8, Type::Struct) => {
-                    described = Some(PageType::DATA_PAGE_V2);
-                    header.read_data_2(thrift)?;
-                }
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })?;
-        header.kind = match kind {
-            Some(0) => PageType::DATA_PAGE,
-            Some(1) => PageType::INDEX_PAGE,
-            Some(2) => PageType::DICTIONARY_PAGE,
-            Some(3) => PageType::DATA_PAGE_V2,
-            other => return Err(wrong(format!("a page is of an unknown kind ({other:?})"))),
-        };
-        if header.kind != PageType::INDEX_PAGE && described != Some(header.kind) {
-            return Err(wrong("a page has the header of another kind of page"));
-        }
-        let (Some(compressed), Some(uncompressed)) = (compressed, uncompressed) else {
-            return Err(wrong("a page has no size"));
-        };
-        (header.compressed, header.uncompressed) = (compressed, uncompressed);
-        Ok((header, thrift.position()))
-    }
-
-    fn read_data(&mut self, thrift: &mut Thrift<'_>) -> Result<()> {
-        thrift.fields(&mut |thrift, id, field| {
-            match id {
-                1 => self.values = size(thrift, field)?,
-                2 => self.encoding = encoding(thrift, field)?,
-                3 => self.level_encoding = encoding(thrift, field)?,
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })
-    }
-
-    fn read_dictionary(&mut self, thrift: &mut Thrift<'_>) -> Result<()> {
-        thrift.fields(&mut |thrift, id, field| {
-            match id {
-                1 => self.values = size(thrift, field)?,
-                2 => self.encoding = encoding(thrift, field)?,
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })
-    }
-
-    fn read_data_2(&mut self, thrift: &mut Thrift<'_>) -> Result<()> {
-        thrift.fields(&mut |thrift, id, field| {
-            match id {
-                1 => self.values = size(thrift, field)?,
-                2 => self.nulls = size(thrift, field)?,
-                4 => self.encoding = encoding(thrift, field)?,
-                5 => self.def_bytes = size(thrift, field)?,
-                6 => self.rep_bytes = size(thrift, field)?,
-                7 => self.is_compressed = field == Type::True,
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })
-    }
-
     /// Rows of a data page: a flat column has a value or a null for each.
-    fn rows(&self) -> Option<usize> {
+    fn flat_rows(&self) -> Option<usize> {
         matches!(self.kind, PageType::DATA_PAGE | PageType::DATA_PAGE_V2).then_some(self.values)
     }
 
@@ -272,7 +162,7 @@ impl Header {
         if self.nulls > self.values {
             return Err(wrong(format!("a page claims {} nulls in {} values", self.nulls, self.values)));
         }
-        if self.rows().is_some_and(|rows| rows as u64 > chunk.rows) {
+        if self.flat_rows().is_some_and(|rows| rows as u64 > chunk.rows) {
             return Err(wrong(format!("a page claims {} values of {} rows", self.values, chunk.rows)));
         }
         Ok(())
@@ -319,27 +209,6 @@ impl Header {
         }
         delta_end(lengths, self.values).map(drop)
     }
-}
-
-fn size(thrift: &mut Thrift<'_>, field: Type) -> Result<usize> {
-    let claimed = thrift.i32(field)?;
-    usize::try_from(claimed).map_err(|_| wrong(format!("a page claims a size of {claimed}")))
-}
-
-fn encoding(thrift: &mut Thrift<'_>, field: Type) -> Result<Encoding> {
-    #[expect(deprecated, reason = "old files have levels packed so")]
-    Ok(match thrift.i32(field)? {
-        0 => Encoding::PLAIN,
-        2 => Encoding::PLAIN_DICTIONARY,
-        3 => Encoding::RLE,
-        4 => Encoding::BIT_PACKED,
-        5 => Encoding::DELTA_BINARY_PACKED,
-        6 => Encoding::DELTA_LENGTH_BYTE_ARRAY,
-        7 => Encoding::DELTA_BYTE_ARRAY,
-        8 => Encoding::RLE_DICTIONARY,
-        9 => Encoding::BYTE_STREAM_SPLIT,
-        other => return Err(wrong(format!("a page has an unknown encoding ({other})"))),
-    })
 }
 
 /// Where delta-encoded numbers end, if there are at most `max` of them. Their claimed count precedes them, and a delta

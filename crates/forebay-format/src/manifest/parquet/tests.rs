@@ -3,69 +3,9 @@
 
 use super::*;
 use crate::manifest::Labels;
+use crate::parquet_pages::Writer;
 use std::path::Path;
 use std::process::Command;
-
-/// Thrift's compact protocol, written.
-#[derive(Default)]
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.0.push(number as u8);
-    }
-
-    fn zigzag(&mut self, number: i64) {
-        self.varint(((number << 1) ^ (number >> 63)) as u64);
-    }
-
-    fn field(&mut self, id: i64, kind: u8) {
-        self.0.push(kind);
-        self.zigzag(id);
-    }
-
-    fn i32(mut self, id: i64, number: i32) -> Self {
-        self.field(id, 5);
-        self.zigzag(number.into());
-        self
-    }
-
-    fn i64(mut self, id: i64, number: i64) -> Self {
-        self.field(id, 6);
-        self.zigzag(number);
-        self
-    }
-
-    fn text(mut self, id: i64, text: &str) -> Self {
-        self.field(id, 8);
-        self.varint(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
-        self
-    }
-
-    fn structure(mut self, id: i64, inner: Self) -> Self {
-        self.field(id, 12);
-        self.0.extend_from_slice(&inner.ended());
-        self
-    }
-
-    fn list(mut self, id: i64, elements: Vec<Self>) -> Self {
-        self.field(id, 9);
-        self.0.push(0xfc);
-        self.varint(elements.len() as u64);
-        elements.into_iter().for_each(|element| self.0.extend_from_slice(&element.ended()));
-        self
-    }
-
-    fn ended(mut self) -> Vec<u8> {
-        self.0.push(0);
-        self.0
-    }
-}
 
 const PLAIN: i32 = 0;
 const DELTA_LENGTHS: i32 = 6;

@@ -10,7 +10,7 @@ const MAX_DEPTH: u32 = 32;
 
 /// The type of a value, which precedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(crate) enum Type {
     True,
     False,
     Byte,
@@ -47,28 +47,28 @@ impl Type {
     }
 }
 
-pub(super) fn wrong(message: impl Into<String>) -> ParquetError {
+pub(crate) fn wrong(message: impl Into<String>) -> ParquetError {
     ParquetError::General(message.into())
 }
 
 /// Reads values one after the other.
-pub(super) struct Thrift<'a> {
+pub(crate) struct Thrift<'a> {
     rest: &'a [u8],
     length: usize,
 }
 
 impl<'a> Thrift<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, length: bytes.len() }
     }
 
     /// Bytes read so far.
-    pub(super) fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         self.length - self.rest.len()
     }
 
     /// The next `count` bytes, if there are that many.
-    pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.rest.split_at_checked(count) else {
             return Err(wrong(format!("metadata ends early (expected {count} more bytes, got {})", self.rest.len())));
         };
@@ -81,7 +81,7 @@ impl<'a> Thrift<'a> {
     }
 
     /// An unsigned variable-length integer.
-    pub(super) fn varint(&mut self) -> Result<u64> {
+    pub(crate) fn varint(&mut self) -> Result<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -99,7 +99,7 @@ impl<'a> Thrift<'a> {
     }
 
     /// A 32-bit integer, from a field of this type.
-    pub(super) fn i32(&mut self, field: Type) -> Result<i32> {
+    pub(crate) fn i32(&mut self, field: Type) -> Result<i32> {
         if field != Type::I32 {
             return Err(wrong(format!("metadata has a field of the wrong type (expected I32, got {field:?})")));
         }
@@ -107,9 +107,48 @@ impl<'a> Thrift<'a> {
         i32::try_from(number).map_err(|_| wrong(format!("metadata has {number} where 32 bits are expected")))
     }
 
+    /// An integer of up to 64 bits, from a field of this type.
+    pub(crate) fn i64(&mut self, field: Type) -> Result<i64> {
+        match field {
+            Type::I16 | Type::I32 | Type::I64 => self.signed(),
+            other => Err(wrong(format!("metadata has a field of the wrong type (expected I64, got {other:?})"))),
+        }
+    }
+
+    /// A byte, from a field of this type.
+    pub(crate) fn small(&mut self, field: Type) -> Result<u8> {
+        match field {
+            Type::Byte => self.byte(),
+            other => Err(wrong(format!("metadata has a field of the wrong type (expected Byte, got {other:?})"))),
+        }
+    }
+
+    /// Bytes, from a field of this type.
+    pub(crate) fn binary(&mut self, field: Type) -> Result<&'a [u8]> {
+        if field != Type::Binary {
+            return Err(wrong(format!("metadata has a field of the wrong type (expected Binary, got {field:?})")));
+        }
+        let length = self.varint()?;
+        self.take(usize::try_from(length).unwrap_or(usize::MAX))
+    }
+
+    /// Calls `read` for each struct of a list.
+    pub(crate) fn structs(&mut self, field: Type, read: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        let (element, count) = match field {
+            Type::List => self.list()?,
+            other => {
+                return Err(wrong(format!("metadata has a field of the wrong type (expected List, got {other:?})")));
+            }
+        };
+        if count > 0 && element != Type::Struct {
+            return Err(wrong(format!("metadata has a list of the wrong type (expected Struct, got {element:?})")));
+        }
+        (0..count).try_for_each(|_| read(self))
+    }
+
     /// Calls `read` for each field of a struct. It reads the value and returns true, or returns false to have it
     /// skipped.
-    pub(super) fn fields(&mut self, read: &mut dyn FnMut(&mut Self, i64, Type) -> Result<bool>) -> Result<()> {
+    pub(crate) fn fields(&mut self, read: &mut dyn FnMut(&mut Self, i64, Type) -> Result<bool>) -> Result<()> {
         self.fields_within(MAX_DEPTH, read)
     }
 
@@ -132,7 +171,7 @@ impl<'a> Thrift<'a> {
     }
 
     /// The type and number of a list's elements, each of which takes at least a byte.
-    pub(super) fn list(&mut self) -> Result<(Type, usize)> {
+    pub(crate) fn list(&mut self) -> Result<(Type, usize)> {
         let header = self.byte()?;
         // Some writers give an empty list no type.
         if header == 0 {
