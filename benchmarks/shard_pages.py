@@ -10,9 +10,9 @@ from peers.shard_contenders import SECTIONS, Section
 
 INTRODUCTION = """# Shards, tokens and lines
 
-By `make bench-shards`. All is in the page cache; 2 threads or worker processes, bound to as many processors. Each run is
-a process of its own, in turns, with the peer's own environment over the same torch; medians, and the range in brackets.
-What forebay is of another is the median of the rounds' ratios, and in brackets the interval that holds it with a
+By `make bench-shards`. All is in the page cache; 2 threads or worker processes, bound to as many processors. Each run
+is a process of its own, in turns, with the peer's own environment over the same torch; medians, and the range in
+brackets. What forebay is of another is the median of the rounds' ratios, and in brackets the interval that holds it with a
 probability of 95 % (with fewer than six rounds: all that was seen); *at least* is what is wanted of it. Pictures are
 synthetic JPEGs of 500x375; files with shards are those that the peer's own writer has made, with the JPEGs as they are,
 and forebay reads the same files.
@@ -24,8 +24,8 @@ waits in none), in one run of its own, with as many batches ahead of the loop fo
 
 *Samples* says what a run before the timed ones has shown: one epoch without random transforms, each sample hashed with
 its label or targets, and the hashes added up, whatever their order. Where decoders or filters differ, it is the mean
-difference of 8x8 pixels of 64 pictures. In timed epochs of pictures the labels are the numbers of the samples, and their
-sum has to be right.
+difference of 8x8 pixels of 64 pictures. In timed epochs of pictures the labels are the numbers of the samples, and
+their sum has to be right.
 """
 
 

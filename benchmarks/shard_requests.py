@@ -6,7 +6,6 @@ A real S3 server on loopback, behind the tests' proxy, which makes every request
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -104,10 +103,8 @@ def epoch(order: str, options: dict[str, str], threads: int) -> dict[str, Any]:
     from forebay import transforms
 
     started = time.perf_counter()
-    index = Path(tempfile.mkdtemp()) / "tar.index"
-    dataset = fb.Shards(
-        "s3://bucket/tar", training(transforms), fields=("jpg", "cls"), storage_options=options, index=index
-    )
+    augment = training(transforms)
+    dataset = fb.Shards("s3://bucket/tar", augment, fields=("jpg", "cls"), storage_options=options)
     opened_seconds = time.perf_counter() - started
     window = {"shuffle_window": WINDOW} if order == "window" else {}
     loader = fb.DataLoader(dataset, 64, shuffle=order, num_workers=threads, **window)

@@ -3,8 +3,8 @@ benchmarks/results/shards.md.
 
 Each contender has an environment and a process of its own, as in compare.py. Before anything is timed one epoch of each
 is compared with forebay's, sample by sample. Then they run in turns, and what is compared are the ratios of each round.
-Memory is sampled in a run of its own. `--only tar,tokens` measures these sections anew and keeps the others. A contender
-that cannot run keeps its row, with the reason.
+Memory is sampled in a run of its own. `--only tar,tokens` measures these sections anew and keeps the others. A
+contender that cannot run keeps its row, with the reason.
 """
 
 import argparse
@@ -179,9 +179,7 @@ def main() -> None:
     for name, rows in runs.items():
         copied = 0.0
         if SECTIONS[name].data == "tokens":
-            copied = bandwidth(
-                shard_data.ensure_tokens(arguments.data, arguments.tokens) / "tokens.bin", arguments.threads
-            )
+            copied = bandwidth(rows[0].folder / "tokens.bin", arguments.threads)
         made[name] = shard_pages.section(SECTIONS[name], rows, stamp, copied)
     if shard_requests.NAME in arguments.only:
         made[shard_requests.NAME] = shard_requests.section(arguments, stamp)

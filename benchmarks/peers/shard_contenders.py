@@ -10,6 +10,7 @@ WEBDATASET, TURBOLOADER, LITDATA, MOSAICML = (
     CONTENDERS[name].packages for name in ("webdataset", "turboloader", "litdata", "mosaicml")
 )
 HUGGING_FACE = ("datasets==5.2.0",)
+PACKED = {"fields": ("jpg", "cls")}
 PICTURES = "RandomResizedCrop(224), flip, normalise; batches of 64 as float32 NCHW with their labels"
 
 
@@ -223,11 +224,11 @@ SECTIONS = {
         "first+1",
         {
             "forebay": Row(
-                "forebay Shards, packed with landmarks", module="own", options={"below": "landmarks", "landmarks": True}
+                "forebay Shards, packed with landmarks",
+                module="own",
+                options=PACKED | {"below": "landmarks", "landmarks": True},
             ),
-            "packed": Row(
-                "the same, packed without", module="own", options={"below": "plain", "fields": ("jpg", "cls")}
-            ),
+            "packed": Row("the same, packed without", module="own", options=PACKED | {"below": "plain"}),
             "folder": Row("forebay ImageFolder, the files", module="own", options={"kind": "folder"}, least=1.1),
         },
         check="crop",
