@@ -12,8 +12,8 @@ INTRODUCTION = """# Shards, tokens and lines
 
 By `make bench-shards`. All is in the page cache; 2 threads or worker processes, bound to as many processors. Each run
 is a process of its own, in turns, with the peer's own environment over the same torch; medians, and the range in
-brackets. What forebay is of another is the median of the rounds' ratios, and in brackets the interval that holds it with a
-probability of 95 % (with fewer than six rounds: all that was seen); *at least* is what is wanted of it. Pictures are
+brackets. What forebay is of another is the median of the rounds' ratios, and in brackets the interval that holds it with
+a probability of 95 % (with fewer than six rounds: all that was seen); *at least* is what is wanted of it. Pictures are
 synthetic JPEGs of 500x375; files with shards are those that the peer's own writer has made, with the JPEGs as they are,
 and forebay reads the same files.
 

@@ -1,6 +1,7 @@
 """Writes the golden shards of python/tests/native/test_shard_formats.py with the real writers of each format.
 
-Run once, in an environment with mosaicml-streaming 0.13, litdata 0.2, tfrecord 1.14, datasets 5.2 and Pillow:
+Run once, in an environment with mosaicml-streaming 0.13, litdata 0.2, tfrecord 1.14, datasets 5.2 and Pillow; for
+`webdataset` with webdataset 1.0, and the `wds2idx.py` of NVIDIA DALI 2.4 in the path of modules:
 
     python python/tests/golden/make_shards.py python/tests/golden/shards
 
@@ -204,8 +205,36 @@ def arrow(directory: Path) -> None:
     )
 
 
+def webdataset(directory: Path) -> None:
+    """With an index by DALI's tool beside each archive."""
+    import webdataset as wds
+    from wds2idx import IndexCreator
+
+    with wds.ShardWriter(str(directory / "train-%06d.tar"), maxcount=4, verbose=0) as writer:
+        for index in range(SAMPLES):
+            writer.write(
+                {
+                    "__key__": f"{index % 2}/sample{index:04}",
+                    "png": picture(index),
+                    "grey.png": picture(index, "L"),
+                    "cls": index * 3,
+                    "txt": f"größer {index}" * (index % 3),
+                    "json": {"index": index, "tags": ["a", "b"][: index % 3]},
+                    "npy": np.arange(6, dtype=np.int16).reshape(2, 3) + np.int16(index),
+                    "bin": bytes(range(index)),
+                }
+            )
+    archives = sorted(directory.glob("*.tar"))
+    for archive in archives:
+        with IndexCreator(str(archive), str(archive.with_suffix(".idx")), verbose=False) as creator:
+            creator.create_index()
+    read = wds.WebDataset([str(archive) for archive in archives], shardshuffle=False).decode("pil")
+    samples = [{name: value for name, value in sample.items() if name[:2] != "__"} for sample in read]
+    write_expected(directory, samples)
+
+
 def main(target: Path, chosen: list[str]) -> None:
-    for write in (mds, litdata, tfrecord, arrow):
+    for write in (mds, litdata, tfrecord, arrow, webdataset):
         if not chosen or write.__name__ in chosen:
             directory = target / write.__name__
             shutil.rmtree(directory, ignore_errors=True)

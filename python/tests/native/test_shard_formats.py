@@ -71,6 +71,21 @@ def test_samples_are_those_of_the_formats_own_reader(kind):
             check(f"{name} of sample {index}", value, wanted[name], tolerance=2 if name == "jpeg" else 0)
 
 
+@pytest.mark.parametrize("index", [None, "wds2idx"])
+def test_archives_by_webdatasets_writer_are_read_as_by_its_reader(index):
+    """With an index of their own, and with that of DALI's tool."""
+    dataset = fb.Shards(GOLDEN / "webdataset", index=index)
+    wanted = expected("webdataset")
+    assert (len(dataset), dataset.notes) == (SAMPLES, [])
+    for number, sample in enumerate(wanted):
+        got = dataset[number]
+        assert got.keys() == sample.keys()
+        for name, value in got.items():
+            check(f"{name} of sample {number}", value, sample[name])
+    paths = [path.removeprefix(f"{GOLDEN}/webdataset/") for path in dataset.paths]
+    assert (paths[0], paths[5]) == ("train-000000.tar#0/sample0000.bin", "train-000001.tar#1/sample0005.bin")
+
+
 @pytest.mark.parametrize("kind", ROOTS)
 def test_batches_have_the_fields_of_their_samples(kind):
     picture = {"mds": "pixels", "litdata": "image", "tfrecord": "image/encoded", "arrow": "image"}[kind]
