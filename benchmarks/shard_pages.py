@@ -12,10 +12,10 @@ INTRODUCTION = """# Shards, tokens and lines
 
 By `make bench-shards`. All is in the page cache; 2 threads or worker processes, bound to as many processors. Each run
 is a process of its own, in turns, with the peer's own environment over the same torch; medians, and the range in
-brackets. What forebay is of another is the median of the rounds' ratios, and in brackets the interval that holds it with
-a probability of 95 % (with fewer than six rounds: all that was seen); *at least* is what is wanted of it. Pictures are
-synthetic JPEGs of 500x375; files with shards are those that the peer's own writer has made, with the JPEGs as they are,
-and forebay reads the same files.
+brackets. What forebay is of another is the median of the rounds' ratios, and in brackets the interval that holds it
+with a probability of 95 % (with fewer than six rounds: all that was seen); *at least* is what is wanted of it.
+Pictures are synthetic JPEGs of 500x375; files with shards are those that the peer's own writer has made, with the
+JPEGs as they are, and forebay reads the same files.
 
 The first epoch is timed from the making of the loader on, the first batch, too; imports come before it. In later epochs
 forebay knows its JPEGs by landmarks ([why](../../docs/decisions/0025-landmarks.md)). Memory is what all processes of a
@@ -36,7 +36,7 @@ def section(what: Section, rows: list[Any], stamp: str, copied: float) -> list[s
         return [f"## {what.title}", "", f"Not measured: {first.contender.title}: {first.unavailable}", ""]
     packages = sorted({package for row in rows for package in row.contender.packages})
     versions = "".join(f", {package.replace('==', ' ')}" for package in packages)
-    is_pictures = what.turn.startswith("first")
+    is_pictures = what.turn == "first"
     lines = [f"## {what.title}", "", f"{stamp}{versions}.", "", what.about]
     if is_pictures:
         seconds = {row.module: row.conversion_seconds for row in rows if row.conversion_seconds is not None}

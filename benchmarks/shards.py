@@ -82,7 +82,8 @@ class Run(compare.Row):
     def time(self, epochs: int) -> None:
         """One run."""
         del epochs
-        result, _ = self._call(self.section.turn)
+        turn = self.section.turn
+        result, _ = self._call(f"first+{self.contender.epochs}" if turn == "first" else turn)
         result["rate"] = result["images"] / result["seconds"]
         if "first_seconds" in result:
             result["first_rate"] = result["first_images"] / result["first_seconds"]
@@ -97,7 +98,7 @@ class Run(compare.Row):
     def _check_labels(self, result: dict[str, Any]) -> None:
         """A rate is no rate if something else was delivered."""
         count = self._arguments.count
-        epochs = 1 + int(self.section.turn.partition("+")[2])
+        epochs = 1 + self.contender.epochs
         got = (result["first_images"] + result["images"], result["labels"])
         if got != (expected := (count * epochs, count * (count - 1) // 2 * epochs)):
             raise UnavailableError(f"expected samples and the sum of their numbers as {expected}, got {got}")
@@ -105,8 +106,7 @@ class Run(compare.Row):
     def sample(self, pace: float) -> None:
         """One run in which memory is sampled, as fast as it goes; all have as many batches ahead of the loop."""
         del pace
-        turn = self.section.turn
-        result, memory = self._call("first+1" if turn.startswith("first") else "for+1", is_sampled=True)
+        result, memory = self._call("first+0" if self.section.turn == "first" else "for+1", is_sampled=True)
         assert isinstance(memory, processes.Sampler)
         self.peak = memory.peaks(result["ended"])[1] - result["imported"]["pss"]
 
@@ -152,7 +152,7 @@ def parse() -> argparse.Namespace:
     known = [*SECTIONS, shard_requests.NAME]
     parser = argparse.ArgumentParser(description="forebay beside its peers, on shards, tokens and lines")
     parser.add_argument("--only", help=f"sections, with commas between them, of {', '.join(known)}")
-    parser.add_argument("--count", type=int, default=1500, help="pictures")
+    parser.add_argument("--count", type=int, default=1000, help="pictures")
     parser.add_argument("--tokens", type=int, default=500_000_000)
     parser.add_argument("--lines", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)

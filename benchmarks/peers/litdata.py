@@ -1,5 +1,6 @@
 """LitData: its own chunks, mapped by torch's worker processes."""
 
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -30,15 +31,16 @@ def optimize(make: Callable[[str], dict[str, Any]], folder: Path, target: Path) 
         litdata.optimize(make, files, str(target), chunk_bytes="16MB", num_workers=1, verbose=False)
 
 
-def decoded(item: dict[str, Any]) -> tuple[Any, int]:
+def decoded(item: dict[str, Any], check: str) -> tuple[Any, int]:
     """A training sample."""
-    return picture(item["image"]), item["label"]
+    return picture(item["image"], check), item["label"]
 
 
 def loader(
-    folder: str, threads: int, ahead: int | None = None, transform: Callable[[Any], Any] = decoded
+    folder: str, threads: int, ahead: int | None = None, check: str = "", make: Callable[..., Any] = decoded
 ) -> Iterable[Any]:
     """Worker processes that stay between epochs."""
+    transform = functools.partial(make, check=check)
     dataset = litdata.StreamingDataset(folder, shuffle=True, drop_last=False, seed=0, transform=transform)
     prefetch = {} if ahead is None else {"prefetch_factor": per_worker(ahead, threads)}
     return litdata.StreamingDataLoader(

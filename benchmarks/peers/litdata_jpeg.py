@@ -3,7 +3,6 @@
 It decodes them itself, by torchvision. Bytes and numbers it would put into an Arrow table behind the chunk.
 """
 
-import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,4 +30,4 @@ def augmented(item: dict[str, Any], check: str) -> tuple[Any, int]:
 
 def loader(folder: str, threads: int, ahead: int | None = None, check: str = "") -> Iterable[Any]:
     """As the other one."""
-    return litdata.loader(folder, threads, ahead, functools.partial(augmented, check=check))
+    return litdata.loader(folder, threads, ahead, check, augmented)

@@ -8,6 +8,7 @@ Run once, in an environment with mosaicml-streaming 0.13, litdata 0.2, tfrecord 
 What is written is committed, with the expected values beside it as the format's own reader gives them.
 """
 
+import io
 import json
 import shutil
 import sys
@@ -128,9 +129,28 @@ def litdata(directory: Path) -> None:
     write_expected(directory, samples)
 
 
-def tfrecord(directory: Path) -> None:
-    import io
+def litdata_rows(directory: Path) -> None:
+    """Bytes, texts and numbers, which `optimize` writes as an Arrow file behind the table of a chunk."""
+    import litdata as lit
 
+    inputs = list(range(SAMPLES))
+    lit.optimize(row, inputs, str(directory), chunk_size=4, num_workers=1, keep_data_ordered=True)
+    read = lit.StreamingDataset(str(directory), shuffle=False)
+    write_expected(directory, [read[index] for index in range(SAMPLES)])
+
+
+def row(index: int) -> dict[str, Any]:
+    encoded = io.BytesIO()
+    picture(index).save(encoded, "PNG")
+    return {
+        "image": encoded.getvalue(),
+        "label": index - 3,
+        "text": f"größer {index}" * (index % 3),
+        "weight": index / 4,
+    }
+
+
+def tfrecord(directory: Path) -> None:
     from tfrecord.writer import TFRecordWriter
 
     samples = []
@@ -234,7 +254,7 @@ def webdataset(directory: Path) -> None:
 
 
 def main(target: Path, chosen: list[str]) -> None:
-    for write in (mds, litdata, tfrecord, arrow, webdataset):
+    for write in (mds, litdata, litdata_rows, tfrecord, arrow, webdataset):
         if not chosen or write.__name__ in chosen:
             directory = target / write.__name__
             shutil.rmtree(directory, ignore_errors=True)

@@ -5,8 +5,8 @@ Run once for each name, in an environment with what it needs: numpy, megatron (m
 
     python python/tests/golden/make_tokens.py python/tests/golden/tokens megatron
 
-What is written is committed. In expected.json beside it is what the format's own reader gives: the stream of all tokens,
-and how many each document has, where the format has documents.
+What is written is committed. In expected.json beside it is what the format's own reader gives: the stream of all
+tokens, and how many each document has, where the format has documents.
 """
 
 import itertools
@@ -112,8 +112,8 @@ def litdata(directory: Path) -> None:
         item_loader=lit.TokensLoader(),
         keep_data_ordered=True,
     )
-    # Larger blocks would leave out what is behind the last whole one of a chunk. Its reader knows no documents: they are
-    # the items that it was given.
+    # Larger blocks would leave out what is behind the last whole one of a chunk. Its reader knows no documents: they
+    # are the items that it was given.
     read = lit.StreamingDataset(str(directory), item_loader=lit.TokensLoader(block_size=1), shuffle=False)
     expect(directory, np.concatenate([read[index].numpy() for index in range(len(read))]), list(LENGTHS))
 
