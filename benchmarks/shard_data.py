@@ -64,15 +64,16 @@ def ensure_lines(data: Path, count: int) -> Path:
 
 
 def ensure_packed(data: Path, count: int) -> Path:
-    """The pictures as `forebay pack` writes them, with and without landmarks."""
+    """The pictures as `forebay pack` writes them, with landmarks in the index beside the shards."""
     source, folder = ensure_photos(data, count), data / f"packed-{count}"
     if not folder.exists():
         making = fresh(folder)
-        for name, more in (("plain", []), ("landmarks", ["--landmarks"])):
-            line = [sys.executable, "-m", "forebay", "pack", str(source), str(making / name), *more]
-            done = subprocess.run(line, text=True, capture_output=True, check=False)
+        shards = making / "shards"
+        index = f"import forebay; forebay.Shards({str(shards)!r}, fields=('jpg', 'cls'), index=True, landmarks=True)"
+        for line in (["-m", "forebay", "pack", str(source), "-o", str(shards)], ["-c", index]):
+            done = subprocess.run([sys.executable, *line], text=True, capture_output=True, check=False)
             if done.returncode:
-                raise UnavailableError(f"forebay pack {' '.join(more)}: {last_line(done.stderr)}")
+                raise UnavailableError(f"{' '.join(line[1:3])}: {last_line(done.stderr)}")
         (making / "folder").symlink_to(source.absolute())
         making.rename(folder)
     return folder

@@ -11,7 +11,7 @@ WEBDATASET, TURBOLOADER, LITDATA, MOSAICML = (
 )
 HUGGING_FACE = ("datasets==5.2.0",)
 EPOCHS = 4  # of forebay
-PACKED = {"fields": ("jpg", "cls")}
+PACKED = {"below": "shards", "fields": ("jpg", "cls")}
 PICTURES = "RandomResizedCrop(224), flip, normalise; batches of 64 as float32 NCHW with their labels"
 
 
@@ -230,18 +230,15 @@ SECTIONS = {
     ),
     "landmarks": Section(
         "The first epoch, from shards that `forebay pack` has written",
-        f"{PICTURES}. With landmarks in the shards, forebay knows the pictures before it has read any; compared is the "
-        "first epoch.",
+        f"{PICTURES}. With landmarks in the index of the shards, forebay knows the pictures before it has read any; "
+        "compared is the first epoch.",
         "packed",
         "first",
         {
-            "forebay": Row(
-                "forebay Shards, packed with landmarks",
-                module="own",
-                options=PACKED | {"below": "landmarks", "landmarks": True},
-                epochs=EPOCHS,
+            "forebay": Row("forebay Shards, with landmarks", module="own", options=PACKED, epochs=EPOCHS),
+            "packed": Row(
+                "the same, `landmarks=False`", module="own", options=PACKED | {"landmarks": False}, epochs=EPOCHS
             ),
-            "packed": Row("the same, packed without", module="own", options=PACKED | {"below": "plain"}, epochs=EPOCHS),
             "folder": Row(
                 "forebay ImageFolder, the files", module="own", options={"kind": "folder"}, epochs=EPOCHS, least=1.1
             ),
