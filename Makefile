@@ -7,7 +7,7 @@ SHELL := bash
     test-neon \
     test-nfs torture-cache soak fuzz fuzz-smoke coverage lint deny bench bench-datasets bench-files bench-formats bench-manifest bench-peers \
     bench-profile bench-remote bench-startup \
-    bench-scan docs clean
+    bench-scan bench-shards docs clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -172,7 +172,7 @@ bench: develop ## images/s against torch and against the bare kernels, into benc
 	$(BIN)/python benchmarks/bench.py
 
 bench-datasets: develop ## forebay and torch on datasets that are Python code, into benchmarks/results/
-	@$(BIN)/python benchmarks/datasets.py
+	@$(BIN)/python benchmarks/python_datasets.py
 
 bench-startup: develop ## time to the first batch of Python datasets, and their memory, into benchmarks/results/
 	@$(BIN)/python benchmarks/startup.py
@@ -200,6 +200,10 @@ bench-manifest: develop ## seconds to make, open and renew a manifest of a milli
 bench-peers: develop ## beside ten other loaders, which it installs (PEERS="--rounds 5"), into benchmarks/results/
 	@scripts/setup.sh ffmpeg || echo "bench-peers: without FFmpeg"
 	$(BIN)/python benchmarks/compare.py $(PEERS)
+
+# The peers that write these formats are installed into benchmarks/peers/.envs as well.
+bench-shards: develop ## shards, tokens and lines beside other loaders (SHARDS="--only tar,tokens"), into benchmarks/results/
+	@$(BIN)/python benchmarks/shards.py $(SHARDS)
 
 bench-remote: native ## an object store with 50 ms a request: the loader against the bare client
 	@cargo run --locked --quiet --release --package forebay --example remote

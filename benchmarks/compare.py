@@ -25,7 +25,7 @@ import bench
 import photos
 import processes
 from peers import environments
-from peers.contenders import CONTENDERS
+from peers.contenders import CONTENDERS, Contender
 from peers.environments import UnavailableError
 
 LIMIT_SECONDS = 300
@@ -51,39 +51,47 @@ class Memory(NamedTuple):
 class Row:
     """A contender in this run: where it is, what was measured, or why not."""
 
-    def __init__(self, name: str, arguments: argparse.Namespace, folder: Path) -> None:
-        self.name, self.contender = name, CONTENDERS[name]
+    def __init__(self, name: str, contender: Contender, arguments: argparse.Namespace, folder: Path) -> None:
+        self.name, self.contender = name, contender
         self.module = self.contender.module or name
-        environment = arguments.environments / self.module
-        self.python = environments.python(environment) if self.contender.packages else Path(sys.executable)
+        self.python = Path(sys.executable)
         self.results: list[dict[str, Any]] = []
         self.memory: dict[bool, list[Memory]] = {False: [], True: []}  # by whether it was taken from at a pace
         self.conversion_seconds: float | None = None
         self.unavailable = ""
         self._arguments, self.folder = arguments, folder
         try:
-            if self.contender.packages:
-                environments.ensure(environment, self.contender.packages)
-            if self.contender.is_converted:
-                self._convert()
+            self._prepare()
         except UnavailableError as error:
             self._give_up(error)
 
-    def _convert(self) -> None:
+    def _prepare(self) -> None:
+        """Installs it, and converts for it."""
+        if self.contender.packages:
+            self.python = self._installed(self.module, self.contender.packages)
+        if self.contender.is_converted:
+            self._convert(self.module, self.python)
+
+    def _installed(self, module: str, packages: tuple[str, ...]) -> Path:
+        """The interpreter that has these."""
+        environments.ensure(self._arguments.environments / module, packages)
+        return environments.python(self._arguments.environments / module)
+
+    def _convert(self, module: str, python: Path) -> None:
         """Once for all runs; how long it took is kept beside the data."""
-        target = self.folder.with_name(f"{self.folder.name}-{self.module}")
+        target = self.folder.with_name(f"{self.folder.name}-{module}")
         stamp = target.with_name(target.name + ".complete")
         if not stamp.exists():
-            print(f"converting for {self.module} into {target}", flush=True)
+            print(f"converting for {module} into {target}", flush=True)
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir()
             started = time.perf_counter()
-            call([str(self.python), str(bench.HERE / "convert.py"), self.module, str(self.folder), str(target)])
+            call([str(python), str(bench.HERE / "convert.py"), module, str(self.folder), str(target)])
             stamp.write_text(f"{time.perf_counter() - started:.1f}", "utf-8")
         self.conversion_seconds = float(stamp.read_text("utf-8"))
         self.folder = target
 
-    def attempt(self, what: Callable[[Any], None], argument: float) -> None:
+    def attempt(self, what: Callable[[Any], None], argument: Any) -> None:
         """Does one of the following; one that failed once is not run again, and has the reason in its row."""
         if self.unavailable:
             return
@@ -119,9 +127,9 @@ class Row:
         print(f"{self.name:26} {amounts}", flush=True)
 
     def _call(
-        self, epochs: int | str, pace: float = 0.0, is_sampled: bool = False
+        self, epochs: int | str, pace: float = 0.0, is_sampled: bool = False, **more: Any
     ) -> tuple[dict[str, Any], processes.Sampler | None]:
-        options = self.contender.options | ({"ahead": AHEAD} if is_sampled else {})
+        options = self.contender.options | ({"ahead": AHEAD} if is_sampled else {}) | more
         line = [str(self.python), str(bench.HERE / "contender.py"), self.module, str(self.folder)]
         line += [str(self._arguments.threads), str(epochs), json.dumps(options), str(pace)]
         output, memory = call(line, is_sampled)
@@ -330,7 +338,7 @@ def main() -> None:
     arguments.environments = arguments.environments.absolute()
     photos.ensure(folder, arguments.count)
     sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
-    rows = [Row(name, arguments, folder) for name in arguments.contenders]
+    rows = [Row(name, CONTENDERS[name], arguments, folder) for name in arguments.contenders]
     # Inherited: some peers start a thread for each processor, whatever they are told.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
     for number in range(arguments.rounds):

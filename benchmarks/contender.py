@@ -6,6 +6,7 @@ batches, so that the loader alone is measured. The clock starts after epoch 1, w
 epoch 0 was hashed. With a PACE, batches are taken at that many images a second, as a model takes them that is slower
 than the loader. With `first` for EPOCHS only epoch 0 is timed, and not hashed, from the making of the loader on:
 forebay has no landmarks yet. With `-` it is a rival (rivals.py), and delivers as many as each line says that it reads.
+For shards, tokens and lines (shards.py) there are also `first+N`, `for+SECONDS` and `check` (turns.py).
 """
 
 import collections
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import processes
+import turns
 
 BATCH_SIZE = 64
 MADE_AHEAD = 8  # more batches than forebay ever has ahead of a loop
@@ -253,6 +255,10 @@ def main() -> None:
     imported = {"pss": processes.pss(os.getpid())[0], "seconds": processes.started_ago(os.getpid())}
     started = time.perf_counter()
     loader = make(folder, threads, **options)
+    if turn := turns.find(epochs):
+        result = turn(loader, started)
+        print(json.dumps(result | {"imported": imported, "ended": time.monotonic()}), flush=True)
+        return
     if epochs == "-":
         take_turns(loader)
         return

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from contender import BATCH_SIZE, per_worker
-from streaming import MDSWriter, StreamingDataset
+from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
 from peers.torch_v2 import picture
 
@@ -21,16 +21,22 @@ def convert(folder: Path, target: Path) -> None:
 class Pictures(StreamingDataset):
     """Samples are dictionaries; a training sample is a pair."""
 
+    check = ""
+
     def __getitem__(self, index: Any) -> Any:
         """Decodes one."""
         item = super().__getitem__(index)
-        return picture(item["image"]), item["label"]
+        return picture(item["image"], self.check), item["label"]
 
 
-def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
-    """Worker processes that stay between epochs."""
+def loader(
+    folder: str, threads: int, ahead: int | None = None, check: str = "", streaming: bool = False
+) -> Iterable[Any]:
+    """Worker processes that stay between epochs, of torch's loader or its own, which is torch's and counts."""
     dataset = Pictures(local=folder, shuffle=True, batch_size=BATCH_SIZE, shuffle_seed=0)
-    return torch.utils.data.DataLoader(
+    dataset.check = check
+    kind = StreamingDataLoader if streaming else torch.utils.data.DataLoader
+    return kind(
         dataset,
         batch_size=BATCH_SIZE,
         num_workers=threads,

@@ -22,11 +22,15 @@ AUGMENT = v2.Compose(
 )
 
 
-def picture(content: bytes) -> torch.Tensor:
-    """A training sample out of a JPEG in memory."""
+# Without chance and floats: what a decoder makes of a picture, by shards.py's name for it.
+CHECKS = {"crop": v2.CenterCrop(224), "squashed": v2.Resize((224, 224), antialias=True)}
+
+
+def picture(content: bytes, check: str = "") -> torch.Tensor:
+    """A training sample out of a JPEG in memory, or one to compare."""
     # bytearray: torch warns of memory that cannot be written, though it is only read.
     encoded = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return AUGMENT(decode_image(encoded, ImageReadMode.RGB))
+    return (CHECKS[check] if check else AUGMENT)(decode_image(encoded, ImageReadMode.RGB))
 
 
 def read(path: str) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """WebDataset: tar files read in sequence by torch's worker processes."""
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ def convert(folder: Path, target: Path) -> None:
                 tar.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": int(path.parent.name)})
 
 
-def loader(folder: str, threads: int, ahead: int | None = None) -> Iterable[Any]:
+def loader(folder: str, threads: int, ahead: int | None = None, check: str = "") -> Iterable[Any]:
     """Worker processes that stay between epochs; each has tar files of its own, and batches."""
     urls = [str(path) for path in sorted(Path(folder).glob("*.tar"))]
     dataset = (
         wds.WebDataset(urls, shardshuffle=SHARDS, seed=0)
         .shuffle(1000)
         .to_tuple("jpg", "cls")
-        .map_tuple(picture, int)
+        .map_tuple(functools.partial(picture, check=check), int)
         .batched(BATCH_SIZE)
     )
     prefetch = {} if ahead is None else {"prefetch_factor": per_worker(ahead, threads)}

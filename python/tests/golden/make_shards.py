@@ -1,12 +1,14 @@
 """Writes the golden shards of python/tests/native/test_shard_formats.py with the real writers of each format.
 
-Run once, in an environment with mosaicml-streaming 0.13, litdata 0.2, tfrecord 1.14, datasets 5.2 and Pillow:
+Run once, in an environment with mosaicml-streaming 0.13, litdata 0.2, tfrecord 1.14, datasets 5.2 and Pillow; for
+`webdataset` with webdataset 1.0, and the `wds2idx.py` of NVIDIA DALI 2.4 in the path of modules:
 
     python python/tests/golden/make_shards.py python/tests/golden/shards
 
 What is written is committed, with the expected values beside it as the format's own reader gives them.
 """
 
+import io
 import json
 import shutil
 import sys
@@ -127,9 +129,28 @@ def litdata(directory: Path) -> None:
     write_expected(directory, samples)
 
 
-def tfrecord(directory: Path) -> None:
-    import io
+def litdata_rows(directory: Path) -> None:
+    """Bytes, texts and numbers, which `optimize` writes as an Arrow file behind the table of a chunk."""
+    import litdata as lit
 
+    inputs = list(range(SAMPLES))
+    lit.optimize(row, inputs, str(directory), chunk_size=4, num_workers=1, keep_data_ordered=True)
+    read = lit.StreamingDataset(str(directory), shuffle=False)
+    write_expected(directory, [read[index] for index in range(SAMPLES)])
+
+
+def row(index: int) -> dict[str, Any]:
+    encoded = io.BytesIO()
+    picture(index).save(encoded, "PNG")
+    return {
+        "image": encoded.getvalue(),
+        "label": index - 3,
+        "text": f"größer {index}" * (index % 3),
+        "weight": index / 4,
+    }
+
+
+def tfrecord(directory: Path) -> None:
     from tfrecord.writer import TFRecordWriter
 
     samples = []
@@ -255,8 +276,36 @@ def parquet(directory: Path) -> None:
     write_expected(directory, expected)
 
 
+def webdataset(directory: Path) -> None:
+    """With an index by DALI's tool beside each archive."""
+    import webdataset as wds
+    from wds2idx import IndexCreator
+
+    with wds.ShardWriter(str(directory / "train-%06d.tar"), maxcount=4, verbose=0) as writer:
+        for index in range(SAMPLES):
+            writer.write(
+                {
+                    "__key__": f"{index % 2}/sample{index:04}",
+                    "png": picture(index),
+                    "grey.png": picture(index, "L"),
+                    "cls": index * 3,
+                    "txt": f"größer {index}" * (index % 3),
+                    "json": {"index": index, "tags": ["a", "b"][: index % 3]},
+                    "npy": np.arange(6, dtype=np.int16).reshape(2, 3) + np.int16(index),
+                    "bin": bytes(range(index)),
+                }
+            )
+    archives = sorted(directory.glob("*.tar"))
+    for archive in archives:
+        with IndexCreator(str(archive), str(archive.with_suffix(".idx")), verbose=False) as creator:
+            creator.create_index()
+    read = wds.WebDataset([str(archive) for archive in archives], shardshuffle=False).decode("pil")
+    samples = [{name: value for name, value in sample.items() if name[:2] != "__"} for sample in read]
+    write_expected(directory, samples)
+
+
 def main(target: Path, chosen: list[str]) -> None:
-    for write in (mds, litdata, tfrecord, arrow, parquet):
+    for write in (mds, litdata, litdata_rows, tfrecord, arrow, parquet, webdataset):
         if not chosen or write.__name__ in chosen:
             directory = target / write.__name__
             shutil.rmtree(directory, ignore_errors=True)

@@ -21,6 +21,7 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "shards"
 ROOTS = {
     "mds": str(GOLDEN / "mds"),
     "litdata": str(GOLDEN / "litdata"),
+    "litdata_rows": str(GOLDEN / "litdata_rows"),
     "tfrecord": str(GOLDEN / "tfrecord" / "train.tfrecord-*"),
     "arrow": str(GOLDEN / "arrow"),
     "parquet": str(GOLDEN / "parquet" / "train-*-of-*.parquet"),
@@ -73,10 +74,25 @@ def test_samples_are_those_of_the_formats_own_reader(kind):
             check(f"{name} of sample {index}", value, wanted[name], tolerance=2 if name == "jpeg" else 0)
 
 
+@pytest.mark.parametrize("index", [None, "wds2idx"])
+def test_archives_by_webdatasets_writer_are_read_as_by_its_reader(index):
+    """With an index of their own, and with that of DALI's tool."""
+    dataset = fb.Shards(GOLDEN / "webdataset", index=index)
+    wanted = expected("webdataset")
+    assert (len(dataset), dataset.notes) == (SAMPLES, [])
+    for number, sample in enumerate(wanted):
+        got = dataset[number]
+        assert got.keys() == sample.keys()
+        for name, value in got.items():
+            check(f"{name} of sample {number}", value, sample[name])
+    paths = [path.removeprefix(f"{GOLDEN}/webdataset/") for path in dataset.paths]
+    assert (paths[0], paths[5]) == ("train-000000.tar#0/sample0000.bin", "train-000001.tar#1/sample0005.bin")
+
+
 @pytest.mark.parametrize("kind", ROOTS)
 def test_batches_have_the_fields_of_their_samples(kind):
-    picture = {"mds": "pixels", "litdata": "image", "tfrecord": "image/encoded"}.get(kind, "image")
-    label = {"mds": "label", "litdata": "label", "tfrecord": "image/class/label"}.get(kind, "weight")
+    picture = {"mds": "pixels", "tfrecord": "image/encoded"}.get(kind, "image")
+    label = {"tfrecord": "image/class/label", "arrow": "weight", "parquet": "weight"}.get(kind, "label")
     transform = T.Compose([T.CenterCrop(4), T.ToTensor()])
     dataset = fb.Shards(ROOTS[kind], transform, fields=(picture, label))
     with fb.DataLoader(dataset, batch_size=3, shuffle=True, seed=5, num_workers=2) as loader:

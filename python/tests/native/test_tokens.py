@@ -238,6 +238,29 @@ def test_documents_of_every_format(tmp_path: Path) -> None:
         assert seen == Counter(stream.tolist()), name
 
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "tokens"
+
+
+@pytest.mark.parametrize("kind", sorted(path.name for path in GOLDEN.iterdir()))
+def test_files_of_the_formats_own_writers_are_read_as_by_their_own_readers(kind: str) -> None:
+    """Golden files (python/tests/golden/make_tokens.py)."""
+    wanted = json.loads((GOLDEN / kind / "expected.json").read_text())
+    stream, lengths = wanted["stream"], wanted["documents"]
+    dataset = fb.Tokens(GOLDEN / kind, LENGTH)
+    check_windows(dataset, stream)
+    (note,) = dataset.notes
+    assert "3 tokens that make no whole window" in note[1]
+    if lengths is None:
+        with pytest.raises(fb.errors.ConfigError, match="has no index of its documents"):
+            fb.Tokens(GOLDEN / kind, LENGTH, documents=True)
+        return
+    assert sum(lengths) == len(stream)
+    check_documents(fb.Tokens(GOLDEN / kind, LENGTH, documents=True), lengths)
+    packed = fb.Tokens(GOLDEN / kind, LENGTH, documents="pack")
+    seen = Counter(token for row in packed_pieces(packed) for piece in row for token in piece)
+    assert seen == Counter(stream)
+
+
 def test_sequences_of_one_document(tmp_path: Path) -> None:
     path = megatron(tmp_path / "a.bin", documents_of(), marks=[0, 2, 5, 8])
     check_documents(fb.Tokens(path, LENGTH, documents=True), [14, 21, 17])

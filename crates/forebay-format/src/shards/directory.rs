@@ -44,6 +44,8 @@ pub struct Directory {
     pub fields: Vec<RecordField>,
     /// Whether samples are tuples or lists: their fields are numbered.
     pub is_tuple: bool,
+    /// Whether rows may be in Arrow files behind the tables of the shards, which say nothing then.
+    pub has_rows_behind: bool,
     /// How shards are compressed, where plain ones may be beside them.
     pub compression: Option<String>,
 }

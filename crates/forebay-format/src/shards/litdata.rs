@@ -112,11 +112,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<Directory> {
     let Some(formats) = config.data_format.filter(|formats| !formats.is_empty()) else {
         return Err(corrupt("does not say of what samples are made (data_format)"));
     };
-    // Rows of nothing but texts, numbers and lists of them are written as an Arrow table, and the chunk's own table is empty.
-    if config.types.as_ref().is_some_and(|_| formats.iter().all(|format| matches!(&**format, "json" | "text"))) {
-        let message = "lists chunks of rows in Arrow, which is not read".to_owned();
-        return refused(message, "write them as Parquet or Arrow files, or with media as their leaves");
-    }
     let names = names(config.data_spec.as_deref(), formats.len())?;
     let is_tuple = names.iter().enumerate().all(|(at, name)| *name == at.to_string());
     let fields = names.into_iter().zip(&formats).map(|(name, format)| RecordField {
@@ -129,7 +124,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Directory> {
         Ok((checked_name(chunk.filename)?, Listed { samples: chunk.chunk_size, size_bytes: chunk.chunk_bytes }))
     };
     let files = chunks.into_iter().map(file).collect::<Result<_>>()?;
-    Ok(Directory { files, fields, is_tuple, compression: None })
+    // Rows of nothing but bytes, texts, numbers and lists of them are written so by the versions that tell types.
+    let has_rows_behind = config.types.is_some();
+    Ok(Directory { files, fields, is_tuple, has_rows_behind, compression: None })
 }
 
 /// The names of a tree's leaves: keys and places, with dots between them.

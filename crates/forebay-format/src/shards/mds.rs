@@ -72,7 +72,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Directory> {
         }
         files.push((checked_name(file.basename)?, Listed { samples: shard.samples, size_bytes: file.bytes }));
     }
-    Ok(Directory { files, fields: fields.unwrap_or_default(), is_tuple: false, compression })
+    Ok(Directory { files, fields: fields.unwrap_or_default(), is_tuple: false, has_rows_behind: false, compression })
 }
 
 /// A file's name below the directory: an index must not lead out of it.

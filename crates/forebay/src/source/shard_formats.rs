@@ -1,6 +1,7 @@
 //! What shards are, by their directory's own index or by their first bytes, and their samples: of every format but tar.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +37,9 @@ const LIST_SUFFIX: &str = "[]";
 const PROBE_BYTES: u64 = 512;
 /// The schema of most Arrow files is shorter.
 const SCHEMA_BYTES: u64 = 64 << 10;
+/// The beginning of an Arrow file, and that of a message, which is all that the stream format has.
+const ARROW_FILE: &[u8] = b"ARROW1\0\0";
+const ARROW_MESSAGE: [u8; 4] = [0xFF; 4];
 /// Where tar has its magic number.
 const TAR_MAGIC: std::ops::Range<usize> = 257..262;
 
@@ -163,13 +167,16 @@ impl ShardFormat {
     ) -> Result<FormattedShards> {
         match self {
             Self::Listed { directory, root: listed_at } => {
+                let listed: HashMap<_, _> =
+                    directory.files.iter().map(|(name, listed)| (listed_at.join(name), *listed)).collect();
+                let listed = |path: &Path| listed.get(path).copied().unwrap_or_else(Listed::default);
+                let first = files.path(SampleId(0));
+                if directory.has_rows_behind && has_rows(&first, listed(&first), store)? {
+                    let begin = |path: &Path| table_bytes(listed(path));
+                    return arrow_rows(files, store, (root, place), begin);
+                }
                 let indexes = place.indexes(&*files, store, root, |unread| {
-                    let listed: HashMap<_, _> =
-                        directory.files.iter().map(|(name, listed)| (listed_at.join(name), *listed)).collect();
-                    let scanner = |file: &UnreadFile| {
-                        let listed = listed.get(&file.path).copied().unwrap_or_else(Listed::default);
-                        TableScanner::new(file.stat.size_bytes, listed)
-                    };
+                    let scanner = |file: &UnreadFile| TableScanner::new(file.stat.size_bytes, listed(&file.path));
                     index_ranges(store, scanner, unread)
                 });
                 let indexes = indexes.map_err(|error| explain_missing(error, directory))?;
@@ -192,16 +199,7 @@ impl ShardFormat {
                 };
                 Ok(FormattedShards { shards, fields: ShardFields { fields, form, is_tuple: false } })
             }
-            Self::Arrow(_) => {
-                let indexes = place.indexes(&*files, store, root, |unread| {
-                    index_ranges(store, |file| ArrowScanner::new(file.stat.size_bytes), unread)
-                })?;
-                check_schemas(&*files, &indexes)?;
-                let schema = read_schema(&files.path(SampleId(0)), store)?;
-                let shards = Shards::of(files, indexes, "expected Arrow files with rows in them")?;
-                let fields = ShardFields { fields: schema.fields, form: Form::Apart, is_tuple: false };
-                Ok(FormattedShards { shards, fields })
-            }
+            Self::Arrow(_) => arrow_rows(files, store, (root, place), |_| 0),
             Self::Parquet => {
                 let (shards, fields) = parquet::open(files, store, (root, place), wanted)?;
                 Ok(FormattedShards { shards, fields: ShardFields { fields, form: Form::Apart, is_tuple: false } })
@@ -225,6 +223,38 @@ impl FormattedShards {
     }
 }
 
+/// The rows of Arrow files, which begin at a place in each file.
+fn arrow_rows(
+    files: Arc<dyn Dataset>,
+    store: &Arc<dyn Store>,
+    (root, place): (&Path, &IndexPlace),
+    begin: impl Fn(&Path) -> u64 + Sync,
+) -> Result<FormattedShards> {
+    let indexes = place.indexes(&*files, store, root, |unread| {
+        index_ranges(store, |file| ArrowScanner::behind(begin(&file.path), file.stat.size_bytes), unread)
+    })?;
+    check_schemas(&*files, &indexes)?;
+    let first = files.path(SampleId(0));
+    let schema = read_schema(&first, begin(&first), store)?;
+    let shards = Shards::of(files, indexes, "expected Arrow files with rows in them")?;
+    let fields = ShardFields { fields: schema.fields, form: Form::Apart, is_tuple: false };
+    Ok(FormattedShards { shards, fields })
+}
+
+/// How long the table of a chunk is: a count, and an offset more than samples, in 32 bits each.
+fn table_bytes(listed: Listed) -> u64 {
+    listed.samples.saturating_add(2).saturating_mul(4)
+}
+
+/// Whether a chunk has an Arrow file behind a table of records without bytes.
+fn has_rows(path: &Path, listed: Listed, store: &Arc<dyn Store>) -> Result<bool> {
+    let end = table_bytes(listed);
+    let bytes = read_part(store, path, end - 4..end.saturating_add(8));
+    let bytes = bytes.map_err(|error| error.at_path(path).at_stage(Stage::Scan))?;
+    let Some((last, begin)) = bytes.split_first_chunk::<4>() else { return Ok(false) };
+    Ok(u64::from(u32::from_le_bytes(*last)) == end && (begin == ARROW_FILE || begin.starts_with(&ARROW_MESSAGE)))
+}
+
 /// Files of other columns than the first one are of another dataset.
 fn check_schemas(files: &dyn Dataset, indexes: &Indexes<ShardIndex>) -> Result<()> {
     let mut schemas = (0..).zip(&indexes.indexes).map(|(file, index)| (file, ArrowScanner::schema_of(index)));
@@ -239,13 +269,13 @@ fn check_schemas(files: &dyn Dataset, indexes: &Indexes<ShardIndex>) -> Result<(
     }
 }
 
-/// The schema of an Arrow file.
-fn read_schema(path: &Path, store: &Arc<dyn Store>) -> Result<ArrowSchema> {
+/// The schema of an Arrow file that begins here.
+fn read_schema(path: &Path, begin: u64, store: &Arc<dyn Store>) -> Result<ArrowSchema> {
     let located = |error: Error| error.at_path(path).at_stage(Stage::Scan);
-    let start = read_start(store, path, SCHEMA_BYTES).map_err(located)?;
-    match arrow_schema(&start).map_err(located)? {
+    let read = |most: u64| read_part(store, path, begin..begin.saturating_add(most)).map_err(located);
+    match arrow_schema(&read(SCHEMA_BYTES)?).map_err(located)? {
         Ok(schema) => Ok(schema),
-        Err(needed) => match arrow_schema(&read_start(store, path, needed).map_err(located)?).map_err(located)? {
+        Err(needed) => match arrow_schema(&read(needed)?).map_err(located)? {
             Ok(schema) => Ok(schema),
             Err(_) => Err(located(Error::new(Kind::Corrupt, "ends in its schema"))),
         },
@@ -299,7 +329,7 @@ fn explain_missing(error: Error, directory: &Directory) -> Error {
     Error::new(Kind::Undecodable, message).with_hint(hint).at_path(&path).at_stage(Stage::Scan)
 }
 
-/// LitData keeps rows of texts and numbers in an Arrow table behind records of no bytes.
+/// LitData keeps some rows elsewhere than in the records, which have no bytes then.
 fn refuse_rows_elsewhere(indexes: &Indexes<ShardIndex>) -> Result<()> {
     let is_empty = |index: &ShardIndex| {
         let is_none =
@@ -308,10 +338,8 @@ fn refuse_rows_elsewhere(indexes: &Indexes<ShardIndex>) -> Result<()> {
     };
     match indexes.indexes.iter().find(|index| !index.is_empty()) {
         Some(index) if is_empty(index) => {
-            let message = "chunks whose records have no bytes: LitData keeps rows of texts and numbers in an Arrow table, which \
-                           is not read";
-            let hint = "write them as JSON lines, Parquet or WebDataset; samples with a picture, an array or bytes are kept as \
-                        records";
+            let message = "chunks whose records have no bytes, and no rows in an Arrow file behind their table";
+            let hint = "write them again with a current LitData, or as JSON lines, Parquet or WebDataset";
             Err(Error::new(Kind::Undecodable, message).with_hint(hint).at_stage(Stage::Scan))
         }
         _ => Ok(()),
@@ -327,10 +355,16 @@ fn read_whole(store: &Arc<dyn Store>, path: &Path) -> Result<Vec<u8>> {
 }
 
 pub(super) fn read_start(store: &Arc<dyn Store>, path: &Path, most: u64) -> Result<Vec<u8>> {
+    read_part(store, path, 0..most)
+}
+
+/// As much of a range as the file has.
+fn read_part(store: &Arc<dyn Store>, path: &Path, range: Range<u64>) -> Result<Vec<u8>> {
     let (reader, owned, retry) = (Arc::clone(store), path.to_owned(), retry_of(&**store));
     once(store, path, retry, move |_| {
         let Stat { size_bytes, .. } = reader.stat(&owned)?;
-        let request = ReadRequest::new(&owned, retry.deadline).with_range(0..size_bytes.min(most));
+        let end = size_bytes.min(range.end);
+        let request = ReadRequest::new(&owned, retry.deadline).with_range(range.start.min(end)..end);
         reader.fetch(&request, &mut |size| buffer(size)).map(|object| object.bytes.into_vec())
     })
 }

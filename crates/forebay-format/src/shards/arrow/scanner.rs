@@ -28,6 +28,7 @@ const SCHEMA_FIELD: &str = "\0schema";
 /// Finds the samples of an Arrow file.
 #[derive(Debug)]
 pub struct ArrowScanner {
+    begin: u64,
     size_bytes: u64,
     position: u64,
     state: State,
@@ -85,8 +86,13 @@ pub fn arrow_schema(bytes: &[u8]) -> Result<Result<ArrowSchema, u64>> {
 impl ArrowScanner {
     /// For a file of this size.
     pub fn new(size_bytes: u64) -> Self {
+        Self::behind(0, size_bytes)
+    }
+
+    /// For a file of this size in which something else comes before the Arrow messages, which begin here.
+    pub fn behind(begin: u64, size_bytes: u64) -> Self {
         let (rows, notes) = (ShardIndexBuilder::new(false), Vec::new());
-        Self { size_bytes, position: 0, state: State::Message(HEADER_BYTES), schema: None, rows, notes }
+        Self { begin, size_bytes, position: begin, state: State::Message(HEADER_BYTES), schema: None, rows, notes }
     }
 
     /// The fingerprint of the schema that a file had when its index was made.
@@ -102,8 +108,8 @@ impl ArrowScanner {
     }
 
     fn read_message(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.position == 0 && bytes.starts_with(FILE_MAGIC) {
-            self.position = 8;
+        if self.position == self.begin && bytes.starts_with(FILE_MAGIC) {
+            self.position = self.begin + 8;
             return Ok(());
         }
         let Some((head, length)) = prefix(bytes) else {

@@ -43,6 +43,23 @@ fn rows_are_where_the_record_batches_say() {
 }
 
 #[test]
+fn messages_behind_something_else_are_found() {
+    let before = b"ARROW1 is not what a table begins with";
+    let file = [before, GOLDEN].concat();
+    let mut scanner = ArrowScanner::behind(before.len() as u64, file.len() as u64);
+    while let Some(range) = scanner.next_range() {
+        scanner.feed(&file[range.start as usize..range.end as usize]).unwrap();
+    }
+    let (index, whole) = (scanner.finish().unwrap(), scan(GOLDEN).unwrap());
+    assert_eq!((index.len(), index.notes().len()), (3, 0));
+    for number in 0..whole.fields().len() as u16 {
+        let (here, there) = (index.find(1, &[number]), whole.find(1, &[number]));
+        let Some((here, there)) = here.zip(there) else { continue };
+        assert_eq!(here.1.range.start - before.len() as u64, there.1.range.start);
+    }
+}
+
+#[test]
 fn the_schema_says_what_columns_are() {
     let schema = arrow_schema(GOLDEN).unwrap().unwrap();
     let kind = |name: &str| schema.fields.iter().find(|field| field.name == name).unwrap().kind.clone();
