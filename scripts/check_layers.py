@@ -27,6 +27,7 @@ LEVELS = {
     "forebay-decode": 1,
     "forebay": 2,
     "forebay-mirror": 3,
+    "forebay-pack": 3,
     "forebay-cli": 4,
     "forebay-python": 5,
     # A program of the tests: it uses none of them.

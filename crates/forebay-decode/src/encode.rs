@@ -129,9 +129,9 @@ impl Recoder {
         let turned = orientation(header.format, bytes);
         let made = coders::encode(&self.image, coding, how.quality, turned)?;
         // What cannot be read is not written. It would be a bug of an encoder, and costs what it measures anyway.
-        let decode_after = self.check(&made).map_err(|error| {
-            Error::internal(format!("was written as {}, and then {error}", coding.format().name()))
-        })?;
+        let decode_after = self
+            .check(&made)
+            .map_err(|error| Error::internal(format!("was written as {}, and then {error}", coding.format().name())))?;
         Ok(Some(Recoded { bytes: made, coding, is_same_format, decode_before, decode_after }))
     }
 

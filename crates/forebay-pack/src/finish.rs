@@ -81,12 +81,15 @@ impl Pack {
         }
         let mtime_ns = samples.latest_ns();
         if ledger.is_object {
-            let lines = records.iter().flat_map(|record| &record.failures).map(Failure::to_line).collect::<Result<String>>()?;
+            let lines =
+                records.iter().flat_map(|record| &record.failures).map(Failure::to_line).collect::<Result<String>>()?;
             if !lines.is_empty() {
                 target.put(halt, Path::new(LEDGER_NAME), lines.as_bytes(), mtime_ns)?;
             }
         }
-        let versions = records.iter().map(|Record { finished, index, .. }| (version_of(&finished.name, finished.size_bytes), index));
+        let versions = records
+            .iter()
+            .map(|Record { finished, index, .. }| (version_of(&finished.name, finished.size_bytes), index));
         target.put(halt, Path::new(INDEX_NAME), &write_index(SHARD_RULE, versions), mtime_ns)?;
         let classes: Map<String, Value> =
             samples.classes().into_iter().map(|(name, label)| (name.to_owned(), label.into())).collect();
@@ -108,7 +111,8 @@ impl Pack {
 /// The manifest of the shards: they are below the folder that it is in, wherever that is copied to.
 fn manifest(records: &[Record]) -> String {
     let line = |Record { finished, .. }: &Record| {
-        json!({"path": finished.name, "size_bytes": finished.size_bytes, "samples": finished.samples}).to_string() + "\n"
+        json!({"path": finished.name, "size_bytes": finished.size_bytes, "samples": finished.samples}).to_string()
+            + "\n"
     };
     records.iter().map(line).collect()
 }

@@ -218,12 +218,17 @@ impl Pack {
             watch(&Progress { doing: Doing::Packing, samples, all_samples, bytes, all_bytes, failed });
         };
         let reader = || SampleReader::new(&samples, &halt, handling);
-        work::run(missing.into_iter(), (&plan, &halt, size), &shelf, reader, failed_before, &mut show)?;
-        let (records, failures) = (shelf.records.into_inner(), shelf.failures.into_inner());
+        let unfinished =
+            work::run(missing.into_iter(), (&plan, &halt, size), &shelf, reader, failed_before, &mut show)?;
+        let (records, mut failures) = (shelf.records.into_inner(), shelf.failures.into_inner());
+        // The next run meets them again. Why this one has stopped is the error to report.
+        let _appended = ledger.append(&unfinished, &halt);
+        failures.extend(unfinished);
         let mut records: Vec<_> = records.into_iter().collect();
         records.sort_unstable_by_key(|(shard, _)| *shard);
         let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
-        if !is_done && !halt.is_raised()
+        if !is_done
+            && !halt.is_raised()
             && let Err(error) = self.complete(state, &records, &samples, (&target, &halt), &ledger)
         {
             halt.raise(error);
@@ -246,18 +251,27 @@ impl Pack {
     }
 
     /// What earlier runs have left in the target: the finished shards, and whether it was complete. Says in it what will be packed.
-    fn resume(&self, state: &State, (target, halt): (&Target, &Halt), mtime_ns: i64) -> Result<(HashMap<String, Record>, bool)> {
+    fn resume(
+        &self,
+        state: &State,
+        (target, halt): (&Target, &Halt),
+        mtime_ns: i64,
+    ) -> Result<(HashMap<String, Record>, bool)> {
         let Some(begun) = State::read(target, halt)? else {
             let is_shard = |name: &Path| {
                 let rest = name.to_str().and_then(|name| name.strip_prefix(&self.prefix)?.strip_prefix('-'));
                 rest.is_some_and(|rest| rest.ends_with(".tar"))
             };
             for entry in halt.retried(target.retry, || target.sink.list(Path::new("")))? {
-                let (SinkEntry::File(name, _) | SinkEntry::Other(name) | SinkEntry::Directory(name)) = entry else { continue };
+                let (SinkEntry::File(name, _) | SinkEntry::Other(name) | SinkEntry::Directory(name)) = entry else {
+                    continue;
+                };
                 let is_taken = is_shard(Path::new(&name)) || name == records::INDEX_NAME;
                 if is_taken {
                     let error = Error::config("target: expected a directory without shards or an index of others");
-                    return Err(error.at_path(&target.root.join(&name)).with_hint("choose another target, or another --prefix"));
+                    return Err(error
+                        .at_path(&target.root.join(&name))
+                        .with_hint("choose another target, or another --prefix"));
                 }
             }
             state.write(target, halt, mtime_ns)?;
@@ -309,7 +323,9 @@ impl Pack {
 fn scanning(now: ScanProgress) -> Progress {
     let (doing, samples, all_samples) = match now {
         ScanProgress::Listing { samples, .. } => (Doing::Listing, samples, samples),
-        ScanProgress::Examining { done, total } | ScanProgress::Reading { done, total, .. } => (Doing::Examining, done, total),
+        ScanProgress::Examining { done, total } | ScanProgress::Reading { done, total, .. } => {
+            (Doing::Examining, done, total)
+        }
     };
     Progress { doing, samples, all_samples, bytes: 0, all_bytes: 0, failed: 0 }
 }
@@ -335,7 +351,10 @@ impl<'a> Shelf<'a> for Shards<'a> {
 
     fn finish(&self, shard: u32, writer: ShardWriter<'a>) -> Result<()> {
         // In this order: a shard without a record is packed again, and a record means that its failures are in the ledger.
-        self.ledger.append(writer.failures(), self.halt)?;
+        if let Err(error) = self.ledger.append(writer.failures(), self.halt) {
+            drop(writer.discard());
+            return Err(error);
+        }
         self.failures.lock().extend_from_slice(writer.failures());
         let record = writer.finish()?;
         self.halt.retried(self.target.retry, || self.target.sink.sync())?;

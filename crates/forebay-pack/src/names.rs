@@ -37,7 +37,9 @@ impl<'a> FileName<'a> {
                 && ending.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
         };
         match dot {
-            Some(dot) if is_ending(&name[dot + 1..]) => Self { directory, stem: &name[..dot], ending: &name[dot + 1..] },
+            Some(dot) if is_ending(&name[dot + 1..]) => {
+                Self { directory, stem: &name[..dot], ending: &name[dot + 1..] }
+            }
             _ => Self { directory, stem: name, ending: &[] },
         }
     }
@@ -154,7 +156,8 @@ mod tests {
         let letters = ["a", ".", "%", "%2E", "\\", "2E", "jpg", "__", "_"];
         let mut names = vec![String::new()];
         for _ in 0..4 {
-            let longer = names.iter().flat_map(|name| letters.map(|letter| format!("{name}{letter}"))).collect::<Vec<_>>();
+            let longer =
+                names.iter().flat_map(|name| letters.map(|letter| format!("{name}{letter}"))).collect::<Vec<_>>();
             names.extend(longer);
         }
         names.retain(|name| !name.is_empty() && name != "." && name != "..");
@@ -163,10 +166,13 @@ mod tests {
             let key = FileName::new(name.as_bytes()).key(false);
             assert!(!key.contains('.') && !key.is_empty() && !key.contains('\\'), "{key}");
         }
-        let short: HashSet<_> = names.iter().map(|name| {
-            let FileName { directory, stem, .. } = FileName::new(name.as_bytes());
-            (directory, stem)
-        }).collect();
+        let short: HashSet<_> = names
+            .iter()
+            .map(|name| {
+                let FileName { directory, stem, .. } = FileName::new(name.as_bytes());
+                (directory, stem)
+            })
+            .collect();
         let keys: HashSet<_> = names.iter().map(|name| FileName::new(name.as_bytes()).key(false)).collect();
         assert_eq!(keys.len(), short.len());
         let long: HashSet<_> = names.iter().map(|name| FileName::new(name.as_bytes()).key(true)).collect();

@@ -56,7 +56,8 @@ impl<'a> SampleReader<'a> {
             if error.kind() == Kind::Internal || error.kind() == Kind::Config {
                 return Err(error);
             }
-            let Some(pause) = self.handling.retry.judge(&error, attempts, &mut chances, started.elapsed(), number) else {
+            let Some(pause) = self.handling.retry.judge(&error, attempts, &mut chances, started.elapsed(), number)
+            else {
                 let piece = &sample.pieces[at];
                 let error = error.at_path(&piece.locator.name()).at_index(number).after(attempts, started.elapsed());
                 return Ok(bad(&error, Some(piece), position));

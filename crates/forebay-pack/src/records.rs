@@ -127,7 +127,11 @@ impl State {
             .filter(differs)
             .map(|name| match name.strip_prefix("source_") {
                 Some(what) => format!("the {what} of the source's samples are others"),
-                None => format!("{name} (expected {}, got {})", shown(begun.settings.get(name)), shown(self.settings.get(name))),
+                None => format!(
+                    "{name} (expected {}, got {})",
+                    shown(begun.settings.get(name)),
+                    shown(self.settings.get(name))
+                ),
             })
             .collect();
         if said.is_empty() {

@@ -19,7 +19,11 @@ impl Pack {
     pub(crate) fn check(&self) -> Result<()> {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | '=');
         let prefix = &self.prefix;
-        if prefix.is_empty() || prefix.len() > MAX_PREFIX_BYTES || prefix.starts_with('.') || !prefix.chars().all(is_plain) {
+        if prefix.is_empty()
+            || prefix.len() > MAX_PREFIX_BYTES
+            || prefix.starts_with('.')
+            || !prefix.chars().all(is_plain)
+        {
             let expected = format!("expected up to {MAX_PREFIX_BYTES} letters, digits, \"-\", \"_\", \".\" or \"=\"");
             return Err(Error::config(format!("--prefix: {expected}, and no leading dot, got {prefix:?}")));
         }
@@ -57,9 +61,8 @@ impl Pack {
             })
         });
         let classes: Vec<_> = samples.classes().into_iter().map(|(name, label)| json!([name, label])).collect();
-        let classes = forebay_core::hash_words(
-            &Value::Array(classes).to_string().bytes().map(u64::from).collect::<Vec<_>>(),
-        );
+        let classes =
+            forebay_core::hash_words(&Value::Array(classes).to_string().bytes().map(u64::from).collect::<Vec<_>>());
         let settings = json!({
             "prefix": self.prefix,
             "shard_bytes": self.shard_bytes,
@@ -82,7 +85,9 @@ impl Pack {
                 let (plain, _) = split_url(&self.source.path, &self.source.options)?;
                 plain.to_string_lossy().into_owned()
             }
-            false => recorded_root(&self.source.path).unwrap_or_else(|_| self.source.path.to_string_lossy().into_owned()),
+            false => {
+                recorded_root(&self.source.path).unwrap_or_else(|_| self.source.path.to_string_lossy().into_owned())
+            }
         };
         Ok(State::new(source, settings))
     }

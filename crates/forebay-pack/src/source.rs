@@ -5,7 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{IndexPlace, ScanProgress, ShardFormat, Shards, examine_samples, open_manifest, open_store, scan_folder, scan_manifest};
+use forebay::{
+    IndexPlace, ScanProgress, ShardFormat, Shards, examine_samples, open_manifest, open_store, scan_folder,
+    scan_manifest,
+};
 use forebay_core::{Config, Error, Expected, Kind, Locator, Result, SampleId, Stage, Version, stamp_ns};
 use forebay_format::{Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Lost, ScanOptions};
 use forebay_store::{StorageOptions, Store};
@@ -161,8 +164,9 @@ impl Source {
     }
 
     fn manifest(&self, config: &Config, watch: &mut dyn FnMut(ScanProgress)) -> Result<Samples> {
-        let (root, labels) = (self.root.as_deref(), &Labels::Class);
-        let (manifest, store) = open_manifest(&self.path, root, &self.options, config, Keeps::Facts, labels)?;
+        let labels = if self.has_labels { Labels::Class } else { Labels::Columns(Vec::new()) };
+        let root = self.root.as_deref();
+        let (manifest, store) = open_manifest(&self.path, root, &self.options, config, Keeps::Facts, &labels)?;
         let (index, mut facts) = (Arc::new(manifest.index), manifest.facts);
         let problems = examine_samples(&store, &index, &mut facts, watch)?;
         // What the manifest says counts, and only what it does not say is what was found.
@@ -243,7 +247,9 @@ fn expected(version: &Version) -> Option<Expected> {
 /// Whether a field of this name is a picture as a whole.
 pub(crate) fn is_picture(field: &str) -> bool {
     let known = |ending: &&str| ending.strip_prefix('.').is_some_and(|ending| ending.eq_ignore_ascii_case(field));
-    IMAGE_EXTENSIONS.iter().any(|ending| known(ending)) || field.eq_ignore_ascii_case("pnm") || field.eq_ignore_ascii_case("pbm")
+    IMAGE_EXTENSIONS.iter().any(|ending| known(ending))
+        || field.eq_ignore_ascii_case("pnm")
+        || field.eq_ignore_ascii_case("pbm")
 }
 
 impl Samples {
@@ -320,7 +326,8 @@ impl Samples {
         let longest = made.pieces.iter().map(|piece| piece.field.len()).max().unwrap_or_default();
         if made.key.len() + longest.max(LABEL_FIELD.len()) + 1 > MAX_NAME_BYTES {
             let path = made.pieces.first().map(|piece| piece.locator.name()).unwrap_or_default();
-            let message = format!("has a name that is too long for an archive (expected at most {MAX_NAME_BYTES} bytes)");
+            let message =
+                format!("has a name that is too long for an archive (expected at most {MAX_NAME_BYTES} bytes)");
             return Err(Error::new(Kind::Undecodable, message).at_path(&path).at_stage(Stage::Scan));
         }
         Ok(made)

@@ -128,7 +128,11 @@ mod tests {
         assert_eq!(header("a.bin", MAX_USTAR_BYTES).len(), BLOCK_BYTES);
         let made = header("a.bin", MAX_USTAR_BYTES + 1);
         assert_eq!(made.len(), 3 * BLOCK_BYTES);
-        assert!(made[BLOCK_BYTES..].starts_with(b"14 path=a.bin\n19 size=8589934592\n"), "{:?}", &made[BLOCK_BYTES..600]);
+        assert!(
+            made[BLOCK_BYTES..].starts_with(b"14 path=a.bin\n19 size=8589934592\n"),
+            "{:?}",
+            &made[BLOCK_BYTES..600]
+        );
         assert_eq!(record("path", &"x".repeat(90)).len(), 99);
         assert_eq!(record("path", &"x".repeat(91)), format!("101 path={}\n", "x".repeat(91)));
         assert_eq!((padding(0).len(), padding(1).len(), padding(512).len(), padding(513).len()), (0, 511, 0, 511));

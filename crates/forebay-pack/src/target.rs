@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use forebay::{Defaults, kind_of};
 use forebay_core::{Error, Kind, Result, Retry};
 use forebay_store::{
-    DirectorySink, Local, MountKind, ObjectSink, ReadRequest, Remote, Sink, SinkEntry, Stat, StorageOptions, Store, is_url, machine,
+    DirectorySink, Local, MountKind, ObjectSink, ReadRequest, Remote, Sink, SinkEntry, Stat, StorageOptions, Store,
+    is_url, machine,
 };
 use parking_lot::{Condvar, Mutex};
 

@@ -2,6 +2,7 @@
 
 mod cache;
 mod mirror;
+mod pack;
 mod scan;
 
 use std::ffi::OsString;

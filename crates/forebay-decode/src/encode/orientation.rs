@@ -113,7 +113,8 @@ mod tests {
         for turned in 2..=8 {
             let jpeg = [b"\xFF\xD8\xFF\xE0\0\x04ab".as_slice(), &jpeg_segment(turned), b"\xFF\xDA"].concat();
             assert_eq!(orientation(Format::Jpeg, &jpeg), turned);
-            let png = [b"\x89PNG\r\n\x1a\n".to_vec(), png_chunk(b"IHDR", &[0; 13]), png_chunk(b"eXIf", &exif(turned))].concat();
+            let png = [b"\x89PNG\r\n\x1a\n".to_vec(), png_chunk(b"IHDR", &[0; 13]), png_chunk(b"eXIf", &exif(turned))]
+                .concat();
             assert_eq!(orientation(Format::Png, &png), turned);
             let exif = exif(turned);
             let chunk = [b"EXIF".as_slice(), &(exif.len() as u32).to_le_bytes(), &exif].concat();

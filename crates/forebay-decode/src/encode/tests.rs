@@ -43,7 +43,9 @@ fn what_is_written_is_the_same_picture_in_every_format() {
 fn the_longer_side_decides_and_small_pictures_stay() {
     let mut recoder = Recoder::default();
     let how = |format| Recoding { max_side: Some(30), format, quality: 90 };
-    for (width, height, expected) in [(60, 40, Some((30, 20))), (40, 60, Some((20, 30))), (30, 30, None), (31, 1, Some((30, 1)))] {
+    for (width, height, expected) in
+        [(60, 40, Some((30, 20))), (40, 60, Some((20, 30))), (30, 30, None), (31, 1, Some((30, 1)))]
+    {
         for coding in ALL {
             let bytes = encode(&waves(width, height), coding, 90, 6).unwrap();
             let made = recoder.recode(&bytes, &how(None)).unwrap();
@@ -97,7 +99,8 @@ fn damaged_pictures_are_errors_of_the_decoder() {
 
 #[test]
 fn better_quality_takes_more_bytes_and_sides_have_limits() {
-    let sizes: Vec<_> = [10, 50, 95].map(|quality| encode(&waves(99, 77), Coding::Jpeg, quality, 1).unwrap().len()).into();
+    let sizes: Vec<_> =
+        [10, 50, 95].map(|quality| encode(&waves(99, 77), Coding::Jpeg, quality, 1).unwrap().len()).into();
     assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
     let wide = Image { width: 17_000, height: 1, channels: 3, pixels: vec![0; 51_000] };
     let error = encode(&wide, Coding::WebP, 90, 1).unwrap_err();

@@ -143,9 +143,8 @@ fn a_folder_becomes_shards_with_its_labels_and_their_index() {
     assert_eq!((kept.len(), names.len()), (packed.shards.len(), packed.shards.len()));
     // The file is what is written of the archives when they are read, at any time that they have.
     let scanned: Vec<_> = names.iter().map(|name| scan(&target[*name])).collect();
-    let version = |name: &Path| {
-        FileVersion::new(name.to_str().unwrap().as_bytes(), target[name].len() as u64, 7).of_any_time()
-    };
+    let version =
+        |name: &Path| FileVersion::new(name.to_str().unwrap().as_bytes(), target[name].len() as u64, 7).of_any_time();
     let versions = names.iter().map(|name| version(name));
     let written = write_index(SHARD_RULE, versions.zip(&scanned).collect::<Vec<_>>().into_iter());
     assert!(written == target[Path::new("forebay.index")]);
@@ -191,7 +190,8 @@ fn a_manifest_says_which_files_and_which_classes() {
 #[test]
 fn pictures_are_written_again_and_what_that_saves_is_said() {
     let ends = Ends::of_pictures(2, 10);
-    let recoding = Some(forebay_pack::Recoding { max_side: Some(12), format: Some(forebay_pack::Coding::Jpeg), quality: 80 });
+    let recoding =
+        Some(forebay_pack::Recoding { max_side: Some(12), format: Some(forebay_pack::Coding::Jpeg), quality: 80 });
     let packed = ends.run(&Pack { recoding, ..ends.pack() });
     let saved = packed.saved;
     assert_eq!((saved.pictures, saved.bytes_before), (20, 20 * (24 * 18 * 3 + 13)));

@@ -12,8 +12,23 @@ fn every_name_becomes_a_key_of_its_own_with_its_bytes() {
     let ends = Ends::new(&[]);
     let long = "n".repeat(200);
     let names = [
-        "a.ppm", "a.PPM", "a.b.ppm", "a.b.c.ppm", "a%2Eb.ppm", "..a.ppm", "...ppm", ".ppm", "a b\n\t.ppm", "a\\..\\b.ppm",
-        "\u{732b}\u{fc}.ppm", "a.pgm", "a%%ppm.ppm", "__a__.ppm", "CON.ppm", &format!("{long}.ppm"), "-rf.ppm",
+        "a.ppm",
+        "a.PPM",
+        "a.b.ppm",
+        "a.b.c.ppm",
+        "a%2Eb.ppm",
+        "..a.ppm",
+        "...ppm",
+        ".ppm",
+        "a b\n\t.ppm",
+        "a\\..\\b.ppm",
+        "\u{732b}\u{fc}.ppm",
+        "a.pgm",
+        "a%%ppm.ppm",
+        "__a__.ppm",
+        "CON.ppm",
+        &format!("{long}.ppm"),
+        "-rf.ppm",
     ];
     for (number, name) in (0..).zip(names) {
         for class in ["v1.2", "__meta__"] {

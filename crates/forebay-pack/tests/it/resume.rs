@@ -19,10 +19,9 @@ fn what_is_complete_is_left_as_it_is_and_what_is_missing_is_made_again() {
     let again = ends.run(&pack);
     assert_eq!((again.kept_shards, again.packed), (count, 80));
     assert_eq!(ends.target(), made);
-    for damage in [
-        (|path: &Path| fs::remove_file(path)) as fn(&Path) -> std::io::Result<()>,
-        |path| fs::File::options().write(true).open(path)?.set_len(100),
-    ] {
+    for damage in [(|path: &Path| fs::remove_file(path)) as fn(&Path) -> std::io::Result<()>, |path| {
+        fs::File::options().write(true).open(path)?.set_len(100)
+    }] {
         damage(&ends.path("target/shard-000001.tar")).unwrap();
         let again = ends.run(&pack);
         assert_eq!((again.kept_shards, again.packed), (count - 1, 80));
