@@ -218,8 +218,12 @@ impl Pack {
             watch(&Progress { doing: Doing::Packing, samples, all_samples, bytes, all_bytes, failed });
         };
         let reader = || SampleReader::new(&samples, &halt, handling);
-        work::run(missing.into_iter(), (&plan, &halt, size), &shelf, reader, failed_before, &mut show)?;
-        let (records, failures) = (shelf.records.into_inner(), shelf.failures.into_inner());
+        let unfinished =
+            work::run(missing.into_iter(), (&plan, &halt, size), &shelf, reader, failed_before, &mut show)?;
+        let (records, mut failures) = (shelf.records.into_inner(), shelf.failures.into_inner());
+        // The next run meets them again. Why this one has stopped is the error to report.
+        let _appended = ledger.append(&unfinished, &halt);
+        failures.extend(unfinished);
         let mut records: Vec<_> = records.into_iter().collect();
         records.sort_unstable_by_key(|(shard, _)| *shard);
         let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
@@ -347,7 +351,10 @@ impl<'a> Shelf<'a> for Shards<'a> {
 
     fn finish(&self, shard: u32, writer: ShardWriter<'a>) -> Result<()> {
         // In this order: a shard without a record is packed again, and a record means that its failures are in the ledger.
-        self.ledger.append(writer.failures(), self.halt)?;
+        if let Err(error) = self.ledger.append(writer.failures(), self.halt) {
+            drop(writer.discard());
+            return Err(error);
+        }
         self.failures.lock().extend_from_slice(writer.failures());
         let record = writer.finish()?;
         self.halt.retried(self.target.retry, || self.target.sink.sync())?;

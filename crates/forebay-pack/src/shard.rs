@@ -114,23 +114,30 @@ impl<'a> ShardWriter<'a> {
     /// Completes it. Where it is read back, that is done before it gets its name; until then it is the part file that
     /// [`forebay_store::Sink::part`] names.
     pub(crate) fn finish(mut self) -> Result<Record> {
-        self.write(&END)?;
-        if !self.buffer.is_empty() {
-            self.flush()?;
+        if let Err(error) = self.complete() {
+            drop(self.discard());
+            return Err(error);
         }
-        let size_bytes = self.written;
-        self.writing.set_size(size_bytes);
-        let writing = &mut self.writing;
-        self.halt.retried(self.target.retry, || writing.finish())?;
-        let (samples, failed) = (self.samples, self.failures.len() as u64);
+        let (samples, failed, size_bytes) = (self.samples, self.failures.len() as u64, self.written);
         let finished = Finished { name: self.name, size_bytes, samples, failed, saved: self.saved };
         let index: ShardIndex = self.index.finish(Vec::new())?;
         Ok(Record { finished, failures: self.failures, index })
     }
 
-    /// Removes what there is of it.
-    pub(crate) fn discard(mut self) {
+    fn complete(&mut self) -> Result<()> {
+        self.write(&END)?;
+        if !self.buffer.is_empty() {
+            self.flush()?;
+        }
+        self.writing.set_size(self.written);
+        let writing = &mut self.writing;
+        self.halt.retried(self.target.retry, || writing.finish())
+    }
+
+    /// Removes what there is of it; the samples that would not have been in it.
+    pub(crate) fn discard(mut self) -> Vec<Failure> {
         // It is on the way out with an error of its own, and the next run removes what is left.
         let _removed = self.writing.discard();
+        self.failures
     }
 }

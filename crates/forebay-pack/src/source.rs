@@ -100,7 +100,7 @@ enum Of {
         expected: Vec<Option<Expected>>,
         /// Of a manifest that has checksums.
         hashes: Vec<Option<u64>>,
-        problems: HashMap<u64, String>,
+        problems: HashMap<u64, (Kind, String)>,
         has_labels: bool,
     },
     Members(Shards),
@@ -164,8 +164,9 @@ impl Source {
     }
 
     fn manifest(&self, config: &Config, watch: &mut dyn FnMut(ScanProgress)) -> Result<Samples> {
-        let (root, labels) = (self.root.as_deref(), &Labels::Class);
-        let (manifest, store) = open_manifest(&self.path, root, &self.options, config, Keeps::Facts, labels)?;
+        let labels = if self.has_labels { Labels::Class } else { Labels::Columns(Vec::new()) };
+        let root = self.root.as_deref();
+        let (manifest, store) = open_manifest(&self.path, root, &self.options, config, Keeps::Facts, &labels)?;
         let (index, mut facts) = (Arc::new(manifest.index), manifest.facts);
         let problems = examine_samples(&store, &index, &mut facts, watch)?;
         // What the manifest says counts, and only what it does not say is what was found.
@@ -199,7 +200,7 @@ impl Source {
             if error.is_transient() || error.kind() == Kind::Timeout {
                 return Err(error.with_hint("nothing was packed: run the same command again when the storage answers"));
             }
-            known.insert(sample.0, error.message().to_owned());
+            known.insert(sample.0, (error.kind(), error.message().to_owned()));
         }
         let of = Of::Files { index, expected, hashes, problems: known, has_labels };
         Ok(Samples { store, of, apart: HashMap::new(), notes }.with_keys_apart())
@@ -246,9 +247,7 @@ fn expected(version: &Version) -> Option<Expected> {
 /// Whether a field of this name is a picture as a whole.
 pub(crate) fn is_picture(field: &str) -> bool {
     let known = |ending: &&str| ending.strip_prefix('.').is_some_and(|ending| ending.eq_ignore_ascii_case(field));
-    IMAGE_EXTENSIONS.iter().any(|ending| known(ending))
-        || field.eq_ignore_ascii_case("pnm")
-        || field.eq_ignore_ascii_case("pbm")
+    IMAGE_EXTENSIONS.iter().any(known) || field.eq_ignore_ascii_case("pnm") || field.eq_ignore_ascii_case("pbm")
 }
 
 impl Samples {
@@ -286,8 +285,8 @@ impl Samples {
         let made = match &self.of {
             Of::Files { index, expected, hashes, problems, has_labels } => {
                 let path = index.path(SampleId(sample));
-                if let Some(message) = problems.get(&sample) {
-                    return Err(Error::new(Kind::NotFound, message.clone()).at_path(&path).at_stage(Stage::Scan));
+                if let Some((kind, message)) = problems.get(&sample) {
+                    return Err(Error::new(*kind, message.clone()).at_path(&path).at_stage(Stage::Scan));
                 }
                 let name = FileName::new(below(index, &path));
                 let field = name.field();

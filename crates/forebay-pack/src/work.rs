@@ -7,7 +7,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use forebay::panicked;
-use forebay_core::{Error, Kind, Result};
+use forebay_core::{Error, Failure, Kind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::plan::Plan;
@@ -82,7 +82,7 @@ struct Crew<'a, 'b> {
     size: Size,
 }
 
-/// Packs these shards. What stops it is in `halt`.
+/// Packs these shards. What stops it is in `halt`; then the samples are given that had failed, of shards that were not finished.
 pub(crate) fn run<'a>(
     shards: impl Iterator<Item = u32>,
     (plan, halt, size): (&Plan, &'a Halt, Size),
@@ -90,7 +90,7 @@ pub(crate) fn run<'a>(
     reader: impl Fn() -> SampleReader<'a> + Sync,
     already_failed: u64,
     watch: &mut dyn FnMut(Done),
-) -> Result<()> {
+) -> Result<Vec<Failure>> {
     let done = Done { failed: already_failed, ..Done::default() };
     let waiting = shards.collect();
     let board = Board { waiting, open: Vec::new(), held_bytes: 0, streak: 0, done, running: 0 };
@@ -129,11 +129,15 @@ pub(crate) fn run<'a>(
             }
         }
     })?;
+    let mut failures = Vec::new();
     for open in crew.board.into_inner().open {
-        // Only where it was stopped.
-        open.writer.into_iter().for_each(ShardWriter::discard);
+        failures.extend(open.writer.into_iter().flat_map(ShardWriter::discard));
+        failures.extend(open.ready.into_values().filter_map(|made| match made {
+            Made::Bad { failure, .. } => Some(*failure),
+            Made::Good { .. } => None,
+        }));
     }
-    Ok(())
+    Ok(failures)
 }
 
 impl<'a> Crew<'a, '_> {
@@ -166,10 +170,11 @@ impl<'a> Crew<'a, '_> {
             drop(board);
             let made = reader.make(self.plan.sample_at(position), position)?;
             board = self.board.lock();
-            self.count(&mut board, &made)?;
+            let counted = self.count(&mut board, &made);
             if let Some(open) = board.open.iter_mut().find(|open| open.shard == shard) {
                 open.ready.insert(position, made);
             }
+            counted?;
             board = self.append(board, shard)?;
             self.changed.notify_all();
         }
@@ -279,7 +284,7 @@ impl<'a> Crew<'a, '_> {
             Ok(())
         };
         if let Err(error) = append(&mut writer) {
-            writer.discard();
+            drop(writer.discard());
             return Err(error);
         }
         match is_last {

@@ -2,6 +2,7 @@
 
 mod cache;
 mod mirror;
+mod pack;
 mod parity;
 mod scan;
 mod tokenize;

@@ -54,7 +54,7 @@ impl Ends {
     }
 }
 
-fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut files, mut waiting) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(directory).unwrap() {
@@ -71,7 +71,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 const FILES: &[(&str, &[u8])] =
     &[("cat/1.jpg", b"one"), ("cat/deep/2.jpg", b"twotwo"), ("dog/empty.jpg", b""), ("dog/a b\n\u{fc}.txt", b"odd")];
 
-fn numbers<const N: usize>(seen: &Value, names: [&str; N]) -> [u64; N] {
+pub(crate) fn numbers<const N: usize>(seen: &Value, names: [&str; N]) -> [u64; N] {
     names.map(|name| seen[name].as_u64().unwrap())
 }
 
@@ -347,13 +347,13 @@ fn names_that_lead_out_of_the_target_are_refused_and_listed() {
     assert_eq!(there, ["deep/target/bad/1.jpg", "deep/target/ok.jpg"].map(PathBuf::from), "and nothing else anywhere");
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // SAFETY: it has no preconditions and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// The command as a process, where another user could start it too.
-fn program(folder: &Path) -> Command {
+pub(crate) fn program(folder: &Path) -> Command {
     let copy = folder.join("forebay");
     fs::copy(env!("CARGO_BIN_EXE_forebay"), &copy).unwrap();
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
@@ -389,10 +389,10 @@ fn what_may_not_be_read_is_named_and_the_rest_is_copied() {
 }
 
 /// A file system of one megabyte, until it is dropped.
-struct Small(PathBuf);
+pub(crate) struct Small(pub(crate) PathBuf);
 
 impl Small {
-    fn mount(path: PathBuf) -> Option<Self> {
+    pub(crate) fn mount(path: PathBuf) -> Option<Self> {
         fs::create_dir(&path).unwrap();
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&path).output();
         match mount {
@@ -441,10 +441,10 @@ fn a_full_disk_stops_it_with_one_message_and_what_is_there_is_valid() {
 }
 
 /// A source of numbers that differ from run to run.
-struct Chance(u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
@@ -456,7 +456,7 @@ fn written_bytes(process: u32) -> u64 {
     io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
 }
 
-fn wait_until_dead(process: u32) {
+pub(crate) fn wait_until_dead(process: u32) {
     let until = Instant::now() + Duration::from_secs(10);
     let is_dead = || {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();

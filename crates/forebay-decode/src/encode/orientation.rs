@@ -13,7 +13,7 @@ const MAX_ENTRIES: usize = 512;
 pub(super) fn orientation(format: Format, bytes: &[u8]) -> u8 {
     let found = match format {
         Format::Jpeg => of_jpeg(bytes),
-        Format::Png => chunk(bytes.get(8..), b"eXIf", |size| u32::from_be_bytes(size), 4, (8, 4)).and_then(of_tiff),
+        Format::Png => chunk(bytes.get(8..), b"eXIf", u32::from_be_bytes, 4, (8, 4)).and_then(of_tiff),
         Format::WebP => {
             let exif = chunk(bytes.get(12..), b"EXIF", |size| u32::from_le_bytes(size).next_multiple_of(2), 0, (8, 0));
             // Some writers put JPEG's mark in front.

@@ -46,7 +46,8 @@ fn every_name_becomes_a_key_of_its_own_with_its_bytes() {
     expected.sort_by_key(|(name, _)| name.as_os_str().as_bytes().to_vec());
     let mut sorted: Vec<_> = pictures.clone();
     let mut bytes: Vec<_> = expected.iter().map(|(_, bytes)| *bytes).collect();
-    (sorted.sort(), bytes.sort());
+    sorted.sort();
+    bytes.sort();
     assert_eq!(sorted, bytes);
     let mut keys = ends.keys();
     assert_eq!(keys.len(), source.len(), "{keys:?}");

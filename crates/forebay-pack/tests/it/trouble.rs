@@ -62,6 +62,10 @@ fn too_many_failures_stop_it() {
         assert_eq!(kind, is_too_much.then_some(Kind::TooManyFailures), "{limit:?}: {packed:?}");
         let parts = ends.target().into_keys().filter(|name| name.to_str().unwrap().ends_with(".part")).count();
         assert_eq!(parts, 0, "nothing unfinished is left");
+        let said = packed.failures.iter().filter(|failure| failure.code == "corrupt").count();
+        assert!(said == 5 || is_too_much && said >= 1, "{packed:?}");
+        let lines = LedgerFile::read(packed.ledger.as_ref().unwrap()).unwrap();
+        assert_eq!(lines.len(), packed.failures.len());
         fs::remove_dir_all(ends.path("target")).unwrap();
     }
     let ends = Ends::new(&[("a/1.ppm", b"P6"), ("b/2.ppm", b"")]);
@@ -75,8 +79,8 @@ fn a_source_that_changes_costs_what_changed() {
     let mut is_changed = false;
     let pack = Pack { threads: Some(1), ..ends.pack() };
     // In a listed source, before anything of it is read.
-    let rows: String = (0..30).map(|number| format!("class0/{number:04}.ppm,{}\n", picture(0).len())).collect();
-    ends.put("source/all.csv", format!("path,size_bytes\n{rows}").as_bytes());
+    let rows: String = (0..30).map(|number| format!("class0/{number:04}.ppm,3,{}\n", picture(0).len())).collect();
+    ends.put("source/all.csv", format!("path,label,size_bytes\n{rows}").as_bytes());
     ends.put("source/class0/0007.ppm", &[&picture(7)[..], b"grown"].concat());
     fs::remove_file(ends.path("source/class0/0009.ppm")).unwrap();
     let source = forebay_pack::Source { path: ends.path("source/all.csv"), ..pack.source.clone() };
