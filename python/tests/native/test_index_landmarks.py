@@ -1,4 +1,4 @@
-"""Landmarks in the index of shards: pictures are known from the first epoch on. Pixels and verdicts stay what they were."""
+"""Landmarks in the index of shards: pictures are known from the first epoch on, with the same pixels and verdicts."""
 
 import io
 import os
