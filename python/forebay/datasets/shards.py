@@ -38,8 +38,8 @@ class Shards(FieldsDataset, PartsDataset):
     keeps it, `index=True` keeps it beside the archives, and `index="wds2idx"` takes DALI's. `dataset.notes` says what
     is damaged.
 
-    Archives with a parity sidecar (`forebay parity`, docs/parity.md) are repaired while they are read; `parity=False` leaves
-    them as they are.
+    Archives with a parity sidecar (`forebay parity`, docs/parity.md) are repaired while they are read, unless
+    `parity=False`.
 
     >>> import forebay as fb
     >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))
