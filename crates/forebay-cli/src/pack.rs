@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::console::{Console, Status, size};
 use crate::hint::{argument, target_argument};
+use crate::parity;
 use crate::progress::Progress;
 use crate::quantity;
 use crate::storage::{self, StorageOption};
@@ -69,6 +70,12 @@ pub(crate) struct Arguments {
     /// Do not decode pictures to see whether they are good
     #[arg(long)]
     no_check: bool,
+    /// Leave the landmarks of JPEGs out of the index: crops are then decoded faster from the second epoch on, not from the first
+    #[arg(long)]
+    no_landmarks: bool,
+    /// Write parity beside each shard, by which damage is repaired: 2% of its size
+    #[arg(long, value_name = "PERCENT", value_parser = parity::fraction)]
+    parity: Option<f64>,
     /// Do not read shards back
     #[arg(long)]
     no_verify: bool,
@@ -213,6 +220,8 @@ fn planned(arguments: &Arguments) -> forebay::Result<Pack> {
         shuffle: arguments.shuffle,
         checks: !arguments.no_check,
         recoding: is_recoded.then_some(Recoding { max_side: arguments.max_side, format, quality }),
+        landmarks: !arguments.no_landmarks,
+        parity: arguments.parity,
         verifies: !arguments.no_verify,
         max_failures: arguments.max_failures,
         ledger: arguments.ledger.clone(),

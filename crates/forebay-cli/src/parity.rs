@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 }
 
 /// `2%`, or `0.02`.
-fn fraction(text: &str) -> std::result::Result<f64, String> {
+pub(crate) fn fraction(text: &str) -> std::result::Result<f64, String> {
     let parsed = match text.trim().strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
         None => text.trim().parse(),

@@ -24,7 +24,8 @@ pub(crate) struct TokenArguments {
         help_heading = "Tokens",
         conflicts_with_all = [
             "kind", "no_labels", "extensions", "root", "samples_per_shard", "shuffle", "max_side", "format", "quality", "no_check",
-            "no_verify", "target_option",
+            "no_landmarks", "parity", "no_verify",
+            "target_option",
         ]
     )]
     pub(crate) tokenize: Option<PathBuf>,

@@ -18,11 +18,12 @@ mod work;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Defaults, ScanProgress, kind_of};
+use forebay::{Defaults, ScanProgress, kind_of, make_parity};
 use forebay_core::{Error, Failure, FailureLimit, Kind, Result};
-use forebay_store::{Local, MountKind, SinkEntry, Stat, StorageOptions, is_url, machine, real_path};
+use forebay_store::{Local, MountKind, SinkEntry, Stat, StorageOptions, Store, is_url, machine, real_path};
 use parking_lot::Mutex;
 
 use finish::LedgerPlace;
@@ -63,6 +64,10 @@ pub struct Pack {
     pub checks: bool,
     /// Writes pictures again.
     pub recoding: Option<Recoding>,
+    /// The index has the landmarks of JPEGs, which a loader decodes crops faster by.
+    pub landmarks: bool,
+    /// Parity beside each shard, as a share of its size, by which damage is repaired.
+    pub parity: Option<f64>,
     /// Reads every shard back, and compares it with what was written.
     pub verifies: bool,
     /// Stops when more samples than this are left out.
@@ -158,6 +163,8 @@ impl Pack {
             shuffle: None,
             checks: true,
             recoding: None,
+            landmarks: true,
+            parity: None,
             verifies: true,
             max_failures: None,
             ledger: None,
@@ -210,7 +217,12 @@ impl Pack {
             records: Mutex::new(kept),
             failures: Mutex::default(),
         };
-        let handling = Handling { checks: self.checks, recoding: self.recoding, retry: self.source_retry() };
+        let handling = Handling {
+            checks: self.checks,
+            recoding: self.recoding,
+            landmarks: self.landmarks,
+            retry: self.source_retry(),
+        };
         let shards = (threads / 2).clamp(1, MAX_OPEN_SHARDS);
         let size = work::Size { threads, shards, held_bytes: HELD_BYTES };
         let mut show = |now: Done| {
@@ -280,7 +292,33 @@ impl Pack {
         state.check_same(&begun, &target.root)?;
         target.tidy(halt, Path::new(""))?;
         target.tidy(halt, Path::new(RECORDS_NAME))?;
-        Ok((read_records(target, halt, &begun)?, begun.shards.is_some()))
+        let mut records = read_records(target, halt, &begun)?;
+        if self.parity.is_some() {
+            self.remove_begun_parity(target, halt)?;
+            let mut missing = Vec::new();
+            for name in records.keys() {
+                if target.size(halt, Path::new(&format!("{name}.parity")))?.is_none() {
+                    missing.push(name.clone());
+                }
+            }
+            missing.iter().for_each(|name| drop(records.remove(name)));
+        }
+        Ok((records, begun.shards.is_some()))
+    }
+
+    /// Removes what a killed process has left of parity.
+    fn remove_begun_parity(&self, target: &Target, halt: &Halt) -> Result<()> {
+        let prefix = format!(".{}-", self.prefix);
+        let is_begun =
+            |name: &str| name.starts_with(&prefix) && name.contains(".tar.parity.") && name.ends_with(".tmp");
+        for entry in halt.retried(target.retry, || target.sink.list(Path::new("")))? {
+            if let SinkEntry::File(name, _) = entry
+                && name.to_str().is_some_and(is_begun)
+            {
+                halt.retried(target.retry, || target.sink.remove(Path::new(&name)))?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a target inside the source or the reverse: shards would be packed into shards.
@@ -358,6 +396,10 @@ impl<'a> Shelf<'a> for Shards<'a> {
         self.failures.lock().extend_from_slice(writer.failures());
         let record = writer.finish()?;
         self.halt.retried(self.target.retry, || self.target.sink.sync())?;
+        if let Some(fraction) = self.pack.parity {
+            let path = self.target.root.join(self.pack.shard_name(shard));
+            make_parity(&(Arc::new(Local) as Arc<dyn Store>), &path, fraction, &mut |_, _| {})?;
+        }
         record.write(self.target, self.halt, &self.fingerprint, self.mtime_ns)?;
         self.records.lock().insert(shard, record);
         Ok(())

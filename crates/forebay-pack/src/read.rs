@@ -3,18 +3,18 @@
 use std::time::Instant;
 
 use forebay_core::{Chances, Clock, Error, Failure, Kind, Outcome, Result, Retry, Stage, SystemClock};
-use forebay_decode::{Recoder, Recoding};
+use forebay_decode::{Annotator, Recoder, Recoding};
 use forebay_store::ReadRequest;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::records::Saved;
-use crate::shard::FieldBytes;
+use crate::shard::PackedField;
 use crate::source::{LABEL_FIELD, Piece, Sample, Samples, is_picture};
 use crate::target::Halt;
 
 /// What became of a sample.
 pub(crate) enum Made {
-    Good { key: String, fields: Vec<FieldBytes>, saved: Saved },
+    Good { key: String, fields: Vec<PackedField>, saved: Saved },
     Bad { failure: Box<Failure>, is_of_storage: bool },
 }
 
@@ -23,6 +23,7 @@ pub(crate) enum Made {
 pub(crate) struct Handling {
     pub(crate) checks: bool,
     pub(crate) recoding: Option<Recoding>,
+    pub(crate) landmarks: bool,
     pub(crate) retry: Retry,
 }
 
@@ -32,11 +33,12 @@ pub(crate) struct SampleReader<'a> {
     halt: &'a Halt,
     handling: Handling,
     recoder: Recoder,
+    annotator: Annotator,
 }
 
 impl<'a> SampleReader<'a> {
     pub(crate) fn new(samples: &'a Samples, halt: &'a Halt, handling: Handling) -> Self {
-        Self { samples, halt, handling, recoder: Recoder::default() }
+        Self { samples, halt, handling, recoder: Recoder::default(), annotator: Annotator::default() }
     }
 
     /// A sample by its number in the source; `position` is its place in the order of packing. An error only where all of it stops.
@@ -73,10 +75,11 @@ impl<'a> SampleReader<'a> {
         let (mut fields, mut saved) = (Vec::new(), Saved::default());
         for (at, piece) in sample.pieces.iter().enumerate() {
             let bytes = self.read(piece).map_err(|error| (at, error))?;
-            fields.push(self.field(piece, bytes, &mut saved).map_err(|error| (at, error.at_stage(Stage::Decode)))?);
+            let made = self.field(piece, bytes, &mut saved).map_err(|error| (at, error.at_stage(Stage::Decode)))?;
+            fields.push(self.annotated(made));
         }
         if let Some(label) = sample.label_text() {
-            fields.push((LABEL_FIELD.to_owned(), label.into_bytes()));
+            fields.push(self.annotated((LABEL_FIELD.to_owned(), label.into_bytes())));
         }
         Ok(Made::Good { key: sample.key.clone(), fields, saved })
     }
@@ -110,8 +113,17 @@ impl<'a> SampleReader<'a> {
         Ok(bytes)
     }
 
-    /// The field as it will be in the shard.
-    fn field(&mut self, piece: &Piece, bytes: Vec<u8>, saved: &mut Saved) -> Result<FieldBytes> {
+    /// With the landmarks of a JPEG, which the index gets. Other fields have none, and the index says so.
+    fn annotated(&mut self, (name, bytes): (String, Vec<u8>)) -> PackedField {
+        let annotation = self.handling.landmarks.then(|| match is_jpeg(&name) {
+            true => self.annotator.annotate(&bytes),
+            false => Vec::new(),
+        });
+        PackedField { name, bytes, annotation }
+    }
+
+    /// The name and the bytes of a field as they will be in the shard.
+    fn field(&mut self, piece: &Piece, bytes: Vec<u8>, saved: &mut Saved) -> Result<(String, Vec<u8>)> {
         let is_picture = is_picture(&piece.field);
         if bytes.is_empty() && (piece.is_file || is_picture) {
             return Err(Error::new(Kind::Corrupt, "is empty (0 bytes)"));
@@ -139,6 +151,12 @@ impl<'a> SampleReader<'a> {
         }
         Ok((field, made.bytes))
     }
+}
+
+/// Whether a field may be a JPEG by its name: as where an index is made of archives.
+fn is_jpeg(field: &str) -> bool {
+    let ending = field.rsplit('.').next().unwrap_or(field);
+    ["jpg", "jpeg"].iter().any(|known| ending.eq_ignore_ascii_case(known))
 }
 
 fn changed(what: String) -> Error {

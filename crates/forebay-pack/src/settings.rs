@@ -46,6 +46,15 @@ impl Pack {
         {
             return Err(Error::config(format!("--max-failures: expected a fraction from 0 to 1, got {fraction}")));
         }
+        if let Some(fraction) = self.parity {
+            if is_url(&self.target) {
+                let error = Error::config("--parity: expected a directory as the target, got a URL");
+                return Err(error.with_hint("pack to a disk, and copy shards and parity with `forebay mirror`"));
+            }
+            if !(fraction > 0.0 && fraction <= 1.0) {
+                return Err(Error::config(format!("--parity: expected a share above 0 and up to 1, got {fraction}")));
+            }
+        }
         if self.source.root.is_some() && self.source.kind.is_some_and(|kind| kind != SourceKind::Manifest) {
             return Err(Error::config("--root: expected a manifest as the source"));
         }
@@ -70,6 +79,8 @@ impl Pack {
             "shuffle": self.shuffle,
             "checks": self.checks || self.recoding.is_some(),
             "recoding": recoding,
+            "landmarks": self.landmarks,
+            "parity": self.parity,
             "samples": count,
             "source_names": names,
             "source_classes": format!("{classes:016x}"),

@@ -14,8 +14,13 @@ use crate::target::{Halt, Target};
 /// So much is written at once where any size will do. Not measured.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// A field of a sample, with its bytes as they will be.
-pub(crate) type FieldBytes = (String, Vec<u8>);
+/// A field of a sample, as it will be.
+pub(crate) struct PackedField {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+    /// For the index; `None` where it has none of any field.
+    pub(crate) annotation: Option<Vec<u8>>,
+}
 
 /// A shard that is being written.
 pub(crate) struct ShardWriter<'a> {
@@ -54,22 +59,20 @@ impl<'a> ShardWriter<'a> {
     }
 
     /// Appends a sample.
-    pub(crate) fn append(&mut self, key: &str, fields: &[FieldBytes], saved: &Saved) -> Result<()> {
+    pub(crate) fn append(&mut self, key: &str, fields: &[PackedField], saved: &Saved) -> Result<()> {
         let header_at = self.position();
-        for (field, bytes) in fields {
-            self.append_field(key, field, bytes)?;
-        }
+        fields.iter().try_for_each(|field| self.append_field(key, field))?;
         self.index.end_sample(Some((key, header_at)))?;
         self.samples += 1;
         self.saved.add(saved);
         Ok(())
     }
 
-    /// Appends one field. What is made of a field's bytes for later readers is made here, where all of them pass in order.
-    fn append_field(&mut self, key: &str, field: &str, bytes: &[u8]) -> Result<()> {
+    fn append_field(&mut self, key: &str, PackedField { name, bytes, annotation }: &PackedField) -> Result<()> {
         let size = bytes.len() as u64;
-        self.write(&header(&format!("{key}.{field}"), size))?;
-        self.index.push_part(field, self.position(), size, Some(xxh3_64(bytes)), None)?;
+        self.write(&header(&format!("{key}.{name}"), size))?;
+        self.index.push_part(name, self.position(), size, Some(xxh3_64(bytes)), None)?;
+        annotation.iter().try_for_each(|annotation| self.index.annotate_last(annotation))?;
         self.write(bytes)?;
         self.write(padding(size))
     }

@@ -35,7 +35,7 @@ def users_level() -> int:
 
 
 class FirstFailure:
-    """Warns about failing samples, the ledger, the cache or repaired files while a loop continues: each once per loader."""
+    """Warns about failing samples, the ledger, the cache and repaired files while a loop continues: each once."""
 
     def __init__(
         self,

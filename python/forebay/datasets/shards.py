@@ -42,8 +42,8 @@ class Shards(FieldsDataset, PartsDataset):
     that what is beside a crop is skipped from the first epoch on. Each JPEG is read and examined once for that. By
     default they are used where the index has them; with False they are not.
 
-    Archives with a parity sidecar (`forebay parity`, docs/parity.md) are repaired while they are read; `parity=False`
-    leaves them as they are.
+    Archives with a parity sidecar (`forebay parity`, docs/parity.md) are repaired while they are read, unless
+    `parity=False`.
 
     >>> import forebay as fb
     >>> shards = fb.Shards("data/shards/train-{000..001}.tar", fields=("txt", "cls"))

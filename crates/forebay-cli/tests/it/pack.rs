@@ -189,6 +189,8 @@ fn killed_twenty_times_it_makes_the_same_bytes() {
         "48",
         "--format",
         "jpeg",
+        "--parity",
+        "5%",
         "--threads",
         "2",
         "--json",

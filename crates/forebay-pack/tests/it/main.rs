@@ -106,6 +106,21 @@ fn scan(archive: &[u8]) -> ShardIndex {
     scanner.finish().unwrap()
 }
 
+/// The same index with the landmarks of its JPEGs.
+fn annotated(archive: &[u8]) -> ShardIndex {
+    let (mut index, mut annotator) = (scan(archive), forebay_decode::Annotator::default());
+    let mut found = Vec::new();
+    for number in 0..index.part_count() {
+        let range = index.part(number).range;
+        let bytes = &archive[range.start as usize..range.end as usize];
+        let annotation = if index.field_of(number) == "jpg" { annotator.annotate(bytes) } else { Vec::new() };
+        found.push((number, annotation));
+    }
+    let found = found.iter().filter(|(_, annotation)| !annotation.is_empty());
+    index.annotate(found.map(|(number, annotation)| (*number, &**annotation))).unwrap();
+    index
+}
+
 fn members(archive: &[u8]) -> Vec<(String, String, Vec<u8>)> {
     let (index, mut found) = (scan(archive), Vec::new());
     for sample in 0..index.len() {
@@ -142,7 +157,7 @@ fn a_folder_becomes_shards_with_its_labels_and_their_index() {
     let names: Vec<_> = target.keys().filter(|name| is_shard(name)).collect();
     assert_eq!((kept.len(), names.len()), (packed.shards.len(), packed.shards.len()));
     // The file is what is written of the archives when they are read, at any time that they have.
-    let scanned: Vec<_> = names.iter().map(|name| scan(&target[*name])).collect();
+    let scanned: Vec<_> = names.iter().map(|name| annotated(&target[*name])).collect();
     let version =
         |name: &Path| FileVersion::new(name.to_str().unwrap().as_bytes(), target[name].len() as u64, 7).of_any_time();
     let versions = names.iter().map(|name| version(name));
@@ -155,6 +170,49 @@ fn a_folder_becomes_shards_with_its_labels_and_their_index() {
     assert_eq!(manifest.lines().next(), Some(&*line));
     let others: Vec<_> = target.keys().filter(|name| !is_shard(name)).map(|name| name.to_str().unwrap()).collect();
     assert_eq!(others, ["classes.json", "forebay-pack.json", "forebay.index", "shard.jsonl"]);
+}
+
+#[test]
+fn the_index_has_the_landmarks_of_jpegs_and_shards_their_parity() {
+    let ends = Ends::new(&[]);
+    for number in 0..20_u32 {
+        // As large as it takes for landmarks.
+        let pixels = (0..300 * 200 * 3_u32).map(|at| (at.wrapping_mul(number * 2 + 7) >> 3) as u8);
+        let picture: Vec<_> = b"P6 300 200 255\n".iter().copied().chain(pixels).collect();
+        ends.put(&format!("source/class{}/{number}.ppm", number % 2), &picture);
+    }
+    let recoding =
+        Some(forebay_pack::Recoding { max_side: None, format: Some(forebay_pack::Coding::Jpeg), quality: 90 });
+    let pack = Pack { recoding, parity: Some(0.1), shard_bytes: Some(1_000_000), ..ends.pack() };
+    ends.run(&pack);
+    let mut target = ends.target();
+    let mut kept = read_index::<ShardIndex>(SHARD_RULE, &target[Path::new("forebay.index")]).unwrap();
+    let names: Vec<_> = target.keys().filter(|name| is_shard(name)).cloned().collect();
+    for name in &names {
+        let archive = &target[name];
+        let version = FileVersion::new(name.to_str().unwrap().as_bytes(), archive.len() as u64, 0).of_any_time();
+        let index = kept.remove(&version).unwrap();
+        assert!(
+            (0..index.part_count()).any(|part| index.annotation(part / 2, &[0]).is_some_and(|own| !own.is_empty()))
+        );
+        assert!(index == annotated(archive), "{name:?}");
+        assert!(target.contains_key(&name.with_extension("tar.parity")), "{name:?}");
+    }
+    // A sidecar that is missing is made again, with its shard.
+    fs::remove_file(ends.path("target").join(names[0].with_extension("tar.parity"))).unwrap();
+    let again = ends.run(&pack);
+    assert_eq!(again.kept_shards, names.len() as u64 - 1);
+    assert!(ends.target() == target);
+    let plain = Pack { landmarks: false, parity: None, target: ends.path("plain"), ..pack.clone() };
+    ends.run(&plain);
+    let plain = tree(&ends.path("plain"));
+    target.retain(|name, _| is_shard(name));
+    assert!(target.iter().all(|(name, bytes)| plain[name] == *bytes), "shards are the same with and without");
+    assert!(!plain.keys().any(|name| name.extension().is_some_and(|ending| ending == "parity")));
+    let error = Pack { parity: Some(1.5), ..pack.clone() }.run(&mut |_| {}).unwrap_err();
+    assert!(error.message().starts_with("--parity"), "{error}");
+    let error = Pack { target: "s3://bucket/x".into(), ..pack }.run(&mut |_| {}).unwrap_err();
+    assert!(error.message().starts_with("--parity"), "{error}");
 }
 
 #[test]
