@@ -136,7 +136,7 @@ def test_smaller_pictures_are_those_of_resize(tmp_path: Path) -> None:
             assert picture.format == "JPEG" and max(picture.size) <= 96 and picture.getexif()[0x0112] == 6
 
 
-def test_an_object_store_is_packed_and_packed_into(store: objectstore.ObjectStore, source: Path, tmp_path: Path) -> None:
+def test_a_bucket_is_packed_and_packed_into(store: objectstore.ObjectStore, source: Path, tmp_path: Path) -> None:
     # The one name that the store does not find again.
     next(path for path in source.rglob("*.jpg") if "\\" in path.name).unlink()
     store.put_folder(source, "files/train")
