@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import faultproxy
 import folders
 import forebay as fb
 import objectstore
@@ -136,7 +137,7 @@ def test_smaller_pictures_are_those_of_resize(tmp_path: Path) -> None:
             assert picture.format == "JPEG" and max(picture.size) <= 96 and picture.getexif()[0x0112] == 6
 
 
-def test_an_object_store_is_packed_and_packed_into(store: objectstore.ObjectStore, source: Path, tmp_path: Path) -> None:
+def test_a_bucket_is_packed_and_packed_into(store: objectstore.ObjectStore, source: Path, tmp_path: Path) -> None:
     # The one name that the store does not find again.
     next(path for path in source.rglob("*.jpg") if "\\" in path.name).unlink()
     store.put_folder(source, "files/train")
@@ -155,3 +156,24 @@ def test_an_object_store_is_packed_and_packed_into(store: objectstore.ObjectStor
     assert len(shards) == here["packed"] and not shards.notes
     for said in (json.dumps(there), json.dumps(again)):
         assert objectstore.SECRET not in said
+
+
+@pytest.mark.parametrize("fault", ["503", "reset"])
+def test_a_network_that_fails_is_asked_again(
+    store: objectstore.ObjectStore, folder: Path, tmp_path: Path, fault: str
+) -> None:
+    store.put_folder(folder, f"faults/{fault}")
+    proxy = faultproxy.FaultProxy(store.port)
+    try:
+        proxy.rule = lambda key, asked, chance: fault if key.endswith(".jpg") and chance.random() < 0.2 else None
+        given = {**store.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+        options = [part for name, value in given.items() for part in ("--storage-option", f"{name}={value}")]
+        pack(f"s3://bucket/faults/{fault}", tmp_path / "there", *options)
+        assert proxy.faults()[fault] >= 1
+        proxy.rule = lambda key, asked, chance: "404" if key.endswith("/0007.jpg") else None
+        told = pack(f"s3://bucket/faults/{fault}", tmp_path / "fewer", *options, status=1)
+    finally:
+        proxy.close()
+    pack(folder, tmp_path / "here")
+    assert members(tmp_path / "there") == members(tmp_path / "here")
+    assert [failure["code"] for failure in told["failures"]] == ["not_found"] and told["packed"] == 23

@@ -16,22 +16,22 @@ use serde_json::Value;
 use crate::{Ended, forebay, forebay_on};
 
 /// Two directories of a folder that is removed at the end.
-struct Ends {
-    folder: tempfile::TempDir,
+pub(crate) struct Ends {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Ends {
-    fn new(files: &[(&str, &[u8])]) -> Self {
+    pub(crate) fn new(files: &[(&str, &[u8])]) -> Self {
         let ends = Self { folder: tempfile::tempdir().unwrap() };
         files.iter().for_each(|(name, content)| ends.put(&format!("source/{name}"), content));
         ends
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn put(&self, name: &str, content: &[u8]) {
+    pub(crate) fn put(&self, name: &str, content: &[u8]) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();

@@ -12,17 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forebay_cli::Status;
 use serde_json::Value;
 
-use crate::mirror::{Chance, Small, is_root, numbers, program, tree, wait_until_dead};
+use crate::mirror::{Chance, Ends, Small, is_root, numbers, program, tree, wait_until_dead};
 use crate::{Ended, forebay, forebay_on};
 
-struct Ends {
-    folder: tempfile::TempDir,
-}
-
 impl Ends {
-    /// Folders of classes with grey pictures of this many bytes.
-    fn new(count: u32, side: u32) -> Self {
-        let ends = Self { folder: tempfile::tempdir().unwrap() };
+    /// Folders of classes with grey pictures of this many pixels a side.
+    fn of_pictures(count: u32, side: u32) -> Self {
+        let ends = Self::new(&[]);
         for number in 0..count {
             let pixels = (0..side * side).map(|at| (at.wrapping_mul(number + 3) >> 2) as u8);
             let picture: Vec<u8> = format!("P5 {side} {side} 255\n").into_bytes().into_iter().chain(pixels).collect();
@@ -31,29 +27,19 @@ impl Ends {
         ends
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn put(&self, name: &str, content: &[u8]) {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-
     fn arguments(&self, target: &str) -> Vec<String> {
         let text = |name: &str| self.path(name).to_str().unwrap().to_owned();
         vec!["pack".to_owned(), text("source"), "-o".to_owned(), text(target)]
     }
 
-    fn call(&self, more: &[&str]) -> Ended {
+    fn call_pack(&self, more: &[&str]) -> Ended {
         let arguments = self.arguments("target");
         let arguments: Vec<_> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
         forebay(&arguments)
     }
 
     fn pack(&self, more: &[&str]) -> (Status, Value) {
-        let ended = self.call(&[&["--json"], more].concat());
+        let ended = self.call_pack(&[&["--json"], more].concat());
         assert_eq!(ended.err, "");
         (ended.status, serde_json::from_str(&ended.out).unwrap())
     }
@@ -61,9 +47,9 @@ impl Ends {
 
 #[test]
 fn says_what_it_made_and_what_it_left_out() {
-    let ends = Ends::new(6, 8);
+    let ends = Ends::of_pictures(6, 8);
     ends.put("source/class0/bad.pgm", b"P5 8 8 255\n");
-    let ended = ends.call(&["--samples-per-shard", "4"]);
+    let ended = ends.call_pack(&["--samples-per-shard", "4"]);
     assert_eq!((ended.status, ended.err.as_str()), (Status::Problems, ""));
     let target = ends.path("target").display().to_string();
     let lines: Vec<_> = ended.out.lines().collect();
@@ -73,7 +59,7 @@ fn says_what_it_made_and_what_it_left_out() {
     assert_eq!(left_out, format!("1 sample is not in the shards, and named in {target}/forebay-ledger.jsonl"));
     assert!(why.starts_with("  corrupt      \"") && why.contains("bad.pgm\" is truncated (PNM)"), "{why}");
     assert!(done.starts_with("done in "), "{done}");
-    let again = ends.call(&["--samples-per-shard", "4"]);
+    let again = ends.call_pack(&["--samples-per-shard", "4"]);
     assert!(
         again.out.contains("in 2 shards") && again.out.contains("14.3 kB; 2 of them were there already\n"),
         "{}",
@@ -87,7 +73,7 @@ fn says_what_it_made_and_what_it_left_out() {
 
 #[test]
 fn json_has_all_of_it() {
-    let ends = Ends::new(7, 16);
+    let ends = Ends::of_pictures(7, 16);
     let (status, seen) = ends.pack(&["--max-side", "8", "--format", "jpeg", "--shuffle", "1", "--prefix", "train"]);
     assert_eq!(status, Status::Fine, "{seen}");
     assert_eq!(numbers(&seen, ["samples", "packed", "failed", "kept_shards"]), [7, 7, 0, 0]);
@@ -99,7 +85,7 @@ fn json_has_all_of_it() {
 
 #[test]
 fn wrong_settings_are_wrong_usage() {
-    let ends = Ends::new(2, 8);
+    let ends = Ends::of_pictures(2, 8);
     for (more, said) in [
         (&["--quality", "80"][..], "--quality: expected --max-side or --format as well"),
         (&["--shard-size", "much"], "expected bytes like 256MiB"),
@@ -108,20 +94,20 @@ fn wrong_settings_are_wrong_usage() {
         (&["--prefix", "a/b"], "--prefix: expected up to 200 letters"),
         (&["--format", "gif"], "invalid value 'gif'"),
     ] {
-        let ended = ends.call(more);
+        let ended = ends.call_pack(more);
         assert_eq!((ended.status, ended.out.as_str()), (Status::Usage, ""), "{more:?}");
         assert!(ended.err.contains(said), "{}", ended.err);
     }
     assert!(!ends.path("target").exists());
-    ends.call(&[]);
-    let ended = ends.call(&["--shuffle", "5"]);
+    ends.call_pack(&[]);
+    let ended = ends.call_pack(&["--shuffle", "5"]);
     assert_eq!(ended.status, Status::Usage);
     assert!(ended.err.contains("shuffle (expected null, got 5)") && ended.err.contains("\nhint: "), "{}", ended.err);
 }
 
 #[test]
 fn a_terminal_shows_how_far_it_is() {
-    let ends = Ends::new(30, 8);
+    let ends = Ends::of_pictures(30, 8);
     let arguments = ends.arguments("target");
     let ended = forebay_on(true, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(ended.status, Status::Fine);
@@ -131,7 +117,7 @@ fn a_terminal_shows_how_far_it_is() {
 
 #[test]
 fn a_target_that_may_not_be_written_to_is_named() {
-    let ends = Ends::new(3, 8);
+    let ends = Ends::of_pictures(3, 8);
     fs::create_dir(ends.path("target")).unwrap();
     fs::set_permissions(ends.path("target"), fs::Permissions::from_mode(0o555)).unwrap();
     let mut command = program(ends.folder.path());
@@ -147,9 +133,9 @@ fn a_target_that_may_not_be_written_to_is_named() {
 
 #[test]
 fn a_full_disk_stops_it_and_there_is_room_for_more_later() {
-    let ends = Ends::new(40, 220);
+    let ends = Ends::of_pictures(40, 220);
     let Some(small) = Small::mount(ends.path("target")) else { return };
-    let ended = ends.call(&["--shard-size", "200KiB", "--threads", "4"]);
+    let ended = ends.call_pack(&["--shard-size", "200KiB", "--threads", "4"]);
     assert_eq!(ended.status, Status::Problems);
     assert_eq!(ended.err.matches("error: ").count(), 1, "{}", ended.err);
     assert!(ended.err.contains("No space left on device [Errno 28]"), "{}", ended.err);
@@ -176,7 +162,7 @@ fn lasting(target: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn killed_twenty_times_it_makes_the_same_bytes() {
     const KILLS: usize = 20;
-    let ends = Ends::new(1_500, 64);
+    let ends = Ends::of_pictures(1_500, 64);
     ends.put("source/class1/bad.pgm", b"P5 64 64 255\nshort");
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let mut chance = Chance(seed);
