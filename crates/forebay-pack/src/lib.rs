@@ -390,7 +390,7 @@ impl<'a> Shelf<'a> for Shards<'a> {
     fn finish(&self, shard: u32, writer: ShardWriter<'a>) -> Result<()> {
         // In this order: a shard without a record is packed again, and a record means that its failures are in the ledger.
         if let Err(error) = self.ledger.append(writer.failures(), self.halt) {
-            drop(writer.discard());
+            self.failures.lock().extend(writer.discard());
             return Err(error);
         }
         self.failures.lock().extend_from_slice(writer.failures());

@@ -70,6 +70,8 @@ struct Board<'a> {
     streak: u64,
     done: Done,
     running: usize,
+    /// Of shards that could not be written.
+    failures: Vec<Failure>,
 }
 
 struct Crew<'a, 'b> {
@@ -93,7 +95,7 @@ pub(crate) fn run<'a>(
 ) -> Result<Vec<Failure>> {
     let done = Done { failed: already_failed, ..Done::default() };
     let waiting = shards.collect();
-    let board = Board { waiting, open: Vec::new(), held_bytes: 0, streak: 0, done, running: 0 };
+    let board = Board { waiting, open: Vec::new(), held_bytes: 0, streak: 0, done, running: 0, failures: Vec::new() };
     let board = Mutex::new(board);
     let crew = Crew { board, changed: Condvar::new(), ended: Condvar::new(), plan, halt, shelf, size };
     std::thread::scope(|scope| {
@@ -129,15 +131,19 @@ pub(crate) fn run<'a>(
             }
         }
     })?;
-    let mut failures = Vec::new();
-    for open in crew.board.into_inner().open {
+    let Board { open, mut failures, .. } = crew.board.into_inner();
+    for open in open {
         failures.extend(open.writer.into_iter().flat_map(ShardWriter::discard));
-        failures.extend(open.ready.into_values().filter_map(|made| match made {
-            Made::Bad { failure, .. } => Some(*failure),
-            Made::Good { .. } => None,
-        }));
+        failures.extend(open.ready.into_values().filter_map(failure_of));
     }
     Ok(failures)
+}
+
+fn failure_of(made: Made) -> Option<Failure> {
+    match made {
+        Made::Bad { failure, .. } => Some(*failure),
+        Made::Good { .. } => None,
+    }
 }
 
 impl<'a> Crew<'a, '_> {
@@ -270,21 +276,25 @@ impl<'a> Crew<'a, '_> {
         batch: Vec<Made>,
         is_last: bool,
     ) -> Result<Option<ShardWriter<'a>>> {
-        let mut writer = match writer {
-            Some(writer) => writer,
-            None => self.shelf.begin(shard)?,
-        };
-        let append = |writer: &mut ShardWriter<'a>| {
-            for made in batch {
-                match made {
-                    Made::Good { key, fields, saved } => writer.append(&key, &fields, &saved)?,
-                    Made::Bad { failure, .. } => writer.leave_out(*failure),
-                }
+        let mut batch = batch.into_iter();
+        let mut writer = match writer.map_or_else(|| self.shelf.begin(shard), Ok) {
+            Ok(writer) => writer,
+            Err(error) => {
+                self.board.lock().failures.extend(batch.filter_map(failure_of));
+                return Err(error);
             }
-            Ok(())
         };
-        if let Err(error) = append(&mut writer) {
-            drop(writer.discard());
+        let appended = batch.try_for_each(|made| match made {
+            Made::Good { key, fields, saved } => writer.append(&key, &fields, &saved),
+            Made::Bad { failure, .. } => {
+                writer.leave_out(*failure);
+                Ok(())
+            }
+        });
+        if let Err(error) = appended {
+            // Nobody else has them: they are still told.
+            let failed: Vec<_> = writer.discard().into_iter().chain(batch.filter_map(failure_of)).collect();
+            self.board.lock().failures.extend(failed);
             return Err(error);
         }
         match is_last {

@@ -185,7 +185,13 @@ fn the_index_has_the_landmarks_of_jpegs_and_shards_their_parity() {
         Some(forebay_pack::Recoding { max_side: None, format: Some(forebay_pack::Coding::Jpeg), quality: 90 });
     let pack = Pack { recoding, parity: Some(0.1), shard_bytes: Some(1_000_000), ..ends.pack() };
     ends.run(&pack);
-    let mut target = ends.target();
+    // How long pictures took to decode is another time each time.
+    let lasting = || {
+        let mut target = ends.target();
+        target.remove(Path::new("forebay-pack.json"));
+        target
+    };
+    let mut target = lasting();
     let mut kept = read_index::<ShardIndex>(SHARD_RULE, &target[Path::new("forebay.index")]).unwrap();
     let names: Vec<_> = target.keys().filter(|name| is_shard(name)).cloned().collect();
     for name in &names {
@@ -202,7 +208,7 @@ fn the_index_has_the_landmarks_of_jpegs_and_shards_their_parity() {
     fs::remove_file(ends.path("target").join(names[0].with_extension("tar.parity"))).unwrap();
     let again = ends.run(&pack);
     assert_eq!(again.kept_shards, names.len() as u64 - 1);
-    assert!(ends.target() == target);
+    assert!(lasting() == target);
     let plain = Pack { landmarks: false, parity: None, target: ends.path("plain"), ..pack.clone() };
     ends.run(&plain);
     let plain = tree(&ends.path("plain"));
