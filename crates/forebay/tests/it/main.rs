@@ -17,3 +17,4 @@ mod provenance;
 mod recipes;
 mod recovery;
 mod resume;
+mod shard_damage;
