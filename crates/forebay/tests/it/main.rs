@@ -18,3 +18,4 @@ mod provenance;
 mod recipes;
 mod recovery;
 mod resume;
+mod shard_damage;
