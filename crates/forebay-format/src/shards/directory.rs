@@ -1,5 +1,7 @@
 //! `index.json`, which is beside shards and says what they are.
 
+use std::collections::HashSet;
+
 use forebay_core::{Error, Kind, Result};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -75,10 +77,9 @@ impl Directory {
         if directory.files.is_empty() {
             return Err(Error::new(Kind::NotFound, "lists no shards"));
         }
-        let fields = &directory.fields;
-        if let Some(at) = (1..fields.len()).find(|at| fields[..*at].iter().any(|field| field.name == fields[*at].name))
-        {
-            return Err(mds::corrupt(format!("names a column twice ({:?})", fields[at].name)));
+        let mut names = HashSet::new();
+        if let Some(field) = directory.fields.iter().find(|field| !names.insert(&*field.name)) {
+            return Err(mds::corrupt(format!("names a column twice ({:?})", field.name)));
         }
         Ok(directory)
     }

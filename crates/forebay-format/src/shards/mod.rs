@@ -5,6 +5,8 @@ mod arrow;
 mod builder;
 mod directory;
 mod field;
+#[cfg(test)]
+mod hostile;
 mod litdata;
 mod mds;
 mod numbers;
