@@ -76,7 +76,6 @@ impl AnnotationsBuilder {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::shards::{ShardIndex, ShardIndexBuilder};
     use crate::{FileIndex, content_hash};
 
