@@ -90,9 +90,11 @@ impl Repairing {
         let layout = match reader.layout() {
             Ok(layout) if layout.file_bytes() >= range.end => layout,
             Ok(_) => return self.give_up(sidecars, request, allot, "is of another version of the file"),
-            Err(error) if is_lost(&error) || error.kind() == Kind::NotFound => {
+            // Gone, forbidden, no sidecar: what is wrong with the sample is something else.
+            Err(error) if !error.is_transient() && error.kind() != Kind::Stopped => {
                 return self.give_up(sidecars, request, allot, error.message());
             }
+            Err(error) if is_lost(&error) => return self.give_up(sidecars, request, allot, error.message()),
             Err(error) => return Err(error),
         };
         let file = reader.examine(layout)?;
