@@ -29,7 +29,7 @@ fn text(index: &ShardIndex, row: u64, name: &str) -> Result<Vec<u8>, Lost> {
 fn rows_are_where_the_record_batches_say() {
     let index = scan(GOLDEN).unwrap();
     assert_eq!((index.len(), index.notes().len()), (3, 0));
-    assert_eq!(text(&index, 0, "text"), Ok("größer 4".repeat(4 % 3).into_bytes()));
+    assert_eq!(text(&index, 0, "text"), Ok("größer 4".as_bytes().to_vec()));
     assert_eq!(text(&index, 1, "label"), Ok(2i64.to_le_bytes().to_vec()));
     assert_eq!(text(&index, 2, "label"), Err(Lost::Null));
     // A bit is in the last byte, and as many bytes are before that.
