@@ -347,6 +347,7 @@ KINDS = {
         rot_parquet,
         lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
         is_indexed=True,
+        attempts=(2, 2),
         is_unpacked=True,
         reads=3,
     ),

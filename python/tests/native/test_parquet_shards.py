@@ -157,7 +157,7 @@ def test_numbers_have_the_type_of_their_column(tmp_path):
 
 
 def test_batches_of_compressed_columns_are_the_rows(tmp_path):
-    """Every row once, whatever the order, by several threads and with little memory for pages."""
+    """Every row once, whatever the order, by several threads."""
     for number in range(3):
         pq.write_table(
             TABLE.slice(number * 200, 200), tmp_path / f"train-{number:05}-of-00003.parquet", row_group_size=64
@@ -168,9 +168,9 @@ def test_batches_of_compressed_columns_are_the_rows(tmp_path):
         with fb.DataLoader(dataset, batch_size=50, shuffle=shuffle, num_workers=2, ragged="list") as loader:
             batches = list(loader)
         read = [
-            (number, text, values.tolist())
+            (number.item(), text, values.tolist())
             for batch in batches
-            for number, text, values in zip(batch["number"].tolist(), batch["text"], batch["list"], strict=True)
+            for number, text, values in zip(batch["number"], batch["text"], batch["list"], strict=True)
         ]
         assert len(read) == 600
         assert all(rows[number]["text"] == text and rows[number]["bytes"] == values for number, text, values in read)

@@ -116,7 +116,7 @@ pub(crate) fn parquet_shard(bytes: &[u8]) {
     let mut unpacked: Vec<Vec<u8>> = Vec::new();
     for page in 0..pages.page_count() {
         let packed = pages.packed_range(page);
-        let dictionary = pages.dictionary(page).map(|page: usize| &*unpacked[page]);
+        let dictionary = pages.dictionary(page).map(|page| &*unpacked[page]);
         let content: Vec<u8> = pages
             .unpack(page, &bytes[packed.start as usize..packed.end as usize], dictionary)
             .expect("it was unpacked");

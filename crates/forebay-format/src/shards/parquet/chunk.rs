@@ -415,7 +415,7 @@ impl ChunkReader {
         match self.layout.physical {
             Physical::Fixed { bytes } if is_plain => self.push_values(levels, &values, Place::Apart(in_file, bytes)),
             Physical::Boolean if is_plain && bytes.len() - header.compressed >= 7 => {
-                self.push_bits(levels, &bytes[..], bytes.len() - header.compressed + from, at.start)
+                self.push_bits(levels, bytes, bytes.len() - header.compressed + from, at.start)
             }
             _ => {
                 let start = match values.bytes.len() {
