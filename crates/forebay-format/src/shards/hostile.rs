@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use forebay_core::Kind;
 
 use super::{ArrowScanner, arrow_schema};
-use super::{Directory, Listed, RangeScanner, ShardIndex, TableScanner, TarScanner, read_saved_dataset};
-use crate::file_scan::FileScanner;
+use super::{Directory, Listed, ShardIndex, TableScanner, TarScanner, read_saved_dataset};
+use crate::file_scan::{FileIndex, FileScanner, RangeScanner};
 
 /// For each input; all together take less.
 const PATIENCE: Duration = Duration::from_secs(20);
