@@ -216,9 +216,13 @@ impl Pipeline {
     pub fn memory_bytes(&self, bytes: &[u8], scratch: &mut Scratch) -> Result<u64> {
         let header = scratch.decoders.header(bytes)?;
         header.check_filled(bytes)?;
-        let whole = Size { height: header.height, width: header.width };
+        Ok(header.memory_bytes + self.memory_beside(Size { height: header.height, width: header.width }))
+    }
+
+    /// Bytes that the ops take beside a picture of this size, and those of the result.
+    pub(crate) fn memory_beside(&self, whole: Size) -> u64 {
         let (largest, sizes) = self.charge(0, Sizes::from(whole), whole);
-        Ok(header.memory_bytes + largest + self.result_bytes(sizes))
+        largest + self.result_bytes(sizes)
     }
 
     /// Bytes that the ops from `from` on take beside a picture of one of these sizes, and the sizes that it may have then.

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use forebay_core::{Error, Kind, Result};
 
 use crate::memory::reserve;
-use crate::{ColumnSpec, Dense, Fields, Layout, Made, Pipeline, Recipe, Sample, Scratch, Tensor};
+use crate::{ColumnSpec, Dense, Fields, Layout, Made, Pipeline, Recipe, Sample, Scratch, Size, Tensor};
+
+/// More than the header of an anymap.
+const HEADER_BYTES: usize = 64;
 
 /// The recipe of pictures, for pictures that are kept as their pixels.
 pub struct PixelsRecipe(Arc<Pipeline>);
@@ -19,15 +22,25 @@ impl PixelsRecipe {
     }
 }
 
-/// The bytes of a file with the same picture.
-fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
+/// What is said in front of the pixels, and they.
+struct Picture<'a> {
+    width: u32,
+    height: u32,
+    /// Of anymaps: 4 for bits, 5 for grey, 6 for colours.
+    kind: u8,
+    /// How many bytes a pixel has, and how many of them are colours; of bits there are eight in a byte.
+    pixel: u64,
+    colours: u64,
+    pixels: &'a [u8],
+}
+
+fn parse(bytes: &[u8]) -> Result<Picture<'_>> {
     let damaged = |message: &str| Error::new(Kind::Corrupt, format!("is damaged (pixels): {message}"));
     let (header, rest) = bytes.split_first_chunk::<12>().ok_or_else(|| damaged("it ends in its header"))?;
     let word = |at: usize| header.as_chunks::<4>().0.get(at).map_or(0, |word| u32::from_le_bytes(*word));
     let (width, height) = (word(0), word(1));
     let name = rest.split_at_checked(word(2) as usize).filter(|(name, _)| name.len() <= 16);
     let (mode, pixels) = name.ok_or_else(|| damaged("it has no name of a mode"))?;
-    // How many bytes a pixel has, and how many of them are colours; of bits there are eight in a byte.
     let (kind, pixel, colours) = match mode {
         b"L" => (5, 1, 1),
         b"LA" | b"La" => (5, 2, 1),
@@ -46,8 +59,14 @@ fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
         let got = pixels.len();
         return Err(damaged(&format!("expected {expected} bytes for {width} × {height} pixels, got {got}")));
     }
+    Ok(Picture { width, height, kind, pixel, colours, pixels })
+}
+
+/// The bytes of a file with the same picture.
+fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
+    let Picture { width, height, kind, pixel, colours, pixels } = parse(bytes)?;
     let mut file = Vec::new();
-    reserve(&mut file, pixels.len() + 64, "a picture with its header")?;
+    reserve(&mut file, pixels.len() + HEADER_BYTES, "a picture with its header")?;
     let depth = if kind == 4 { "" } else { "255\n" };
     write!(file, "P{kind}\n{width} {height}\n{depth}").map_err(|error| Error::internal(error.to_string()))?;
     match (kind, pixel == colours) {
@@ -74,10 +93,10 @@ impl Recipe for PixelsRecipe {
     }
 
     fn memory_bytes(&self, fields: Fields<'_>, _scratch: &mut Scratch) -> Result<u64> {
-        // The copy with its header, the picture, and what is made of it: transforms that enlarge it take more.
-        let pixels = fields.only().len() as u64;
-        let made = Recipe::layout(&*self.0).map_or(0, |layout| layout.size_bytes() as u64);
-        Ok(pixels.saturating_mul(6).saturating_add(made))
+        let Picture { width, height, pixels, .. } = parse(fields.only())?;
+        // The copy with its header, and the picture as it is decoded.
+        let (copy, decoded) = (pixels.len() as u64 + HEADER_BYTES as u64, u64::from(width) * u64::from(height) * 3);
+        Ok(copy.saturating_add(decoded).saturating_add(self.0.memory_beside(Size { height, width })))
     }
 
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
