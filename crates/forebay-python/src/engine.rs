@@ -16,8 +16,9 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::errors::{convert, to_python};
 use crate::hint;
-use crate::index::{Index, Place, values};
+use crate::index::{Index, values};
 use crate::journal::{Limit, book_rows, failure_rows};
+use crate::place::Place;
 use crate::recipe::Recipe;
 use crate::run::Run;
 use crate::sampling::Sampling;

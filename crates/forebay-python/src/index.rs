@@ -1,108 +1,24 @@
 //! The scanned samples of a folder, or a subset of them.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    Cache, CacheOptions, Cached, Concat, Config, Dataset, DocumentMode, Element, Field, FolderIndex, FormattedShards,
-    IndexPlace, Keeps, Labelled, Labels, LineRule, Lines, Locator, Mapped, MemoryCache, MemoryCached, Note,
-    RecordLayout, Records, Repairing, Routed, SampleId, ScalarColumn, Scalars, ScanOptions, SeekTables, Selection,
-    Shards, Sidecars, SplitBy, StorageOptions, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_packed,
-    is_url, machine, open_store, split,
+    Concat, Dataset, DocumentMode, Element, Field, FolderIndex, FormattedShards, IndexPlace, Labelled, LineRule, Lines,
+    Locator, Mapped, Note, RecordLayout, Records, Repairing, Routed, SampleId, ScalarColumn, Scalars, Selection,
+    Shards, Sidecars, SplitBy, Store, Tail, TokenOptions, Tokens, Unpacked, csv_fields, is_packed, split,
 };
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::errors::{Raised, convert};
+use crate::errors::convert;
+use crate::place::{DatasetCache, Place};
 use crate::sampling::classes;
+use crate::scan::Notes;
 use crate::shards::{ShardFields, ShardFormat};
 use crate::watched::watched;
-
-/// Names and values of a store's options.
-pub(crate) type Options = Option<BTreeMap<String, String>>;
-
-/// The cache of a dataset.
-#[derive(Clone)]
-#[pyclass(frozen, module = "forebay._forebay", name = "Cache")]
-pub(crate) struct DatasetCache(CacheKind);
-
-#[derive(Clone)]
-enum CacheKind {
-    Disk {
-        cache: Arc<Cache>,
-        revalidates: bool,
-    },
-    Memory(Arc<MemoryCache>),
-    /// By each loader, as its transforms leave them: up to so many bytes.
-    Decoded(u64),
-}
-
-#[pymethods]
-impl DatasetCache {
-    /// A cache directory, its size limit, and whether the storage is asked before each read.
-    #[new]
-    fn new(py: Python<'_>, directory: PathBuf, limit_bytes: Option<u64>, revalidates: bool) -> PyResult<Self> {
-        let options = CacheOptions { limit_bytes, ..CacheOptions::default() };
-        // If the mount hangs, only a signal ends the wait.
-        let opened = watched(py, "forebay-open", move || Cache::open(&directory, options))?;
-        Ok(Self(CacheKind::Disk { cache: convert(py, opened)?, revalidates }))
-    }
-
-    /// An in-process cache with a size limit: by default half of the available memory.
-    #[staticmethod]
-    fn memory(limit_bytes: Option<u64>) -> Self {
-        let limit_bytes = limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2);
-        Self(CacheKind::Memory(Arc::new(MemoryCache::new(limit_bytes))))
-    }
-
-    /// The same for pictures as they are before the first random choice of their transforms.
-    #[staticmethod]
-    fn decoded(limit_bytes: Option<u64>) -> Self {
-        Self(CacheKind::Decoded(limit_bytes.unwrap_or_else(|| machine::available_memory_bytes() / 2)))
-    }
-}
-
-/// Where some samples lie, and how they are kept.
-#[derive(Clone)]
-pub(crate) struct Place {
-    /// Their common directory.
-    pub(crate) root: PathBuf,
-    /// The store used for scanning.
-    pub(crate) store: Arc<dyn Store>,
-    keeping: Option<DatasetCache>,
-    /// Of the compressed ones among its files.
-    tables: Option<Arc<SeekTables>>,
-    /// Its files are read by pages, whether those that are asked for have to be unpacked or not.
-    has_pages: bool,
-    /// The store reads its files through mappings, for loaders too.
-    pub(crate) is_mapped: bool,
-    /// Of those among its files that have parity.
-    sidecars: Option<Arc<Sidecars>>,
-}
-
-impl Place {
-    /// A store for its files, behind its cache if it has one.
-    pub(crate) fn cached(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        match &self.keeping {
-            Some(DatasetCache(CacheKind::Disk { cache, revalidates })) => {
-                Arc::new(Cached::new(store, Arc::clone(cache)).revalidating(*revalidates))
-            }
-            Some(DatasetCache(CacheKind::Memory(cache))) => Arc::new(MemoryCached::new(store, Arc::clone(cache))),
-            Some(DatasetCache(CacheKind::Decoded(_))) | None => store,
-        }
-    }
-
-    /// What loaders may keep of its pictures once they are decoded.
-    fn decoded_cache_bytes(&self) -> Option<u64> {
-        match self.keeping {
-            Some(DatasetCache(CacheKind::Decoded(limit_bytes))) => Some(limit_bytes),
-            _ => None,
-        }
-    }
-}
 
 /// Samples: their paths, and their metadata.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -119,7 +35,7 @@ pub(crate) struct Index {
     notes: Vec<Note>,
 }
 
-type Written = (Vec<String>, Option<String>, Option<OsString>);
+pub(crate) type Written = (Vec<String>, Option<String>, Option<OsString>);
 
 impl Index {
     pub(crate) fn of(folder: FolderIndex, store: Arc<dyn Store>) -> Self {
@@ -139,8 +55,13 @@ impl Index {
         Self { dataset, folder, store, places, written: None, notes: Vec::new() }
     }
 
+    /// The same, of a manifest: the names of its columns, the version that wrote it, the root it was made for.
+    pub(crate) fn written_as(self, written: Written) -> Self {
+        Self { written: Some(written), ..self }
+    }
+
     /// The same index with another selection of samples.
-    fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
+    pub(crate) fn with_dataset(&self, dataset: Arc<dyn Dataset>) -> Self {
         let (store, places) = (Arc::clone(&self.store), self.places.clone());
         let (folder, written, notes) = (Arc::clone(&self.folder), self.written.clone(), self.notes.clone());
         Self { folder, dataset, store, places, written, notes }
@@ -590,96 +511,6 @@ fn index_place(place: &str, kept: Option<PathBuf>) -> PyResult<IndexPlace> {
     }
 }
 
-/// Directories listed concurrently by reader processes.
-const MAX_READERS: usize = 8;
-
-/// The store that lists a folder before there are settings, and its root.
-pub(crate) fn scanning_store(py: Python<'_>, root: PathBuf, options: Options) -> PyResult<(Arc<dyn Store>, PathBuf)> {
-    let options = StorageOptions::new(options.unwrap_or_default());
-    let config = Config { io_threads: MAX_READERS, ..Config::default() };
-    let opened = py.detach(|| open_store(&root, &options, &config));
-    convert(py, opened)
-}
-
-/// Path and message.
-type Notes = Vec<(OsString, String)>;
-
-/// The root of a URL as it appears in paths, and its options including those in the URL.
-#[pyfunction]
-pub(crate) fn split_url(
-    py: Python<'_>,
-    root: PathBuf,
-    options: BTreeMap<String, String>,
-) -> PyResult<(OsString, BTreeMap<String, String>)> {
-    let (root, options) = convert(py, forebay::split_url(&root, &StorageOptions::new(options)))?;
-    Ok((root.into_os_string(), options.into_iter().collect()))
-}
-
-/// Warnings about servers since the last call.
-#[pyfunction]
-pub(crate) fn take_warnings() -> Vec<String> {
-    forebay::take_warnings()
-}
-
-/// Scans a folder. `accept` is the user's test of a path, in place of the endings.
-#[pyfunction]
-pub(crate) fn scan(
-    py: Python<'_>,
-    root: PathBuf,
-    extensions: Vec<String>,
-    allow_empty: bool,
-    classes: Option<Vec<(String, u32)>>,
-    accept: Option<Py<PyAny>>,
-    storage_options: Options,
-) -> PyResult<Index> {
-    let options = ScanOptions { extensions, allow_empty, classes, is_flat: false };
-    let mut call = accept.map(|accept| {
-        move |path: &Path| {
-            Python::attach(|py| accept.bind(py).call1((path.as_os_str(),))?.is_truthy()).map_err(|raised| {
-                forebay::Error::config("failed in is_valid_file").at_path(path).with_source(Raised(raised))
-            })
-        }
-    });
-    let (store, root) = scanning_store(py, root, storage_options)?;
-    let scanned = py.detach(|| match &mut call {
-        Some(call) => forebay::scan_folder(&store, &root, &options, Some(call)),
-        None => forebay::scan_folder(&store, &root, &options, None),
-    });
-    Ok(Index::of(convert(py, scanned)?, store))
-}
-
-/// All files below a root that have one of the endings, at any depth and without classes.
-#[pyfunction]
-pub(crate) fn scan_files(
-    py: Python<'_>,
-    root: PathBuf,
-    extensions: Vec<String>,
-    allow_empty: bool,
-    storage_options: Options,
-) -> PyResult<Index> {
-    let options = ScanOptions { extensions, allow_empty, classes: None, is_flat: true };
-    let (store, root) = scanning_store(py, root, storage_options)?;
-    let scanned = py.detach(|| forebay::scan_folder(&store, &root, &options, None));
-    Ok(Index::of(convert(py, scanned)?, store))
-}
-
-/// Individually named files: local paths, or URLs of one store.
-#[pyfunction]
-pub(crate) fn list_files(py: Python<'_>, paths: Vec<PathBuf>, storage_options: Options) -> PyResult<Index> {
-    let folder = convert(py, FolderIndex::of_paths(paths.iter().map(PathBuf::as_path)))?;
-    if paths.iter().any(|path| is_url(path)) && !is_url(folder.root()) {
-        let message = "paths: expected URLs of one server or bucket, got several, or paths among them";
-        return convert(py, Err(forebay::Error::config(message)));
-    }
-    let root = if folder.root().as_os_str().is_empty() { Path::new(".") } else { folder.root() };
-    let (store, plain) = scanning_store(py, root.to_owned(), storage_options)?;
-    if plain != root {
-        let message = "paths: expected URLs without options in them, got some";
-        return convert(py, Err(forebay::Error::config(message).with_hint("pass them in storage_options")));
-    }
-    Ok(Index::of(folder, store))
-}
-
 /// The values of a column as Python objects.
 pub(crate) fn values(py: Python<'_>, values: Scalars) -> PyResult<Bound<'_, PyList>> {
     match values {
@@ -706,42 +537,4 @@ pub(crate) fn scalars(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Scalars>
         let message = format!("labels: expected numbers, text or booleans in {name:?}, all of one type");
         pyo3::exceptions::PyTypeError::new_err(message)
     })
-}
-
-/// Opens a manifest. `root` overrides the location of its samples; `with_checksums` keeps checksums for verification;
-/// `labels` are columns in place of the classes.
-#[pyfunction]
-pub(crate) fn open_manifest(
-    py: Python<'_>,
-    path: PathBuf,
-    root: Option<PathBuf>,
-    storage_options: Options,
-    with_checksums: bool,
-    labels: Option<Vec<String>>,
-) -> PyResult<Index> {
-    let labels = labels.map_or(Labels::Class, Labels::Columns);
-    let options = StorageOptions::new(storage_options.unwrap_or_default());
-    let keeps = if with_checksums { Keeps::Checksums } else { Keeps::Names };
-    let config = Config { io_threads: MAX_READERS, ..Config::default() };
-    // If the mount hangs, only a signal ends the wait.
-    let opened = watched(py, "forebay-open", move || {
-        forebay::open_manifest(&path, root.as_deref(), &options, &config, keeps, &labels)
-    })?;
-    let (manifest, store) = convert(py, opened)?;
-    let written = (manifest.columns, manifest.written_by, manifest.recorded_root.map(PathBuf::into_os_string));
-    let index = Index { written: Some(written), ..Index::of(manifest.index, store) };
-    if manifest.labels.is_empty() {
-        return Ok(index);
-    }
-    let labelled = convert(py, Labelled::new(Arc::clone(&index.dataset), manifest.labels))?;
-    Ok(index.with_dataset(Arc::new(labelled)))
-}
-
-/// The directories below a root, sorted, and notes about other names in it.
-#[pyfunction]
-pub(crate) fn find_classes(py: Python<'_>, root: PathBuf, storage_options: Options) -> PyResult<(Vec<String>, Notes)> {
-    let (store, root) = scanning_store(py, root, storage_options)?;
-    let found = py.detach(|| forebay::find_classes(&store, &root));
-    let (classes, notes) = convert(py, found)?;
-    Ok((classes, notes.into_iter().map(|note| (note.path.into_os_string(), note.message)).collect()))
 }

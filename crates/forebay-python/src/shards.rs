@@ -7,8 +7,9 @@ use forebay::FieldKind;
 use pyo3::prelude::*;
 
 use crate::errors::convert;
-use crate::index::{Index, Options, scanning_store};
+use crate::index::Index;
 use crate::recipe::Recipe;
+use crate::scan::{Options, scanning_store};
 use crate::watched::watched;
 
 /// The format of shards.
