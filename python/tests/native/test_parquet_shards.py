@@ -232,7 +232,7 @@ def test_files_that_are_no_samples_are_refused(tmp_path):
     pq.write_table(pa.table({"path": ["a.png"]}).replace_schema_metadata({"forebay.version": "0.1.0"}), manifest)
     with pytest.raises(errors.UndecodableError, match="is a manifest") as error:
         fb.Shards(manifest)
-    assert "manifest=" in error.value.hint
+    assert "`manifest`" in error.value.hint
 
 
 def test_a_manifest_in_parquet_names_files_in_parquet(tmp_path):
