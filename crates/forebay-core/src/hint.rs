@@ -29,6 +29,7 @@ pub const SETTINGS: &[&str] = &[
     "max_sample_bytes",
     "max_size",
     "memory_budget",
+    "mmap",
     "num_workers",
     "pad_if_needed",
     "prefetch_factor",

@@ -31,7 +31,7 @@ pub use manifest::{
     write_manifest,
 };
 pub use packed::{PackedScanner, SeekTable};
-pub use parity::{GroupEncoder, GroupRecord, GroupRepair, GroupRun, PARITY_HEADER_BYTES, ParityLayout};
+pub use parity::{GroupEncoder, GroupRecord, GroupRepair, GroupRun, MadeBlock, PARITY_HEADER_BYTES, ParityLayout};
 pub use records::RecordLayout;
 pub use scan::{ListJob, Scan};
 pub use shards::{

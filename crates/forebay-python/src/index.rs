@@ -75,6 +75,8 @@ pub(crate) struct Place {
     keeping: Option<DatasetCache>,
     /// Of the compressed ones among its files.
     tables: Option<Arc<SeekTables>>,
+    /// Its files are read by pages, whether those that are asked for have to be unpacked or not.
+    has_pages: bool,
     /// The store reads its files through mappings, for loaders too.
     pub(crate) is_mapped: bool,
     /// Of those among its files that have parity.
@@ -131,6 +133,7 @@ impl Index {
             keeping: None,
             tables: None,
             sidecars: None,
+            has_pages: false,
             is_mapped: false,
         }];
         Self { dataset, folder, store, places, written: None, notes: Vec::new() }
@@ -431,6 +434,7 @@ impl Index {
     ) -> PyResult<(Self, ShardFields)> {
         let (files, store, root) = (Arc::clone(&self.dataset), Arc::clone(&self.store), self.folder.root().to_owned());
         let (format, place) = (format.0.clone(), index_place(place, kept)?);
+        let has_pages = matches!(format, forebay::ShardFormat::Parquet);
         // If the mount hangs, only a signal ends the wait.
         let found = watched(py, "forebay-scan", move || {
             let mut found = format.open(files, &store, (&root, &place), fields.as_deref(), parses_examples)?;
@@ -439,7 +443,7 @@ impl Index {
         })?;
         let (FormattedShards { shards, fields }, sidecars) = convert(py, found)?;
         let notes = shards.notes().to_vec();
-        let tables = |place: &Place| Place { tables: shards.tables().cloned(), ..place.clone() };
+        let tables = |place: &Place| Place { tables: shards.tables().cloned(), has_pages, ..place.clone() };
         let places = self.places.iter().map(tables).collect();
         let made = Self { notes, places, ..self.with_dataset(Arc::new(shards)) }.with_sidecars(sidecars);
         Ok((made, ShardFields(fields)))
@@ -495,10 +499,10 @@ impl Index {
         self.dataset.blocks().map(|blocks| blocks.block_count())
     }
 
-    /// Whether files among them are compressed.
+    /// Whether files among them are compressed, or may be in parts: a rule that does not depend on what is read of them.
     #[getter]
     fn is_packed(&self) -> bool {
-        self.places.iter().any(|place| place.tables.is_some())
+        self.places.iter().any(|place| place.tables.is_some() || place.has_pages)
     }
 
     /// How many datasets it consists of.

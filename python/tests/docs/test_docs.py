@@ -12,6 +12,7 @@ import numpy
 import pyarrow
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
 from pyarrow import parquet
 
@@ -54,6 +55,8 @@ def a_folder_to_work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "people.csv": 'name,age\nAda,36\n"Rex, the dog",12\n',
     }.items():
         (tmp_path / "data" / "lines" / name).write_text(text, newline="")
+    words = tokenizers.models.WordLevel({"?": 0, "<|end|>": 1, "eins": 2, "zwei": 3}, unk_token="?")
+    tokenizers.Tokenizer(words).save(str(tmp_path / "data" / "tokenizer.json"))
     (tmp_path / "data" / "shards").mkdir()
     for shard in range(2):
         with tarfile.open(tmp_path / "data" / "shards" / f"train-{shard:03}.tar", "w") as archive:

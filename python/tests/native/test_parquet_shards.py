@@ -330,3 +330,21 @@ def test_the_same_files_with_other_columns_are_not_joined(tmp_path):
     assert (joined[3], joined[ROWS + 4]) == (words(3), words(4))
     with pytest.raises(errors.ConfigError, match="unpacked by two of the datasets"):
         fb.concat([numbers, texts])
+
+
+def test_the_order_of_auto_does_not_depend_on_the_columns_or_on_the_index(tmp_path):
+    """A state has to be good for a run that has an index, or reads fewer columns."""
+    rows = pa.table({"plain": [bytes([row]) for row in range(100)], "packed": list(range(100))})
+    file = tmp_path / "a.parquet"
+    pq.write_table(rows, file, compression={"plain": "none", "packed": "snappy"}, use_dictionary=False)
+    orders = []
+    for fields, index in (
+        ("plain", None),
+        ("packed", None),
+        (("plain", "packed"), None),
+        ("plain", tmp_path / "index"),
+    ):
+        with fb.DataLoader(fb.Shards(file, fields=fields, index=index), batch_size=7, shuffle="auto", seed=3) as loader:
+            orders.append((loader.stats()["order"], [loader.explain(step)[0]["index"] for step in range(len(loader))]))
+    assert orders[0][0]["kind"] == "window"
+    assert all(order == orders[0] for order in orders)

@@ -19,6 +19,9 @@ fn check_memory(layout: &ParityLayout) -> Result<()> {
     Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(no_memory)
 }
 
+/// A block that was made again: its number in the file, and its bytes.
+pub type MadeBlock = (u64, Vec<u8>);
+
 /// Makes the parity of a group from its blocks, given in their order.
 pub struct GroupEncoder {
     layout: ParityLayout,
@@ -146,7 +149,7 @@ impl<'a> GroupRepair<'a> {
     }
 
     /// The lost blocks, each by its number in the file with its bytes; `None` if more are lost than there is parity for.
-    pub fn finish(mut self) -> Result<Option<Vec<(u64, Vec<u8>)>>> {
+    pub fn finish(mut self) -> Result<Option<Vec<MadeBlock>>> {
         let lost: Vec<_> = self.lost().collect();
         if lost.is_empty() {
             return Ok(Some(Vec::new()));

@@ -26,6 +26,6 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use code::{GroupEncoder, GroupRepair};
+pub use code::{GroupEncoder, GroupRepair, MadeBlock};
 pub use layout::{GroupRun, PARITY_HEADER_BYTES, ParityLayout};
 pub use record::GroupRecord;

@@ -45,7 +45,7 @@ fn repair(
     (record, parity): &(GroupRecord, Vec<u8>),
     is_lost: impl Fn(u32) -> bool,
     is_parity_lost: impl Fn(u32) -> bool,
-) -> Option<Vec<(u64, Vec<u8>)>> {
+) -> Option<Vec<MadeBlock>> {
     let mut repair = GroupRepair::new(layout, record).unwrap();
     for number in 0..record.block_count() {
         let range = layout.block_range(layout.block_of(record.group(), number));

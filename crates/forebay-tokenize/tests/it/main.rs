@@ -1,5 +1,7 @@
 //! Text in, files of tokens out: what is in them, with damage, on any number of threads, and after an interruption.
 
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test, on real files")]
+
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -267,17 +267,17 @@ fn bytes_that_the_disk_cannot_read_are_made_again() {
     let bench = Bench::new(40, 0.05);
     let whole = bench.memory(&bench.content, &bench.sidecar);
     let mut shards = bench.shards(&whole);
-    let unreadable = |bytes: Vec<Range<u64>>| -> Arc<dyn Store> {
-        Arc::new(Unreadable { inner: Arc::clone(&whole), path: bench.path(), bytes })
+    let unreadable = |bytes: &[Range<u64>]| -> Arc<dyn Store> {
+        Arc::new(Unreadable { inner: Arc::clone(&whole), path: bench.path(), bytes: bytes.to_vec() })
     };
     let block = BLOCK as u64;
-    let store = unreadable(vec![3 * block..4 * block, 20 * block + 5..20 * block + 6]);
+    let store = unreadable(&[3 * block..4 * block, 20 * block + 5..20 * block + 6]);
     let repaired = repairing(&mut shards, &store);
     assert!(read_all(&shards, &repaired).iter().all(|came| *came));
     let repairs = repaired.repairs().unwrap();
     assert!(repairs.reads > 0 && repairs.files == [(bench.path(), 2)], "{repairs:?}");
     // More than is carried: the error is the disk's, and names the sidecar.
-    let store = unreadable(vec![0..12 * block]);
+    let store = unreadable(std::slice::from_ref(&(0..12 * block)));
     let repaired = repairing(&mut shards, &store);
     let came = read_all(&shards, &repaired);
     assert!(!came[0] && came[39]);

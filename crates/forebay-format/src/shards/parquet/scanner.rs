@@ -112,7 +112,7 @@ pub fn parquet_schema(size_bytes: u64, tail: &[u8]) -> Result<Result<ParquetSche
     let footer = Footer::read(footer)?.map_err(damaged)?;
     if footer.is_manifest {
         let error = Error::new(Kind::Undecodable, "is a manifest: its rows are names of files, and no samples");
-        return Err(error.with_hint("give it as manifest=… in place of the first argument"));
+        return Err(error.with_hint("give it as `manifest` in place of the first argument"));
     }
     let mut schema = ParquetSchema::read(&footer).map_err(damaged)?;
     schema.leave_out_unknown_codecs(&footer);

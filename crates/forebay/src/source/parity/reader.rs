@@ -29,6 +29,9 @@ pub(crate) fn is_lost(error: &Error) -> bool {
     error.kind() == Kind::Corrupt || error.errno().is_some_and(|errno| LOST.contains(&errno))
 }
 
+/// Is offered what may be a block, with its numbers in its group and in the file; says whether it is.
+type Take<'a> = dyn FnMut(u32, u64, &[u8]) -> Result<bool> + 'a;
+
 /// Reads of one file, all of them within one deadline.
 pub(crate) struct FileReader<'a> {
     store: &'a dyn Store,
@@ -161,11 +164,7 @@ impl Examined<'_> {
 
     /// Offers each block of a run, by its number in its group, until it is taken: what is in its place, and then what is as far
     /// from there as the file is longer or shorter. Bytes that were put in or taken out somewhere move all that follows.
-    pub(crate) fn offer(
-        &self,
-        run: &GroupRun,
-        take: &mut dyn FnMut(u32, u64, &[u8]) -> Result<bool>,
-    ) -> Result<Missing> {
+    pub(crate) fn offer(&self, run: &GroupRun, take: &mut Take<'_>) -> Result<Missing> {
         let shift = i128::from(self.size_bytes()) - i128::from(self.layout.file_bytes());
         let mut left: Vec<u64> = run.blocks.clone().collect();
         self.offer_at(run, 0, &mut left, take)?;
@@ -180,13 +179,7 @@ impl Examined<'_> {
     }
 
     /// Offers the blocks in `left` that are so far behind their place. Those that were taken leave it.
-    fn offer_at(
-        &self,
-        run: &GroupRun,
-        shift: i128,
-        left: &mut Vec<u64>,
-        take: &mut dyn FnMut(u32, u64, &[u8]) -> Result<bool>,
-    ) -> Result<()> {
+    fn offer_at(&self, run: &GroupRun, shift: i128, left: &mut Vec<u64>, take: &mut Take<'_>) -> Result<()> {
         let place = |block: u64| {
             let Range { start, end } = self.layout.block_range(block);
             let moved = |at: u64| u64::try_from(i128::from(at) + shift).ok();
