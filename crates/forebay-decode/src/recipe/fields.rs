@@ -215,3 +215,63 @@ fn zeros(layout: &Dense) -> Result<Vec<u8>> {
 fn array(layout: &Dense, bytes: Vec<u8>) -> Value {
     Value::Array(Array { shape: layout.shape.clone(), element: layout.element, bytes })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RecordRecipe, ScalarRecipe, SizedRecord, TextRecipe, layouts};
+    use forebay_core::{Epoch, Kind, Rng, SampleId};
+
+    fn named(recipes: Vec<Arc<dyn Recipe>>) -> Vec<(String, Arc<dyn Recipe>)> {
+        recipes.into_iter().enumerate().map(|(at, recipe)| (at.to_string(), recipe)).collect()
+    }
+
+    fn numbers() -> Vec<(String, Arc<dyn Recipe>)> {
+        named(vec![Arc::new(ScalarRecipe::integer()), Arc::new(ScalarRecipe::decimal())])
+    }
+
+    fn make(recipe: &dyn Recipe, fields: &[&[u8]], slots: &mut [&mut [u8]]) -> Result<Option<Value>> {
+        let (rng, scratch) = (&Rng::for_sample(0, Epoch(0), SampleId(0)), &mut Scratch::default());
+        let (slot, more) = match slots {
+            [] => (None, &mut [][..]),
+            [slot, more @ ..] => (Some(&mut **slot), more),
+        };
+        let sample = Sample { fields: Fields(fields), path: &|| "unused".into(), rng, scratch, slot };
+        recipe.make_columns(sample, more).map(|(value, _)| value)
+    }
+
+    #[test]
+    fn fields_and_parts_of_records_go_to_their_places_or_become_the_same_values() {
+        let record = SizedRecord::new(vec![None, None], vec![0, 1]);
+        let records = RecordRecipe::new(Arc::new(record), numbers()).unwrap();
+        let record = [&2u32.to_le_bytes()[..], &3u32.to_le_bytes(), b"-71.5"].concat();
+        let rows: [(&dyn Recipe, &[&[u8]]); 2] =
+            [(&FieldsRecipe::new(numbers()).unwrap(), &[b"-7", b"1.5"]), (&records, &[&record])];
+        for (recipe, fields) in rows {
+            assert_eq!(layouts(recipe).iter().map(Dense::size_bytes).collect::<Vec<_>>(), [8, 8]);
+            let (mut one, mut two) = ([0xAA; 8], [0xAA; 8]);
+            assert!(make(recipe, fields, &mut [&mut one, &mut two]).unwrap().is_none());
+            assert_eq!((one, two), ((-7i64).to_ne_bytes(), 1.5f64.to_ne_bytes()));
+            let Some(Value::Row(row)) = make(recipe, fields, &mut []).unwrap() else { panic!("expected a row") };
+            let bytes = row.iter().map(|value| if let Value::Array(array) = value { &*array.bytes } else { &[] });
+            assert_eq!(bytes.collect::<Vec<_>>(), [one, two]);
+            assert_eq!(make(recipe, fields, &mut [&mut one]).unwrap_err().kind(), Kind::Internal);
+        }
+    }
+
+    #[test]
+    fn a_field_without_a_layout_makes_all_of_them_values() {
+        let mixed = named(vec![Arc::new(ScalarRecipe::integer()), Arc::new(TextRecipe::default())]);
+        let recipe = FieldsRecipe::new(mixed).unwrap();
+        assert!(layouts(&recipe).is_empty());
+        let made = make(&recipe, &[b"7", b"seven"], &mut []).unwrap();
+        assert!(matches!(made, Some(Value::Row(row)) if matches!(&row[1], Value::Text(text) if text == "seven")));
+    }
+
+    #[test]
+    fn an_error_in_place_is_of_its_field() {
+        let recipe = FieldsRecipe::new(numbers()).unwrap();
+        let error = make(&recipe, &[b"7", b"x"], &mut [&mut [0; 8], &mut [0; 8]]).unwrap_err();
+        assert_eq!((error.kind(), error.field()), (Kind::Corrupt, Field(1)));
+    }
+}
