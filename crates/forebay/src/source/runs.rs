@@ -185,7 +185,11 @@ mod tests {
         Run::of_one(Field(0), &Locator { path: "/a.tar".into(), range: Some(first), member: None })
     }
 
-    fn joined(first: Range<u64>, others: &[Range<u64>], is_remote: bool) -> Option<(Range<u64>, Vec<Range<usize>>)> {
+    fn joined<const N: usize>(
+        first: Range<u64>,
+        others: [&Range<u64>; N],
+        is_remote: bool,
+    ) -> Option<(Range<u64>, Vec<Range<usize>>)> {
         let run = others.iter().try_fold(run(first), |run, part| run.with(part, is_remote, MOST))?;
         Some((run.range.clone()?, run.parts().collect()))
     }
@@ -193,39 +197,39 @@ mod tests {
     #[test]
     fn neighbours_are_read_together_in_any_order() {
         let expected = |parts: [Range<usize>; 2]| Some((512..66_000, parts.to_vec()));
-        assert_eq!(joined(512..514, &[1_536..66_000], false), expected([0..2, 1_024..65_488]));
-        assert_eq!(joined(1_536..66_000, &[512..514], false), expected([1_024..65_488, 0..2]));
+        assert_eq!(joined(512..514, [&(1_536..66_000)], false), expected([0..2, 1_024..65_488]));
+        assert_eq!(joined(1_536..66_000, [&(512..514)], false), expected([1_024..65_488, 0..2]));
         // Between two others, the same one again, and a part of it.
-        let three = joined(0..10, &[600..610, 100..110], false);
+        let three = joined(0..10, [&(600..610), &(100..110)], false);
         assert_eq!(three, Some((0..610, vec![0..10, 600..610, 100..110])));
-        assert_eq!(joined(5..10, &[5..10, 6..12], false), Some((5..12, vec![0..5, 0..5, 1..7])));
+        assert_eq!(joined(5..10, [&(5..10), &(6..12)], false), Some((5..12, vec![0..5, 0..5, 1..7])));
     }
 
     #[test]
     fn what_is_far_away_is_read_by_itself() {
         let far = 100..100 + NEAR_BYTES;
-        assert!(joined(0..100, &[far.end..far.end + 1], false).is_some());
-        assert!(joined(0..100, &[far.end + 1..far.end + 2], false).is_none());
+        assert!(joined(0..100, [&(far.end..far.end + 1)], false).is_some());
+        assert!(joined(0..100, [&(far.end + 1..far.end + 2)], false).is_none());
         // Over a network it depends on how much is wanted.
         let (picture, caption) = (0..200_000, 240_000..240_100);
-        assert!(joined(picture.clone(), std::slice::from_ref(&caption), true).is_some());
-        assert!(joined(picture, &[caption], false).is_none());
-        assert!(joined(0..100, &[10_000..10_100], true).is_none());
-        assert!(joined(0..10 << 20, &[(10 << 20) + FAR_BYTES + 1..11 << 20], true).is_none());
+        assert!(joined(picture.clone(), [&caption], true).is_some());
+        assert!(joined(picture, [&caption], false).is_none());
+        assert!(joined(0..100, [&(10_000..10_100)], true).is_none());
+        assert!(joined(0..10 << 20, [&((10 << 20) + FAR_BYTES + 1..11 << 20)], true).is_none());
         // The limit is for all that is between them.
         let half = FAR_BYTES / 2 + 1;
         let size = 1 << 20;
         let (second, third) = (size + half..2 * size + half, 2 * size + 2 * half..3 * size);
-        assert!(joined(0..size, std::slice::from_ref(&second), true).is_some());
-        assert!(joined(0..size, &[second, third], true).is_none());
+        assert!(joined(0..size, [&second], true).is_some());
+        assert!(joined(0..size, [&second, &third], true).is_none());
         assert!(run(0..100).with(&(100..200), false, 199).is_none(), "it would be larger than a sample may be");
     }
 
     #[test]
     fn nothing_is_read_of_empty_fields_and_wrong_ranges_are_left_to_the_store() {
-        assert_eq!(joined(9_000..9_100, &[0..0], false), Some((9_000..9_100, vec![0..100, 0..0])));
-        assert_eq!(joined(0..0, &[9_000..9_100], false), Some((9_000..9_100, vec![0..0, 0..100])));
-        assert_eq!(joined(0..0, &[0..0], false), Some((0..0, vec![0..0, 0..0])));
+        assert_eq!(joined(9_000..9_100, [&(0..0)], false), Some((9_000..9_100, vec![0..100, 0..0])));
+        assert_eq!(joined(0..0, [&(9_000..9_100)], false), Some((9_000..9_100, vec![0..0, 0..100])));
+        assert_eq!(joined(0..0, [&(0..0)], false), Some((0..0, vec![0..0, 0..0])));
         #[allow(clippy::reversed_empty_ranges, reason = "it is what is refused")]
         let wrong = 9..3;
         assert!(run(0..10).with(&wrong, false, MOST).is_none() && run(wrong).with(&(0..10), false, MOST).is_none());
