@@ -1,5 +1,6 @@
 //! A thread's decoders: one of each format, created on first use and kept.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay_core::{Error, Kind, Result};
@@ -38,6 +39,8 @@ pub struct Decoders {
     tiff: Tiff,
     pnm: Pnm,
     landmarks: Option<Landmarks>,
+    /// The addresses of the bytes that the picture of `landmarks` lies in; `None` for the next picture, wherever it is.
+    lent_within: Option<Range<usize>>,
     /// Of pictures that are decoded next, each known by the place of its bytes.
     annotated: Vec<Landmarks>,
 }
@@ -45,11 +48,24 @@ pub struct Decoders {
 impl Decoders {
     /// Lends the landmarks of the next picture from an earlier decode, to be used and extended.
     pub fn lend(&mut self, landmarks: Landmarks) {
-        self.landmarks = Some(landmarks);
+        (self.landmarks, self.lent_within) = (Some(landmarks), None);
+    }
+
+    /// The same of a picture in these bytes, which stay where they are until [`Self::take_back`]. Others may be decoded meanwhile.
+    pub fn lend_within(&mut self, bytes: &[u8], landmarks: Landmarks) {
+        let range = bytes.as_ptr_range();
+        (self.landmarks, self.lent_within) = (Some(landmarks), Some(range.start.addr()..range.end.addr()));
+    }
+
+    fn is_lent_to(&self, bytes: &[u8]) -> bool {
+        let range = bytes.as_ptr_range();
+        let is_within = |within: &Range<usize>| within.start <= range.start.addr() && range.end.addr() <= within.end;
+        self.lent_within.as_ref().is_none_or(is_within)
     }
 
     /// Takes the landmarks back, unless they were lost with a decoder that panicked.
     pub fn take_back(&mut self) -> Option<Landmarks> {
+        self.lent_within = None;
         self.landmarks.take()
     }
 
@@ -120,7 +136,8 @@ impl Decoders {
     fn give_back(&mut self, header: &Header) {
         if header.memory_bytes > MAX_KEPT_BYTES {
             let (landmarks, annotated) = (self.landmarks.take(), std::mem::take(&mut self.annotated));
-            *self = Self { landmarks, annotated, ..Self::default() };
+            let lent_within = self.lent_within.take();
+            *self = Self { landmarks, lent_within, annotated, ..Self::default() };
         }
     }
 
@@ -133,9 +150,11 @@ impl Decoders {
     fn guarded_jpeg<T>(&mut self, bytes: &[u8], call: impl FnOnce(&mut Jpeg) -> Result<T>) -> Result<T> {
         self.guard(Format::Jpeg, |decoders| {
             let annotated = decoders.annotated.iter().position(|landmarks| landmarks.is_annotation_of(bytes));
+            let is_lent = annotated.is_none() && decoders.is_lent_to(bytes);
             let landmarks = match annotated {
                 Some(at) => Some(std::mem::take(&mut decoders.annotated[at])),
-                None => decoders.landmarks.take(),
+                None if is_lent => decoders.landmarks.take(),
+                None => None,
             };
             let jpeg = decoders.jpeg()?;
             jpeg.landmarks = landmarks;
@@ -143,7 +162,8 @@ impl Decoders {
             let landmarks = jpeg.landmarks.take();
             match annotated {
                 Some(at) => decoders.annotated[at] = landmarks.unwrap_or_default(),
-                None => decoders.landmarks = landmarks,
+                None if is_lent => decoders.landmarks = landmarks,
+                None => {}
             }
             called
         })

@@ -72,6 +72,12 @@ impl Scratch {
         self.decoders.lend(landmarks);
     }
 
+    /// The same of the one picture that lies in these bytes, which stay where they are until [`Self::take_back`]: the other pictures of
+    /// a sample are not lent it.
+    pub fn lend_within(&mut self, bytes: &[u8], landmarks: Landmarks) {
+        self.decoders.lend_within(bytes, landmarks);
+    }
+
     /// Takes the landmarks back.
     pub fn take_back(&mut self) -> Option<Landmarks> {
         self.decoders.take_back()

@@ -319,7 +319,6 @@ KINDS = {
         rot_text,
         lambda root, **more: fb.Shards(root, fields=("jpg", "cls", "txt"), transform=AUGMENT, **more),
         is_indexed=True,
-        reads=3,
     ),
     "Shards, MDS": Kind(
         ".mds",
@@ -339,7 +338,6 @@ KINDS = {
         rot_parquet,
         lambda root, **more: fb.Shards(root, fields=("image", "label", "text"), transform=AUGMENT, **more),
         is_indexed=True,
-        reads=3,
     ),
     "Shards, compressed Parquet": Kind(
         ".parquet",

@@ -1,5 +1,7 @@
 """Landmarks: pictures that a loader knows from an earlier epoch. What it jumps over must not change a pixel."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,38 @@ def test_a_picture_that_is_known_has_the_same_pixels(folder: Path, decode: str) 
         assert known_pictures(experienced) == number * WITH_LANDMARKS, "each, from its second epoch on"
         assert known_pictures(fresh) == 0
     assert 0 < experienced.stats()["landmarks"]["bytes"] < 100_000
+
+
+def test_the_one_picture_of_a_sample_of_several_fields_is_known(folder: Path, tmp_path: Path) -> None:
+    pictures = sorted(folder.rglob("*.jpg"))
+    with tarfile.open(tmp_path / "train.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, picture in enumerate(pictures):
+            # Another JPEG of the sample, which is decoded before it, and as a whole.
+            archive.add(pictures[number - 1], f"{number:05}.before.jpg")
+            archive.add(picture, f"{number:05}.jpg")
+            label = tarfile.TarInfo(f"{number:05}.cls")
+            label.size = 1
+            archive.addfile(label, io.BytesIO(b"7"))
+
+    def shards() -> fb.DataLoader:
+        crop = t.Compose([t.RandomResizedCrop(96), t.ToTensor()])
+        whole = t.Compose([t.Resize((32, 32)), t.ToTensor()])
+        dataset = fb.Shards(
+            tmp_path / "train.tar",
+            fields=("before.jpg", "jpg", "cls"),
+            transforms={"before.jpg": whole, "jpg": crop},
+        )
+        return fb.DataLoader(dataset, batch_size=4, sampler=range(len(dataset)), seed=3, num_workers=2)
+
+    def images(loader: fb.DataLoader, number: int) -> list[np.ndarray]:
+        loader.set_epoch(number)
+        return [np.asarray(column) for before, images, _ in loader for column in (before, images)]
+
+    experienced = shards()
+    for number in range(3):
+        fresh = shards()
+        assert same(images(experienced, number), images(fresh, number))
+        assert known_pictures(experienced) == number * WITH_LANDMARKS and known_pictures(fresh) == 0
 
 
 def test_switched_off_nothing_is_known_and_the_pixels_are_the_same(

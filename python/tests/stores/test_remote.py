@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -177,6 +178,28 @@ def test_a_file_url_is_its_folder(folder: Path) -> None:
     assert (dataset.root, dataset.classes) == (f"{folder}/a b", ["cat"])
     with pytest.raises(errors.ConfigError, match="expected none for a directory"):
         fb.ImageFolder(folder, storage_options={"key": "x"})
+
+
+def test_a_sample_of_two_fields_in_an_archive_is_one_request(store: objectstore.ObjectStore, folder: Path) -> None:
+    pictures = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, picture in enumerate(pictures):
+            # Sorted by name, as archives often are: not in the order of `fields`.
+            for name, content in (("cls", b"%d" % number), ("jpg", picture)):
+                member = tarfile.TarInfo(f"{number:05}.{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    store.put("fields/train.tar", file.getvalue())
+    dataset = fb.Shards(
+        "s3://bucket/fields/train.tar", fields=("jpg", "cls"), decode=False, storage_options=store.options
+    )
+    loader = fb.DataLoader(dataset, batch_size=4, sampler=range(len(dataset)))
+    before = storage(loader)
+    samples = [sample for images, labels in loader for sample in zip(images, labels, strict=True)]
+    assert samples == [(picture, b"%d" % number) for number, picture in enumerate(pictures)] and len(samples) > 4
+    assert storage(loader)["requests"] - before["requests"] == len(samples)
+    assert not loader.failures
 
 
 def test_a_disk_and_an_object_store_are_mixed(

@@ -43,8 +43,9 @@ impl Recipe for MappedRecipe {
     }
 
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
-        // What the recipe would write to a place in the batch is a value here; what the function takes is not known.
-        let value = self.recipe.layout().map_or(0, |layout| layout.size_bytes() as u64);
+        // What the recipe would write to its places in the batch are values here; what the function takes is not known.
+        let placed = self.recipe.layout().into_iter().chain(self.recipe.more_layouts());
+        let value: u64 = placed.map(|layout| layout.size_bytes() as u64).sum();
         self.recipe.memory_bytes(fields, scratch).map(|taken| taken.saturating_add(value))
     }
 

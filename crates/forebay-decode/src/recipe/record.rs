@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_core::{Error, Result, Stage};
+use forebay_core::{Error, Field, Result, Stage};
 
-use super::fields::make_one;
-use crate::{ColumnSpec, Dense, Fields, Layout, Made, Recipe, Sample, Scratch, Tensor, Timing, Value};
+use super::fields::{Columns, layouts_of};
+use crate::{ColumnSpec, Dense, Fields, Layout, Made, Recipe, Sample, Scratch, Tensor};
 
 mod example;
 mod framed;
@@ -61,10 +61,13 @@ pub trait RecordFormat: Send + Sync {
     fn split<'a>(&self, record: &'a [u8]) -> Result<Vec<Part<'a>>, (usize, Error)>;
 }
 
-/// The fields of records, each with a recipe of its own: columns of the names that they are given here.
+/// The fields of records, each with a recipe of its own: columns of the names that they are given here. Samples are made in place
+/// where every field is.
 pub struct RecordRecipe {
     format: Arc<dyn RecordFormat>,
     columns: Vec<(String, Arc<dyn Recipe>)>,
+    /// One for each column, or none.
+    layouts: Vec<Dense>,
 }
 
 impl RecordRecipe {
@@ -84,7 +87,7 @@ impl RecordRecipe {
         if let Some((name, _)) = columns.iter().find(|(_, recipe)| !is_simple(&**recipe)) {
             return Err(Error::config(format!("fields: expected {name:?} to be made into one column from its bytes")));
         }
-        Ok(Self { format, columns })
+        Ok(Self { format, layouts: layouts_of(&columns), columns })
     }
 
     /// The recipe of a record's only column.
@@ -123,7 +126,11 @@ impl Recipe for RecordRecipe {
     }
 
     fn layout(&self) -> Option<&Dense> {
-        self.only()?.layout()
+        self.layouts.first()
+    }
+
+    fn more_layouts(&self) -> &[Dense] {
+        self.layouts.get(1..).unwrap_or_default()
     }
 
     fn memory_bytes(&self, fields: Fields<'_>, scratch: &mut Scratch) -> Result<u64> {
@@ -132,7 +139,7 @@ impl Recipe for RecordRecipe {
             let own = part.own_bytes();
             let bytes = if let Part::Plain(bytes) = part { bytes } else { &[] };
             let working = recipe.memory_bytes(Fields(&[bytes]), scratch)?.saturating_add(own.saturating_mul(2));
-            let is_placed = self.columns.len() == 1;
+            let is_placed = self.columns.len() == 1 || !self.layouts.is_empty();
             let layout = recipe.layout().filter(|_| !is_placed);
             let value = layout.map_or(working, |layout| layout.size_bytes() as u64);
             peak = peak.max(values.saturating_add(working).saturating_add(if is_placed { 0 } else { value }));
@@ -141,30 +148,36 @@ impl Recipe for RecordRecipe {
         Ok(peak)
     }
 
+    fn uses_landmarks(&self, _field: Field) -> bool {
+        // Those of an epoch before are of the one picture in it.
+        self.columns.iter().filter(|(_, recipe)| recipe.uses_landmarks(Field(0))).count() == 1
+    }
+
     fn make(&self, sample: Sample<'_>) -> Result<Made> {
+        self.make_columns(sample, &mut [])
+    }
+
+    fn make_columns(&self, sample: Sample<'_>, more: &mut [&mut [u8]]) -> Result<Made> {
         let Sample { fields, path, rng, scratch, slot } = sample;
         let started = Instant::now();
         let record = fields.only();
         self.format.verify(record)?;
         let parts = self.split(record)?;
-        let mut total = Timing { decode: started.elapsed(), ..Timing::default() };
         if let (Some(recipe), [part]) = (self.only(), &*parts) {
             let bytes = part.bytes().map_err(|error| self.about(0, error))?;
             let made = recipe.make(Sample { fields: Fields(&[&bytes]), path, rng, scratch, slot });
             return made.map_err(|error| self.about(0, error));
         }
-        let mut row = Vec::with_capacity(self.columns.len());
+        let mut columns = Columns::new(slot, more, self.columns.len())?.after(started.elapsed());
         for (at, ((_, recipe), part)) in self.columns.iter().zip(parts).enumerate() {
             let rng = &rng.fork(at as u64);
             let scratch = &mut *scratch;
             let made = part.bytes().and_then(|bytes| {
-                make_one(&**recipe, Sample { fields: Fields(&[&bytes]), path, rng, scratch, slot: None })
+                columns.make(&**recipe, Sample { fields: Fields(&[&bytes]), path, rng, scratch, slot: None })
             });
-            let (value, timing) = made.map_err(|error| self.about(at, error))?;
-            total = Timing { decode: total.decode + timing.decode, transform: total.transform + timing.transform };
-            row.push(value);
+            made.map_err(|error| self.about(at, error))?;
         }
-        Ok((Some(Value::Row(row)), total))
+        Ok(columns.finish())
     }
 
     fn fails_always(&self, fields: Fields<'_>, scratch: &mut Scratch) -> bool {

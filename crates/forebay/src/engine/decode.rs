@@ -11,7 +11,6 @@ use crate::batch::places::Slots;
 use crate::engine::decoded_cache::Decoded;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::{DecodeTask, WorkQueue};
-use crate::source::{bytes_of, into_buffers};
 
 /// Works until the stream stops, or until a sample took longer than its deadline.
 pub(crate) fn run(queue: &WorkQueue, thread: usize) {
@@ -23,7 +22,7 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
         });
         // What quarantine rests on: a verdict about the file, not about what one crop saw of it.
         let is_about_file = result.as_ref().is_err_and(|error| {
-            let fields = bytes_of(&task.objects);
+            let fields = task.objects.bytes();
             let is_about_bytes = !fields.is_empty() && error.kind().is_about_bytes(error.stage());
             // Bytes that are not the ones that were written down are damaged, even if they can be decoded.
             let (source, field) = (&queue.context.source, error.field());
@@ -35,7 +34,7 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
         let DecodeTask { objects, places, .. } = task;
         drop(places); // before the slot is filled: then the batch has its memory to itself
         let field = result.as_ref().err().filter(|_| is_about_file).map(Error::field);
-        let stat = field.and_then(|field| objects.get(field.0 as usize)).map(|object| object.stat);
+        let stat = field.and_then(|field| objects.stat_of(field));
         let (made, error) = match result {
             Ok((value, timing)) => {
                 queue.context.meters.decode.record(timing.decode);
@@ -44,7 +43,7 @@ pub(crate) fn run(queue: &WorkQueue, thread: usize) {
             }
             Err(error) => (None, Some(error)),
         };
-        let (failed, continues) = queue.decoded(thread, into_buffers(objects), made);
+        let (failed, continues) = queue.decoded(thread, objects.into_buffers(), made);
         if let Some((item, error)) = failed.zip(error) {
             let path = queue.context.source.dataset.name(item.sample, error.field());
             after_trouble(queue, item, &path, error, stat);
@@ -71,7 +70,7 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
     let mut slots = slots.into_iter();
     let (slot, mut more) = (slots.next(), slots.collect::<Slots<'_>>());
     let outline = queue.context.source.dataset.outline(job.sample);
-    let mut fields = bytes_of(&task.objects);
+    let mut fields = task.objects.bytes();
     for (field, bytes) in (0..).map(Field).zip(&fields) {
         let verified = queue.context.source.dataset.verify(job.sample, field, bytes);
         verified.map_err(|error| error.at_stage(Stage::Decode).at_field(field))?;
@@ -94,18 +93,20 @@ fn make(queue: &WorkQueue, task: &DecodeTask, scratch: &mut Scratch) -> Result<M
 }
 
 /// Lends what is known of the sample's pictures: from their index, of bytes that have just been verified; else from an epoch
-/// before, where the sample is a single picture.
+/// before, where the sample has a single picture.
 fn lend_landmarks(queue: &WorkQueue, sample: SampleId, fields: &[&[u8]], scratch: &mut Scratch) {
     let (cache, source) = (&queue.context.landmark_cache, &queue.context.source);
     if !cache.is_on() {
         return;
     }
     let recipe = source.recipe_of(sample);
-    for (field, bytes) in (0..).map(Field).zip(fields).filter(|(field, _)| recipe.uses_landmarks(*field)) {
+    let pictures = (0..).map(Field).zip(fields).filter(|(field, _)| recipe.uses_landmarks(*field));
+    let is_single = pictures.clone().count() == 1;
+    for (field, bytes) in pictures {
         match source.dataset.annotation(sample, field) {
             Some([]) => {} // there is nothing to be found, either
             Some(annotation) => scratch.lend_annotation(bytes, annotation),
-            None if fields.len() == 1 && cache.has_room() => scratch.lend(cache.take(sample)),
+            None if is_single && cache.has_room() => scratch.lend_within(bytes, cache.take(sample)),
             None => {}
         }
     }
@@ -123,7 +124,7 @@ fn decoded<'a>(
     if let Some(decoded) = &task.decoded {
         return Some((pipeline, Arc::clone(decoded), Duration::ZERO));
     }
-    let bytes = &*task.objects.first().filter(|_| cache.has_room())?.bytes;
+    let bytes = task.objects.bytes_of(Field(0)).filter(|_| cache.has_room())?;
     // A picture that cannot be decoded as a whole may be good enough for a crop, as without a cache.
     let (image, decode) = pipeline.run_fixed(bytes, rng, scratch).ok()?;
     let decoded = Arc::new(Decoded { image, decode, read_bytes: bytes.len() as u64 });

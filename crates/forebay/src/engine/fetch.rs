@@ -13,7 +13,9 @@ use crate::engine::item::Fetched;
 use crate::engine::reads_in_flight::ReadJob;
 use crate::engine::recover::{after_trouble, panicked};
 use crate::engine::work_queue::WorkQueue;
-use crate::source::{Objects, bytes_of, check_size, read_located, read_request};
+use crate::source::objects::Objects;
+use crate::source::runs::{Run, Runs};
+use crate::source::{check_size, read_located};
 
 /// Making a larger sample takes longer than handing it to a CPU thread. Not measured.
 const MAX_LIGHT_BYTES: u64 = 64 << 10;
@@ -45,7 +47,7 @@ pub(crate) struct Read {
 impl Read {
     /// A sample of which nothing is read.
     fn of_nothing(decoded: Option<Arc<Decoded>>, decode_bytes: u64) -> Self {
-        Self { objects: Objects::new(), decoded, decode_bytes, made: None, is_placed: false }
+        Self { objects: Objects::default(), decoded, decode_bytes, made: None, is_placed: false }
     }
 }
 
@@ -77,7 +79,7 @@ fn fetch(queue: &WorkQueue, thread: usize, scratch: &mut Scratch, locator: &mut 
     }
 }
 
-/// Reads all fields of a sample, one after the other. `locator` is left at the one that failed.
+/// Reads all fields of a sample, one run of them after the other. `locator` is left at the field that failed.
 fn read(
     queue: &WorkQueue,
     thread: usize,
@@ -90,26 +92,44 @@ fn read(
     if let Some(read) = kept(queue, thread, job).map_err(|error| (error.at_stage(Stage::Fetch), None))? {
         return Ok(read);
     }
-    let mut objects = Objects::new();
+    let mut objects = Objects::default();
     let mut within = job.within;
     let count = dataset.field_count_of(job.sample);
-    for field in (0..count).map(Field) {
-        let at_field = |error: Error| error.at_stage(Stage::Fetch).at_field(field);
-        if !objects.is_empty() {
-            within = queue.next_field(thread, field).map_err(|error| (at_field(error), None))?;
+    let mut runs = Runs::of(source, job.sample, count, queue.context.config.max_sample_bytes());
+    if job.is_again {
+        runs = runs.apart();
+    }
+    let (mut first, mut is_begun) = (Field(0), true);
+    while first.0 < count {
+        let at_field = |error: Error| error.at_stage(Stage::Fetch).at_field(first);
+        if !std::mem::replace(&mut is_begun, true) {
+            within = queue.next_field(thread, first).map_err(|error| (at_field(error), None))?;
         }
-        dataset.locate(job.sample, field, locator);
-        if let Some((error, stat)) = queue.context.quarantine.check(locator, &*queue.context.source.store) {
-            return Err((error.at_field(field), Some(stat)));
-        }
+        dataset.locate(job.sample, first, locator);
+        check_quarantine(queue, locator, first)?;
         if !recipe.reads_bytes() {
             queue.allot(thread, 0).map_err(|error| (at_field(error), None))?;
             return Ok(Read::of_nothing(None, 0));
         }
+        let run = runs.from(first, locator);
+        if !run.is_single() && !queue.context.quarantine.is_empty() {
+            for field in run.fields().map(Field) {
+                dataset.locate(job.sample, field, locator);
+                check_quarantine(queue, locator, field)?;
+            }
+            dataset.locate(job.sample, first, locator);
+        }
         let light = recipe.light().filter(|_| count == 1);
         let asked = Instant::now();
-        let object = read_field(queue, thread, locator, field, ReadJob { within, ..job.clone() }, light);
-        let (object, light) = object.map_err(|error| (at_field(error), None))?;
+        let object = read_run(queue, thread, locator, &run, ReadJob { within, ..job.clone() }, light);
+        let (object, light) = match object {
+            Ok(object) => object,
+            Err(error) if run.is_about_one(&error) => {
+                runs = runs.apart();
+                continue;
+            }
+            Err(error) => return Err((at_field(error), None)),
+        };
         if let Some(light) = light {
             let waited = asked.elapsed();
             let is_placed = !queue.context.layouts.is_empty();
@@ -120,14 +140,26 @@ fn read(
                 return Ok(Read { objects, decoded: None, decode_bytes: 0, made, is_placed });
             }
         }
-        objects.push(object);
+        match run.is_single() {
+            true => objects.push(object),
+            false => objects.push_parts(object, run.parts()).map_err(|error| (at_field(error), None))?,
+        }
+        (first, is_begun) = (Field(run.fields().end), false);
     }
     // A header that cannot be read costs nothing here; decoding will say what is wrong with it.
-    let decode_bytes = recipe.memory_bytes(Fields(&bytes_of(&objects)), scratch).unwrap_or(0);
-    let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
+    let decode_bytes = recipe.memory_bytes(Fields(&objects.bytes()), scratch).unwrap_or(0);
+    let size_bytes = objects.bytes().iter().map(|bytes| bytes.len() as u64).sum();
     let checked = queue.check_sample_bytes(size_bytes, decode_bytes);
     checked.map_err(|error| (error.at_stage(Stage::Decode), None))?;
     Ok(Read { objects, decoded: None, decode_bytes, made: None, is_placed: false })
+}
+
+/// Fails if a field is known to be bad.
+fn check_quarantine(queue: &WorkQueue, locator: &Locator, field: Field) -> Result<(), Trouble> {
+    match queue.context.quarantine.check(locator, &*queue.context.source.store) {
+        Some((error, stat)) => Err((error.at_field(field), Some(stat))),
+        None => Ok(()),
+    }
 }
 
 /// A sample whose picture was kept decoded, and that is not read therefore.
@@ -143,18 +175,19 @@ fn kept(queue: &WorkQueue, thread: usize, job: &ReadJob) -> Result<Option<Read>>
     Ok(Some(Read::of_nothing(Some(decoded), decode_bytes)))
 }
 
-/// Reads one field. Gives the light recipe if its memory is charged, too.
-fn read_field<'a>(
+/// Reads a run of fields, of which the first is at `locator`. Gives the light recipe if its memory is charged, too.
+fn read_run<'a>(
     queue: &WorkQueue,
     thread: usize,
     locator: &Locator,
-    field: Field,
+    run: &Run,
     job: ReadJob,
     light: Option<&'a dyn LightRecipe>,
 ) -> Result<(Object, Option<&'a dyn LightRecipe>)> {
     let source = &queue.context.source;
     let most = queue.context.config.max_sample_bytes();
-    let (mut is_light, mut is_checked) = (false, false);
+    // Of several fields the sizes are known, and each one's was checked.
+    let (mut is_light, mut is_checked) = (false, !run.is_single());
     let mut allot = |size| {
         // What a store asks for beyond that is for its own work.
         if !std::mem::replace(&mut is_checked, true) {
@@ -167,10 +200,12 @@ fn read_field<'a>(
     };
     // The second of two reads does not wait for the first one, as it would in front of a cache.
     let store = if job.is_hedge { source.store.origin().unwrap_or(&*source.store) } else { &*source.store };
-    let mut request = read_request(locator, job.within);
+    let mut request = run.request(locator, job.within);
     request.cancel = job.cancel.as_ref();
-    let object = read_located(store, &*source.dataset, (job.sample, field), &request, &mut allot)?;
-    check_size(source.recipe_of(job.sample), object.bytes.len() as u64)?;
+    let object = read_located(store, &*source.dataset, (job.sample, run.first), &request, &mut allot)?;
+    if run.is_single() {
+        check_size(source.recipe_of(job.sample), object.bytes.len() as u64)?;
+    }
     Ok((object, light.filter(|_| is_light)))
 }
 
@@ -193,12 +228,12 @@ fn record_decode(queue: &WorkQueue, started: Instant) {
 fn place(queue: &WorkQueue, fetched: Fetched) {
     let started = Instant::now();
     let place = || {
-        let (places, object) = fetched.places.as_ref().zip(fetched.objects.first())?;
+        let (places, bytes) = fetched.places.as_ref().zip(fetched.objects.bytes_of(Field(0)))?;
         let source = &queue.context.source;
-        source.dataset.verify(fetched.item.sample, Field(0), &object.bytes).ok()?;
+        source.dataset.verify(fetched.item.sample, Field(0), bytes).ok()?;
         // SAFETY: the work queue has given this slot to this thread alone, and reads it only after this thread has filled it.
         let mut slots = unsafe { places.slots(fetched.item.key.slot as usize) };
-        source.recipe_of(fetched.item.sample).light()?.place(&object.bytes, &mut slots).ok()
+        source.recipe_of(fetched.item.sample).light()?.place(bytes, &mut slots).ok()
     };
     let is_made = catch_unwind(AssertUnwindSafe(place)).is_ok_and(|made| made.is_some());
     if is_made {

@@ -10,7 +10,7 @@ use forebay_store::{Mount, Stat};
 
 use crate::batch::places::Places;
 use crate::engine::decoded_cache::Decoded;
-use crate::source::Objects;
+use crate::source::objects::Objects;
 
 /// Where a sample is needed: batches are numbered in order of delivery, across epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,6 +18,8 @@ pub(crate) struct ReadJob {
     pub(crate) sample: SampleId,
     /// How long it may take.
     pub(crate) within: Duration,
+    /// It was read before, and that was not good: each field is read by itself, so that what is wrong is known of one.
+    pub(crate) is_again: bool,
     /// The second read of a sample that another thread has been reading for too long.
     pub(crate) is_hedge: bool,
     /// Raised when the result of this read is no longer needed: another thread has read the sample, or it was written off.
@@ -190,7 +192,8 @@ impl ReadsInFlight {
     fn start(&mut self, thread: usize, reading: Reading, cancel: Option<Cancel>) -> ReadJob {
         self.reading += 1;
         let within = reading.until.saturating_sub(reading.since);
-        let job = ReadJob { sample: reading.sample, within, is_hedge: reading.is_hedge, cancel };
+        let Reading { sample, is_hedge, attempt, .. } = reading;
+        let job = ReadJob { sample, within, is_again: attempt > 1, is_hedge, cancel };
         self.threads[thread] = ThreadState::Reading(reading);
         job
     }

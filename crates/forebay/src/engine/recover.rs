@@ -15,6 +15,7 @@ use crate::engine::item::{Filled, GivenUp, Item};
 use crate::engine::work_queue::WorkQueue;
 use crate::source::doubt;
 use crate::source::parity::is_lost;
+use crate::source::runs::Runs;
 
 /// Samples at one position that may each use up their whole deadline: storage that answers none of them is down, and
 /// sixty-four deadlines would be an hour of silence.
@@ -65,13 +66,20 @@ fn doubt_again(queue: &WorkQueue, sample: SampleId, error: &Error) {
     let (dataset, store) = (&queue.context.source.dataset, &*queue.context.source.store);
     let is_about_bytes = error.kind().is_about_bytes(error.stage());
     let mut locator = Locator::default();
+    let field_count = dataset.field_count_of(sample);
+    let runs = Runs::of(&queue.context.source, sample, field_count, queue.context.config.max_sample_bytes());
     let mut doubt = |field| {
+        // As it was read, and as it is read now: by itself.
+        let run = runs.containing(field, &mut locator);
+        if !run.is_single() {
+            doubt(store, &locator.path, run.range);
+        }
         dataset.locate(sample, field, &mut locator);
         doubt(store, &locator.path, locator.range.take());
     };
     if (is_about_bytes || is_lost(error)) && store.repairs().is_some() {
         // Damage seldom ends with a field, and the sample has one fresh read for all of them.
-        (0..dataset.field_count_of(sample)).map(Field).for_each(doubt);
+        (0..field_count).map(Field).for_each(doubt);
     } else if is_about_bytes {
         doubt(error.field());
     }
@@ -204,6 +212,11 @@ impl Quarantine {
             detail: error.detail().map(str::to_owned),
         };
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), known);
+    }
+
+    /// Whether nothing is known to be bad.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// The error of a file, or of a part of one, that is known to be bad and has not changed since.

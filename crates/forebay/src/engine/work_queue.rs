@@ -21,7 +21,7 @@ use crate::engine::prefetch_depth::PrefetchDepth;
 use crate::engine::reads_in_flight::ReadsInFlight;
 use crate::engine::run_context::RunContext;
 use crate::loader::stream::{Feed, Worker};
-use crate::source::Buffers;
+use crate::source::objects::Buffers;
 use crate::sync::{Mutex, MutexGuard};
 
 mod batches;

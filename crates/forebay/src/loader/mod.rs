@@ -18,6 +18,7 @@ use forebay_store::Site;
 
 use crate::batch::buffer_pool::{BufferPool, Lender};
 use crate::batch::column::Schema;
+use crate::batch::places::is_lent;
 use crate::diagnose::dump;
 use crate::engine::decoded_cache::DecodedCache;
 use crate::engine::landmark_cache::LandmarkCache;
@@ -338,7 +339,8 @@ impl Loader {
     /// How many pieces of memory, each as large as [`Loader::batch_bytes`], would be of use beside those lent already.
     pub fn blocks_wanted(&self) -> usize {
         // One for each batch that is prepared, one that is opened while the last is handed over, and one to spare.
-        let columns = layouts(&*self.source.recipe).len().max(1);
+        let all = layouts(&*self.source.recipe);
+        let columns = all.iter().filter(|layout| is_lent(layout, &all)).count().max(1);
         ((self.config.prefetch_batches + 2) * columns).saturating_sub(self.pool.lent_count())
     }
 

@@ -106,6 +106,11 @@ impl Dataset for Concat {
         dataset.locate(place, field, locator);
     }
 
+    fn is_unpacked(&self, sample: SampleId) -> bool {
+        let (dataset, place) = self.of(sample);
+        dataset.is_unpacked(place)
+    }
+
     fn blocks(&self) -> Option<Blocks> {
         let each: Option<Vec<_>> = self.datasets.iter().map(|dataset| dataset.blocks()).collect();
         Blocks::new(each?.iter().flat_map(Blocks::lengths)).ok()

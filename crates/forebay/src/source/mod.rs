@@ -5,9 +5,11 @@ pub(crate) mod defaults;
 pub(crate) mod indexes;
 pub(crate) mod lines;
 pub(crate) mod manifest;
+pub(crate) mod objects;
 pub(crate) mod parity;
 pub(crate) mod parquet;
 pub(crate) mod records;
+pub(crate) mod runs;
 pub(crate) mod shard_formats;
 pub(crate) mod shards;
 pub(crate) mod split;
@@ -31,10 +33,11 @@ use forebay_store::{
     Allot, CacheStats, Capabilities, Isolated, Local, Mapped, Mount, MountKind, Object, ReadRequest, Readers, Remote,
     Repairs, Stat, StorageOptions, Store, Traffic, is_url, machine,
 };
-use smallvec::SmallVec;
 
 use crate::scan::scan_folder;
 use crate::source::defaults::Defaults;
+use crate::source::objects::Objects;
+use crate::source::runs::Runs;
 
 /// Samples: where each one's bytes are, and what is known of it without reading them.
 pub trait Dataset: Send + Sync {
@@ -76,6 +79,11 @@ pub trait Dataset: Send + Sync {
     /// What the sample itself goes by: the name of its first field.
     fn path(&self, sample: SampleId) -> PathBuf {
         self.name(sample, Field(0))
+    }
+    /// Whether the ranges of a sample's fields are not those of its object's own bytes, but of what they are unpacked to: then each field
+    /// is read by itself.
+    fn is_unpacked(&self, _sample: SampleId) -> bool {
+        false
     }
     /// How its samples lie in blocks that are best read together (shards, chunks); `None` where they do not.
     fn blocks(&self) -> Option<Blocks> {
@@ -121,14 +129,10 @@ pub(crate) fn check(dataset: &dyn Dataset, sample: SampleId, field: Field, stat:
 
 /// The read of a field's bytes.
 pub(crate) fn read_request(locator: &Locator, within: Duration) -> ReadRequest<'_> {
-    let request = ReadRequest::new(&locator.path, within);
-    match &locator.range {
-        Some(range) => request.with_range(range.clone()),
-        None => request,
-    }
+    ReadRequest { range: locator.range.clone(), ..ReadRequest::new(&locator.path, within) }
 }
 
-/// Reads a field's bytes, and compares their object with what was written down about it.
+/// Reads bytes of a field, and compares their object with what was written down about it.
 pub(crate) fn read_located(
     store: &dyn Store,
     dataset: &dyn Dataset,
@@ -144,22 +148,6 @@ pub(crate) fn read_located(
     }
     check(dataset, sample, field, object.stat)?;
     Ok(object)
-}
-
-/// What was read of a sample: an object, or a part of one, for each of its fields.
-pub(crate) type Objects = SmallVec<[Object; 1]>;
-
-/// The buffers that they were read into, for the next reads.
-pub(crate) type Buffers = SmallVec<[Vec<u8>; 1]>;
-
-/// Gives the bytes up, and where a reader process has put them, its memory.
-pub(crate) fn into_buffers(objects: Objects) -> Buffers {
-    objects.into_iter().map(|object| object.bytes.into_buffer()).collect()
-}
-
-/// The bytes of a sample's fields, as recipes take them.
-pub(crate) fn bytes_of(objects: &Objects) -> SmallVec<[&[u8]; 4]> {
-    objects.iter().map(|object| &*object.bytes).collect()
 }
 
 /// What was read of an object, or of a part of it, may not be what it is: the next read is not one of a copy.
@@ -267,6 +255,10 @@ impl Dataset for Selection {
         self.base.locate(self.base_of(sample), field, locator);
     }
 
+    fn is_unpacked(&self, sample: SampleId) -> bool {
+        self.base.is_unpacked(self.base_of(sample))
+    }
+
     fn root_of(&self, sample: SampleId) -> Option<PathBuf> {
         self.base.root_of(self.base_of(sample))
     }
@@ -345,6 +337,10 @@ impl Dataset for Labelled {
 
     fn locate(&self, sample: SampleId, field: Field, locator: &mut Locator) {
         self.base.locate(sample, field, locator);
+    }
+
+    fn is_unpacked(&self, sample: SampleId) -> bool {
+        self.base.is_unpacked(sample)
     }
 
     fn root_of(&self, sample: SampleId) -> Option<PathBuf> {
@@ -506,30 +502,16 @@ impl Source {
 
     /// One sample in the calling thread, without a loader: no retry, no substitute, no budget.
     pub fn load(&self, sample: SampleId, seed: u64, epoch: Epoch) -> Result<Value> {
-        let (recipe, mut locator) = (self.recipe_of(sample), Locator::default());
-        let mut read = |field| {
-            self.dataset.locate(sample, field, &mut locator);
-            let mut is_checked = false;
-            let allot = &mut |size| {
-                // What a store asks for beyond that is for its own work.
-                if !std::mem::replace(&mut is_checked, true) {
-                    check_size(recipe, size)?;
-                }
-                Ok(Vec::new())
-            };
-            let request = read_request(&locator, Retry::default().deadline);
-            let object = read_located(&*self.store, &*self.dataset, (sample, field), &request, allot)?;
-            check_size(recipe, object.bytes.len() as u64)?;
-            self.dataset.verify(sample, field, &object.bytes).map_err(|error| error.at_stage(Stage::Decode))?;
-            Ok(object)
-        };
-        let mut load = || {
-            let count = if recipe.reads_bytes() { self.dataset.field_count_of(sample) } else { 0 };
-            let read = |field| read(field).map_err(|error: Error| error.at_field(field));
-            let objects = (0..count).map(Field).map(read).collect::<Result<Objects>>()?;
+        let recipe = self.recipe_of(sample);
+        let load = || {
+            let objects = self.read_fields(sample)?;
             let (rng, scratch) = (&Rng::for_sample(seed, epoch, sample), &mut Scratch::default());
             let outline = self.dataset.outline(sample);
-            let mut bytes = bytes_of(&objects);
+            let mut bytes = objects.bytes();
+            for (field, bytes) in (0..).map(Field).zip(&bytes) {
+                let verified = self.dataset.verify(sample, field, bytes);
+                verified.map_err(|error| error.at_stage(Stage::Decode).at_field(field))?;
+            }
             bytes.extend(outline.as_deref());
             let (fields, path) = (Fields(&bytes), &|| self.dataset.path(sample));
             let made = recipe.make(Sample { fields, path, rng, scratch, slot: None });
@@ -540,6 +522,43 @@ impl Source {
             let path = self.dataset.name(sample, error.field());
             error.at_path(&path).at_index(sample.0).after(1, Duration::ZERO)
         })
+    }
+
+    /// Reads all fields of a sample in the calling thread.
+    fn read_fields(&self, sample: SampleId) -> Result<Objects> {
+        let (recipe, mut locator, mut objects) = (self.recipe_of(sample), Locator::default(), Objects::default());
+        let count = if recipe.reads_bytes() { self.dataset.field_count_of(sample) } else { 0 };
+        let mut runs = Runs::of(self, sample, count, u64::MAX);
+        let mut first = Field(0);
+        while first.0 < count {
+            self.dataset.locate(sample, first, &mut locator);
+            let run = runs.from(first, &locator);
+            let mut is_checked = !run.is_single();
+            let allot = &mut |size| {
+                // What a store asks for beyond that is for its own work.
+                if !std::mem::replace(&mut is_checked, true) {
+                    check_size(recipe, size)?;
+                }
+                Ok(Vec::new())
+            };
+            let request = run.request(&locator, Retry::default().deadline);
+            let object = match read_located(&*self.store, &*self.dataset, (sample, first), &request, allot) {
+                Ok(object) => object,
+                Err(error) if run.is_about_one(&error) => {
+                    runs = runs.apart();
+                    continue;
+                }
+                Err(error) => return Err(error.at_field(first)),
+            };
+            if run.is_single() {
+                check_size(recipe, object.bytes.len() as u64).map_err(|error| error.at_field(first))?;
+                objects.push(object);
+            } else {
+                objects.push_parts(object, run.parts()).map_err(|error| error.at_field(first))?;
+            }
+            first = Field(run.fields().end);
+        }
+        Ok(objects)
     }
 }
 

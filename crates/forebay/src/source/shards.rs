@@ -248,6 +248,11 @@ impl Dataset for Shards {
         (locator.range, locator.member) = (Some(range), Some(member));
     }
 
+    fn is_unpacked(&self, sample: SampleId) -> bool {
+        // Behind the end of such a file are its pages, in ranges of their own.
+        self.shards[self.file_of(sample).0 as usize].pages().is_some()
+    }
+
     fn blocks(&self) -> Option<Blocks> {
         Some(self.segments.clone())
     }

@@ -11,6 +11,7 @@ mod hanging;
 mod lifecycle;
 mod memory;
 mod mixtures;
+mod neighbours;
 mod order;
 mod parity;
 mod parts;

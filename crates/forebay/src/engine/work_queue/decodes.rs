@@ -12,7 +12,7 @@ use crate::batch::places::Places;
 use crate::engine::decoded_cache::Decoded;
 use crate::engine::decodes_in_flight::{ActiveDecode, DecodeJob, EndedDecode};
 use crate::engine::item::{Fetched, Filled, Item};
-use crate::source::{Buffers, Objects};
+use crate::source::objects::{Buffers, Objects};
 
 /// What a CPU thread is given.
 pub(crate) struct DecodeTask {

@@ -13,7 +13,7 @@ use crate::engine::fetch::Read;
 use crate::engine::item::{Fetched, Filled, Item};
 use crate::engine::reads_in_flight::{EndedRead, ReadJob, WrittenOff};
 use crate::loader::stream::Worker;
-use crate::source::{Buffers, into_buffers};
+use crate::source::objects::Buffers;
 use crate::sync::MutexGuard;
 
 impl EndedRead {
@@ -171,8 +171,7 @@ impl WorkQueue {
         match ended.item {
             Some(item) => {
                 self.context.meters.fetch.record(ended.latency);
-                let size_bytes = objects.iter().map(|object| object.bytes.len() as u64).sum();
-                self.context.meters.bytes_read.fetch_add(size_bytes, Relaxed);
+                self.context.meters.bytes_read.fetch_add(objects.read_bytes(), Relaxed);
                 self.context.meters.hedges_won.fetch_add(ended.is_hedge.into(), Relaxed);
                 state.concurrency.succeeded(ended.latency);
                 self.context.meters.concurrent_reads.store(state.concurrency.current() as u64, Relaxed);
@@ -181,7 +180,7 @@ impl WorkQueue {
                 }
                 let charged = ended.charged.unwrap_or(0);
                 if let Some(value) = made {
-                    self.release(&mut state, Some(charged), into_buffers(objects));
+                    self.release(&mut state, Some(charged), objects.into_buffers());
                     let filled = Filled::Done(item.sample, Some(value));
                     done = Self::fill_slot(&mut state, item, filled, now);
                 } else {
@@ -199,7 +198,7 @@ impl WorkQueue {
                 }
             }
             None if ended.was_lost => self.uncharge(&mut state, ended.charge_of_lost_thread()),
-            None => self.release(&mut state, ended.charged, into_buffers(objects)),
+            None => self.release(&mut state, ended.charged, objects.into_buffers()),
         }
         let continues = self.after_read(state, ended.was_lost);
         self.after_filling(done);
@@ -217,7 +216,7 @@ impl WorkQueue {
         let mut state = self.lock();
         if is_made {
             let Fetched { item, objects, charged, .. } = fetched;
-            self.release(&mut state, Some(charged), into_buffers(objects));
+            self.release(&mut state, Some(charged), objects.into_buffers());
             let (sample, now) = (item.sample, self.context.clock.now());
             done = Self::fill_slot(&mut state, item, Filled::Done(sample, None), now);
         } else {
