@@ -19,8 +19,8 @@ impl PixelsRecipe {
     }
 }
 
-/// The bytes of a file with the same picture.
-fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
+/// A PNM file with the picture that is behind its width, its height and Pillow's name of its mode.
+pub fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
     let damaged = |message: &str| Error::new(Kind::Corrupt, format!("is damaged (pixels): {message}"));
     let (header, rest) = bytes.split_first_chunk::<12>().ok_or_else(|| damaged("it ends in its header"))?;
     let word = |at: usize| header.as_chunks::<4>().0.get(at).map_or(0, |word| u32::from_le_bytes(*word));
