@@ -19,14 +19,15 @@ use crate::tokenize;
 /// How many failures and notes are printed as text: `--json` and the ledger have them all.
 const SHOWN: usize = 10;
 
-/// Pack samples into tar shards, as WebDataset reads them: of a folder, a manifest, or other shards.
+/// Pack samples into tar shards, as WebDataset reads them: of a folder, a manifest, or shards of any format that forebay reads.
 ///
 /// The same source and settings make the same bytes. Shards appear complete or not at all, and the same command goes on with what an
 /// interrupted one has left. Beside them are their index (forebay.index), their manifest, and the names of the classes (classes.json).
 /// Exit status: 0 all samples are in the shards, 1 some are not, or it stopped, 2 wrong usage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// A folder with one directory per class, a manifest (.parquet, .csv, .jsonl), a tar archive or a folder of them; or the URL of one
+    /// A folder with one directory per class, a manifest (.parquet, .csv, .jsonl), shards (tar, MDS, LitData, TFRecord, Arrow, Parquet:
+    /// a file, a folder of them, or the directory of their index); or the URL of one
     #[arg(value_parser = storage::place)]
     source: PathBuf,
     /// The directory of the shards, which is created, or a URL: s3://, gs://, az://
@@ -44,6 +45,9 @@ pub(crate) struct Arguments {
     /// Where the files of a manifest are, if not where it says
     #[arg(long, value_name = "ROOT", value_parser = storage::place)]
     root: Option<PathBuf>,
+    /// Of shards, the fields that are packed; as an alternative "jpg;png" is the first of these that a sample has [default: all]
+    #[arg(long, value_name = "FIELD,...", value_delimiter = ',', value_parser = field_names)]
+    fields: Vec<FieldNames>,
     /// What the names of the shards begin with [default: shard, or tokens with --tokenize]
     #[arg(long, value_name = "NAME")]
     prefix: Option<String>,
@@ -115,6 +119,18 @@ enum FormatArgument {
     Jpeg,
     Webp,
     Png,
+}
+
+/// The names that a field may have.
+#[derive(Clone, Debug)]
+struct FieldNames(Vec<String>);
+
+fn field_names(text: &str) -> Result<FieldNames, String> {
+    let names: Vec<_> = text.split(';').map(|name| name.trim().trim_start_matches('.').to_owned()).collect();
+    match names.iter().any(String::is_empty) {
+        true => Err(format!("expected names like \"jpg,cls\" or \"jpg;png\", got {text:?}")),
+        false => Ok(FieldNames(names)),
+    }
 }
 
 fn shard_size(text: &str) -> Result<u64, String> {
@@ -201,6 +217,7 @@ fn planned(arguments: &Arguments) -> forebay::Result<Pack> {
     });
     let dotted = |ending: &String| format!(".{}", ending.trim_start_matches('.').to_lowercase());
     let extensions: Vec<_> = arguments.extensions.iter().map(dotted).collect();
+    let fields: Vec<_> = arguments.fields.iter().map(|FieldNames(names)| names.clone()).collect();
     let default = Pack::new(&arguments.source, &arguments.output);
     // The root of a manifest may be a URL where the manifest is none.
     let options_for = arguments.root.as_ref().filter(|root| forebay::is_url(root)).unwrap_or(&arguments.source);
@@ -211,6 +228,7 @@ fn planned(arguments: &Arguments) -> forebay::Result<Pack> {
             has_labels: !arguments.no_labels,
             extensions: (!extensions.is_empty()).then_some(extensions),
             root: arguments.root.clone(),
+            fields: (!fields.is_empty()).then_some(fields),
             ..default.source
         },
         target_options: storage::options_of(&arguments.output, &arguments.target_option, "--target-option")?,

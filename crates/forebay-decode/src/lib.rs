@@ -41,6 +41,7 @@ pub use decoders::Decoders;
 pub use encode::{Coding, Recoded, Recoder, Recoding};
 pub use image::{Detail, Dtype, Image, Layout, Order, Output, Tensor, TensorData, Value};
 pub use jpeg::Landmarks;
+pub use npy::write as write_npy;
 pub use ops::{Argument, Custom, Erase, Interpolation, Op, Padding, PaddingMode, ResizeTo, Row, Size, Takes};
 pub use pipeline::{Pipeline, Scratch, Timing};
 pub use recipe::{
@@ -48,5 +49,5 @@ pub use recipe::{
     Encoding, ExampleRecord, Feature, FeatureKind, Fields, FieldsRecipe, FramedRecord, HeadedArrayRecipe, InvalidText,
     JsonRecipe, LightRecipe, LimitedRecipe, Made, MappedRecipe, NamedArraysRecipe, NpyRecipe, Part, PartsRecipe,
     PixelsRecipe, RawRecipe, Recipe, RecordFormat, RecordRecipe, Sample, ScalarRecipe, SizedRecord, TextRecipe,
-    TokenSpec, TokensRecipe, WantedFeature, array_names, csv_fields, features, layouts,
+    TokenSpec, TokensRecipe, WantedFeature, anymap, array_names, csv_fields, features, layouts,
 };

@@ -5,10 +5,13 @@
 use forebay_core::{Element, Error, Kind, Result};
 
 use crate::array::{Array, Endian, size_bytes};
+use crate::memory::reserve;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// NumPy refuses longer ones, too, unless told to trust the file.
 const MAX_HEADER_BYTES: usize = 10_000;
+/// Elements of files that are written begin at a multiple of this, as NumPy has it; headers of usual arrays have this many bytes twice.
+const WRITTEN_ALIGNMENT: usize = 64;
 /// NumPy's own limit.
 const MAX_DIMENSIONS: usize = 64;
 
@@ -48,6 +51,53 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Array> {
         .ok_or_else(|| truncated(format!("expected {expected} bytes of elements, got {}", content.len())))?;
     let array = Array::of_bytes(content, header.shape, header.element, header.endian)?;
     if header.is_in_columns { array.columns_to_rows() } else { Ok(array) }
+}
+
+/// An array as a file of version 1, as NumPy writes it: row by row, low bytes first. What NumPy has no type for becomes one that holds
+/// every value of it: `bfloat16` is written as `float32`.
+///
+/// ```
+/// use forebay_core::Element;
+/// use forebay_decode::{Array, write_npy};
+///
+/// let made = write_npy(&Array { shape: vec![2], element: Element::U8, bytes: vec![7, 9] })?;
+/// assert!(made.starts_with(b"\x93NUMPY\x01\x00") && made.ends_with(b"\n\x07\x09") && made.len() == 128 + 2);
+/// # Ok::<(), forebay_core::Error>(())
+/// ```
+pub fn write(array: &Array) -> Result<Vec<u8>> {
+    let Array { shape, element, bytes } = array;
+    let (kind, size) = match element {
+        Element::Bool => ('b', 1),
+        Element::I8 | Element::I16 | Element::I32 | Element::I64 => ('i', element.size_bytes()),
+        Element::U8 | Element::U16 | Element::U32 | Element::U64 => ('u', element.size_bytes()),
+        Element::BF16 => ('f', 4),
+        Element::F16 | Element::F32 | Element::F64 => ('f', element.size_bytes()),
+    };
+    let order = if size == 1 { '|' } else { '<' };
+    let extents: String = shape.iter().map(|extent| format!("{extent}, ")).collect();
+    // One dimension keeps its comma: Python's tuple of one.
+    let extents = if shape.len() == 1 { extents.trim_end() } else { extents.trim_end_matches(", ") };
+    let mut text = format!("{{'descr': '{order}{kind}{size}', 'fortran_order': False, 'shape': ({extents}), }}");
+    let start = (MAGIC.len() + 4 + text.len() + 1).next_multiple_of(WRITTEN_ALIGNMENT);
+    text.extend(std::iter::repeat_n(' ', start - MAGIC.len() - 5 - text.len()));
+    text.push('\n');
+    let length = u16::try_from(text.len())
+        .map_err(|_| Error::internal(format!("an array of {} dimensions has no npy header", shape.len())))?;
+    let mut made = Vec::new();
+    reserve(&mut made, start + bytes.len() / element.size_bytes() * size, "an array with its header")?;
+    made.extend([MAGIC, &[1, 0], &length.to_le_bytes(), text.as_bytes()].concat());
+    if *element == Element::BF16 {
+        // Its bits are the upper half of those of a float32.
+        for own in bytes.as_chunks::<2>().0 {
+            made.extend((u32::from(u16::from_ne_bytes(*own)) << 16).to_le_bytes());
+        }
+        return Ok(made);
+    }
+    let from = made.len();
+    made.extend_from_slice(bytes);
+    // Turned where this machine's order is another one.
+    Endian::Little.make_native(*element, &mut made[from..]);
+    Ok(made)
 }
 
 fn header(bytes: &[u8]) -> Result<Header> {
@@ -188,6 +238,37 @@ mod tests {
         bytes.extend(dictionary.as_bytes());
         bytes.extend(content);
         bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for element in Element::ALL {
+            for shape in [vec![], vec![3], vec![0, 7], vec![2, 3], vec![1; 32]] {
+                let count: usize = shape.iter().product();
+                let bytes: Vec<u8> = (0..count * element.size_bytes()).map(|at| (at % 2) as u8).collect();
+                let array = Array { shape, element, bytes };
+                let made = write(&array).unwrap();
+                assert_eq!(
+                    (made.len() - count * element.size_bytes().max(4 * usize::from(element == Element::BF16))) % 64,
+                    0
+                );
+                let again = read(&made).unwrap();
+                match element {
+                    Element::BF16 => {
+                        let wide =
+                            |own: &[u8; 2]| f32::from_bits(u32::from(u16::from_ne_bytes(*own)) << 16).to_ne_bytes();
+                        let bytes = array.bytes.as_chunks::<2>().0.iter().flat_map(wide).collect();
+                        assert_eq!(again, Array { element: Element::F32, bytes, ..array });
+                    }
+                    _ => assert_eq!(again, array),
+                }
+            }
+        }
+        // As `numpy.save` writes `np.array([1, 2], "<u2")`.
+        let made =
+            write(&Array { shape: vec![2], element: Element::U16, bytes: [1u16, 2].map(u16::to_ne_bytes).concat() });
+        let dictionary = "{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }";
+        assert_eq!(made.unwrap(), file(1, &format!("{dictionary:117}\n"), &[1, 0, 2, 0]));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use limited::LimitedRecipe;
 pub use mapped::MappedRecipe;
 pub use named_arrays::{ArrayArchive, NamedArraysRecipe, array_names};
 pub use parts::PartsRecipe;
-pub use pixels::PixelsRecipe;
+pub use pixels::{PixelsRecipe, anymap};
 pub use record::{
     ExampleRecord, Feature, FeatureKind, FramedRecord, Part, RecordFormat, RecordRecipe, SizedRecord, WantedFeature,
     features,

@@ -4,6 +4,7 @@
 //! ahead, every shard is written in order, and gets its name when all of it is on the disk. So the same source and settings make
 //! the same bytes, for any number of threads, and a run that was killed is gone on with by the next one.
 
+mod columns;
 mod finish;
 mod names;
 mod plan;
@@ -14,6 +15,7 @@ mod shard;
 mod source;
 mod tar;
 mod target;
+mod typed;
 mod work;
 
 use std::collections::HashMap;
@@ -152,6 +154,7 @@ impl Pack {
             has_labels: true,
             extensions: None,
             root: None,
+            fields: None,
         };
         Self {
             source,
@@ -177,10 +180,21 @@ impl Pack {
         let started = Instant::now();
         self.check()?;
         let threads = self.threads.unwrap_or_else(|| self.default_threads()).max(1);
-        let samples = self.source.open(threads, &mut |now| watch(&scanning(now)))?;
+        let mut samples = self.source.open(threads, &mut |now| watch(&scanning(now)))?;
+        let halt = Halt::default();
+        let handling = Handling {
+            checks: self.checks,
+            recoding: self.recoding,
+            landmarks: self.landmarks,
+            retry: self.source_retry(),
+        };
+        samples.look_at_bytes(&halt, handling)?;
+        if let Some(typed) = samples.typed().filter(|_| self.recoding.is_some()) {
+            typed.check_recoding()?;
+        }
         let limits = Limits { shard_bytes: self.shard_bytes, samples: self.samples_per_shard };
         let plan = Plan::new(&samples, limits, self.shuffle)?;
-        let (halt, target) = (Halt::default(), Target::open(&self.target, &self.target_options, self.verifies)?);
+        let target = Target::open(&self.target, &self.target_options, self.verifies)?;
         let state = self.state(&plan, &samples)?;
         let names: Vec<_> = (0..plan.shard_count()).map(|shard| self.shard_name(shard)).collect();
         let mtime_ns = samples.latest_ns();
@@ -216,12 +230,6 @@ impl Pack {
             ledger: &ledger,
             records: Mutex::new(kept),
             failures: Mutex::default(),
-        };
-        let handling = Handling {
-            checks: self.checks,
-            recoding: self.recoding,
-            landmarks: self.landmarks,
-            retry: self.source_retry(),
         };
         let shards = (threads / 2).clamp(1, MAX_OPEN_SHARDS);
         let size = work::Size { threads, shards, held_bytes: HELD_BYTES };

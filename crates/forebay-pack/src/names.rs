@@ -12,6 +12,10 @@ pub(crate) const MAX_NAME_BYTES: usize = 4096;
 pub(crate) const BARE_FIELD: &str = "bin";
 /// Endings are shorter, and of letters and digits; anything else is a part of the name.
 const MAX_ENDING_BYTES: usize = 16;
+/// Endings of shards whose records have no keys; the first that fits is cut off.
+const SHARD_ENDINGS: [&str; 7] = [".mds", ".bin", ".tfrecord", ".tfrecords", ".tfrec", ".arrow", ".parquet"];
+/// Numbers of records have this many, so that they are sorted as the records are.
+const MIN_DIGITS: usize = 6;
 /// Stands in place of nothing. Behind the percent sign of an escape are two digits.
 const NOTHING: &str = "%";
 /// Parts a key from what tells it from another one. No escape begins so.
@@ -116,6 +120,49 @@ pub(crate) fn kept_key(key: &str, apart: Option<&str>) -> String {
     made
 }
 
+/// The key of a record in a shard that has no keys: the shard's path below the root, without its ending, and the record's number, with
+/// as many digits as the last one's has. One that is `long` has the ending in it, because other shards differ in that alone.
+pub(crate) fn record_key(shard: &str, (number, count): (u64, u64), is_long: bool) -> String {
+    let ending = SHARD_ENDINGS.iter().find(|ending| shard.len() > ending.len() && shard.ends_with(*ending));
+    let ending = ending.copied().unwrap_or_default();
+    let mut key = String::new();
+    for (at, component) in shard[..shard.len() - ending.len()].split('/').enumerate() {
+        if at > 0 {
+            key.push('/');
+        }
+        escape(component.as_bytes(), false, &mut key);
+    }
+    if is_long {
+        key.push_str(APART);
+        key.push_str(ending.trim_start_matches('.'));
+    }
+    if key.starts_with("__") {
+        key.replace_range(..1, "%5F");
+    }
+    let digits = count.saturating_sub(1).to_string().len().max(MIN_DIGITS);
+    // Writing to a string does not fail.
+    _ = write!(key, "/{number:0digits$}");
+    key
+}
+
+/// A column's name as the beginning of a field's, in lower case, as readers have it. What ends a name, or is cut off where fields are
+/// asked for, is escaped.
+pub(crate) fn field_name(column: &str) -> String {
+    let mut name = String::new();
+    for letter in column.chars() {
+        let is_first = name.is_empty();
+        match letter {
+            '/' | '%' | '\\' | ';' | ',' | '\0'..='\x1F' | '\x7F' => _ = write!(name, "%{:02x}", u32::from(letter)),
+            '.' if is_first => name.push_str("%2e"),
+            _ if is_first && letter.is_whitespace() => {
+                letter.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| _ = write!(name, "%{byte:02x}"));
+            }
+            _ => name.extend(letter.to_lowercase()),
+        }
+    }
+    if name.is_empty() { NOTHING.to_owned() } else { name }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +225,39 @@ mod tests {
         let long: HashSet<_> = names.iter().map(|name| FileName::new(name.as_bytes()).key(true)).collect();
         assert_eq!(long.len(), names.len());
         assert!(long.is_disjoint(&keys));
+    }
+
+    #[test]
+    fn records_go_by_their_shard_and_their_number() {
+        for (shard, of, is_long, expected) in [
+            ("shard.00012.mds", (417, 418), false, "shard.00012/000417"),
+            ("train/chunk-0-1.bin", (0, 1), false, "train/chunk-0-1/000000"),
+            ("train.tfrecord-00000-of-00002", (3, 9), false, "train.tfrecord-00000-of-00002/000003"),
+            ("x.tfrec", (1, 2), true, "x%%tfrec/000001"),
+            ("x.arrow", (99, 10_000_001), false, "x/00000099"),
+            (".mds", (1, 2), false, ".mds/000001"),
+            ("__a\\b.parquet", (1, 2), false, "%5F_a%5Cb/000001"),
+            ("../x.parquet", (1, 2), false, "%2E%2E/x/000001"),
+        ] {
+            assert_eq!(record_key(shard, of, is_long), expected);
+            assert!(!expected.rsplit('/').next().unwrap().contains('.'));
+        }
+    }
+
+    #[test]
+    fn columns_keep_what_readers_of_fields_keep() {
+        for (column, expected) in [
+            ("image", "image"),
+            ("meta.source", "meta.source"),
+            ("Image/Encoded", "image%2fencoded"),
+            ("GR\u{dc}N", "gr\u{fc}n"),
+            (".x", "%2ex"),
+            (" x y", "%20x y"),
+            ("a;b%,\n", "a%3bb%25%2c%0a"),
+            ("", "%"),
+        ] {
+            assert_eq!(field_name(column), expected);
+        }
     }
 
     #[test]

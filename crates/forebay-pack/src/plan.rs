@@ -53,13 +53,15 @@ impl Plan {
             names.update(sample.key.as_bytes());
             let label = sample.label_text();
             for piece in &sample.pieces {
-                names.update(b"\0");
-                names.update(piece.field.as_bytes());
                 sizes.update(&piece.size.to_le_bytes());
                 let stamp = piece.expected.and_then(|expected| expected.stamp_ns).unwrap_or_default();
                 versions.update(&stamp.to_le_bytes());
                 versions.update(&piece.hash.unwrap_or_default().to_le_bytes());
-                taken += member_bytes(&format!("{}.{}", sample.key, piece.field), piece.size);
+                for (field, size) in samples.planned(piece) {
+                    names.update(b"\0");
+                    names.update(field.as_bytes());
+                    taken += member_bytes(&format!("{}.{field}", sample.key), size);
+                }
             }
             if let Some(label) = label {
                 names.update(b"\0=");

@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use forebay_core::{Chances, Clock, Error, Failure, Kind, Outcome, Result, Retry, Stage, SystemClock};
-use forebay_decode::{Annotator, Recoder, Recoding};
+use forebay_decode::{Annotator, Coding, Recoder, Recoding, Scratch};
 use forebay_store::ReadRequest;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::columns::Makes;
 use crate::records::Saved;
 use crate::shard::PackedField;
-use crate::source::{LABEL_FIELD, Piece, Sample, Samples, is_picture};
+use crate::source::{Holds, LABEL_FIELD, Piece, Sample, Samples, is_picture};
 use crate::target::Halt;
 
 /// What became of a sample.
@@ -34,11 +35,19 @@ pub(crate) struct SampleReader<'a> {
     handling: Handling,
     recoder: Recoder,
     annotator: Annotator,
+    scratch: Scratch,
 }
 
 impl<'a> SampleReader<'a> {
     pub(crate) fn new(samples: &'a Samples, halt: &'a Halt, handling: Handling) -> Self {
-        Self { samples, halt, handling, recoder: Recoder::default(), annotator: Annotator::default() }
+        Self {
+            samples,
+            halt,
+            handling,
+            recoder: Recoder::default(),
+            annotator: Annotator::default(),
+            scratch: Scratch::default(),
+        }
     }
 
     /// A sample by its number in the source; `position` is its place in the order of packing. An error only where all of it stops.
@@ -50,7 +59,7 @@ impl<'a> SampleReader<'a> {
         let (started, mut attempts, mut chances) = (Instant::now(), 1, Chances::default());
         loop {
             self.halt.sleep(std::time::Duration::ZERO)?;
-            let (at, error) = match self.attempt(&sample) {
+            let (at, error) = match self.attempt(&sample, number) {
                 Ok(made) => return Ok(made),
                 Err(failed) => failed,
             };
@@ -71,12 +80,14 @@ impl<'a> SampleReader<'a> {
     }
 
     /// Reads all of it once. What failed is an error of one of its pieces.
-    fn attempt(&mut self, sample: &Sample) -> std::result::Result<Made, (usize, Error)> {
+    fn attempt(&mut self, sample: &Sample, number: u64) -> std::result::Result<Made, (usize, Error)> {
         let (mut fields, mut saved) = (Vec::new(), Saved::default());
         for (at, piece) in sample.pieces.iter().enumerate() {
             let bytes = self.read(piece).map_err(|error| (at, error))?;
-            let made = self.field(piece, bytes, &mut saved).map_err(|error| (at, error.at_stage(Stage::Decode)))?;
-            fields.push(self.annotated(made));
+            let made = self.fields(piece, bytes, number, &mut saved);
+            for made in made.map_err(|error| (at, error.at_stage(Stage::Decode)))? {
+                fields.push(self.annotated(made));
+            }
         }
         if let Some(label) = sample.label_text() {
             fields.push(self.annotated((LABEL_FIELD.to_owned(), label.into_bytes())));
@@ -91,8 +102,9 @@ impl<'a> SampleReader<'a> {
         let mut request = ReadRequest::new(&piece.locator.path, self.handling.retry.deadline);
         request.range.clone_from(&piece.locator.range);
         let object = self.samples.store.fetch(&request, &mut |size| {
-            // It is charged by what was listed.
-            if size > piece.size && (!piece.is_file || piece.expected.is_some()) {
+            // It is charged by what was listed. What is asked for a value in a page has room for the page as well.
+            let is_value = matches!(piece.holds, Holds::Columns(_));
+            if size > piece.size && !is_value && (!piece.is_file || piece.expected.is_some()) {
                 return Err(changed(format!("expected {} bytes, got {size}", piece.size)));
             }
             let mut buffer = Vec::new();
@@ -122,17 +134,50 @@ impl<'a> SampleReader<'a> {
         PackedField { name, bytes, annotation }
     }
 
-    /// The name and the bytes of a field as they will be in the shard.
-    fn field(&mut self, piece: &Piece, bytes: Vec<u8>, saved: &mut Saved) -> Result<(String, Vec<u8>)> {
-        let is_picture = is_picture(&piece.field);
-        if bytes.is_empty() && (piece.is_file || is_picture) {
-            return Err(Error::new(Kind::Corrupt, "is empty (0 bytes)"));
+    /// The names and the bytes of the fields in a piece as they will be in the shard.
+    fn fields(
+        &mut self,
+        piece: &Piece,
+        bytes: Vec<u8>,
+        number: u64,
+        saved: &mut Saved,
+    ) -> Result<Vec<(String, Vec<u8>)>> {
+        let columns = match &piece.holds {
+            Holds::Field(field) => {
+                let is_picture = is_picture(field);
+                if bytes.is_empty() && (piece.is_file || is_picture) {
+                    return Err(Error::new(Kind::Corrupt, "is empty (0 bytes)"));
+                }
+                let how = self.handling.recoding;
+                let field = field.clone();
+                return Ok(vec![if is_picture { self.picture(field, bytes, how, saved)? } else { (field, bytes) }]);
+            }
+            Holds::Columns(columns) => columns.clone(),
+        };
+        let Some(typed) = self.samples.typed() else {
+            return Err(Error::internal("a piece of columns is of a source without any"));
+        };
+        let mut made = Vec::new();
+        for (makes, field, bytes) in typed.make(columns, bytes, number, &mut self.scratch)? {
+            let how = self.handling.recoding;
+            made.push(match makes {
+                Makes::Picture => self.picture(field, bytes, how, saved)?,
+                Makes::Pixels => self.pixels(field, bytes, how, saved)?,
+                _ => (field, bytes),
+            });
         }
-        let mut field = piece.field.clone();
-        if !is_picture {
-            return Ok((field, bytes));
-        }
-        let Some(how) = &self.handling.recoding else {
+        Ok(made)
+    }
+
+    /// The name and the bytes of a picture as they will be in the shard.
+    fn picture(
+        &mut self,
+        mut field: String,
+        bytes: Vec<u8>,
+        how: Option<Recoding>,
+        saved: &mut Saved,
+    ) -> Result<(String, Vec<u8>)> {
+        let Some(how) = &how else {
             if self.handling.checks {
                 self.recoder.check(&bytes)?;
             }
@@ -147,9 +192,26 @@ impl<'a> SampleReader<'a> {
             decode_seconds_after: made.decode_after.as_secs_f64(),
         });
         if !made.is_same_format {
-            made.coding.extension().clone_into(&mut field);
+            // A column's name stays in front of the ending.
+            field.truncate(field.rfind('.').map_or(0, |dot| dot + 1));
+            field.push_str(made.coding.extension());
         }
         Ok((field, made.bytes))
+    }
+
+    /// A picture that was only pixels is written as PNG, unless it is to be of another format. No file was saved by that.
+    fn pixels(
+        &mut self,
+        field: String,
+        bytes: Vec<u8>,
+        how: Option<Recoding>,
+        saved: &mut Saved,
+    ) -> Result<(String, Vec<u8>)> {
+        let png = Recoding { max_side: None, format: Some(Coding::Png), quality: 100 };
+        let how = how.map_or(png, |how| Recoding { format: how.format.or(png.format), ..how });
+        let own = &mut Saved::default();
+        let saved = if self.handling.recoding.is_some() { saved } else { own };
+        self.picture(field, bytes, Some(how), saved)
     }
 }
 

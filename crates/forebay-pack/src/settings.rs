@@ -87,10 +87,13 @@ impl Pack {
             "source_sizes": sizes,
             "source_versions": versions,
         });
-        let settings = match settings {
+        let mut settings = match settings {
             Value::Object(settings) => settings,
             _ => Map::new(),
         };
+        if let Some(fields) = &self.source.fields {
+            settings.insert("fields".to_owned(), json!(fields));
+        }
         let source = match is_url(&self.source.path) {
             true => {
                 let (plain, _) = split_url(&self.source.path, &self.source.options)?;

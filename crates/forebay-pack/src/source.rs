@@ -1,20 +1,23 @@
 //! What is packed: the files of a folder or a manifest, or the samples of archives, each as a key and the fields that it will have.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::{
-    IndexPlace, ScanProgress, ShardFormat, Shards, examine_samples, open_manifest, open_store, scan_folder,
-    scan_manifest,
+    Dataset, IndexPlace, ScanProgress, ShardFormat, Shards, examine_samples, is_parquet_manifest, open_manifest,
+    open_store, scan_folder, scan_manifest,
 };
 use forebay_core::{Config, Error, Expected, Kind, Locator, Result, SampleId, Stage, Version, stamp_ns};
-use forebay_format::{Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Lost, ScanOptions};
+use forebay_format::{Facts, FolderIndex, IMAGE_EXTENSIONS, Keeps, Labels, Lost, ScanOptions, ShardIndex};
 use forebay_store::{StorageOptions, Store};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::names::{FileName, MAX_NAME_BYTES, kept_key};
+use crate::typed::Typed;
 
 /// What a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub enum SourceKind {
     Folder,
     /// A manifest of files.
     Manifest,
-    /// A tar archive, or a folder of them.
+    /// Shards of one format: a file, a folder of them, or the directory of their index.
     Shards,
 }
 
@@ -42,15 +45,26 @@ pub struct Source {
     pub extensions: Option<Vec<String>>,
     /// Where the files of a manifest are, if not where it says.
     pub root: Option<PathBuf>,
+    /// Of shards, the fields that are packed: each has several names, of which the first counts that a sample has. `None` are all.
+    pub fields: Option<Vec<Vec<String>>>,
 }
 
 /// The field with the label.
 pub(crate) const LABEL_FIELD: &str = "cls";
 
-/// One field of a sample, before it is read.
+/// What is in a piece.
+#[derive(Clone, Debug)]
+pub(crate) enum Holds {
+    /// The field of this name.
+    Field(String),
+    /// The values of these columns of the source, by number.
+    Columns(Range<usize>),
+}
+
+/// What is read of a sample at once: one field in most sources.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
-    pub(crate) field: String,
+    pub(crate) holds: Holds,
     pub(crate) locator: Locator,
     pub(crate) size: u64,
     /// What its object has to be.
@@ -103,7 +117,12 @@ enum Of {
         problems: HashMap<u64, (Kind, String)>,
         has_labels: bool,
     },
-    Members(Shards),
+    Members {
+        shards: Shards,
+        /// The fields that are packed, if not all.
+        fields: Option<Vec<Vec<String>>>,
+    },
+    Typed(Typed),
 }
 
 impl Source {
@@ -114,6 +133,10 @@ impl Source {
             Some(kind) => kind,
             None => self.look(&config)?,
         };
+        if self.fields.is_some() && kind != SourceKind::Shards {
+            let error = Error::config("--fields: expected shards as the source, got files");
+            return Err(error.with_hint("a file is a field: --extension says which files are samples"));
+        }
         let samples = match kind {
             SourceKind::Folder => self.folder(&config, watch),
             SourceKind::Manifest => self.manifest(&config, watch),
@@ -125,8 +148,11 @@ impl Source {
         Ok(samples)
     }
 
-    /// What a folder is, by the names in it.
+    /// What a Parquet file is, by its columns, or a folder, by the names in it.
     fn look(&self, config: &Config) -> Result<SourceKind> {
+        if self.path.file_name().is_some_and(|name| has_ending(name, ".parquet")) {
+            return self.look_at_parquet(config);
+        }
         let (store, root) = open_store(&self.path, &self.options, config)?;
         if !store.capabilities().can_list {
             return Err(Error::config("source: HTTP servers cannot list their files").at_path(&root).with_hint(
@@ -143,12 +169,31 @@ impl Source {
         }
         let is_directory_of_shards = has(&["index.json", "state.json", "dataset_dict.json"])
             && ShardFormat::of_directory(&store, &root)?.is_some();
-        if is_directory_of_shards || has(&[".tfrecord", ".tfrecords", ".tfrec", ".arrow", ".mds"]) {
-            let message = "source: shards of this format are not packed (expected files, a manifest, or tar archives)";
-            let hint = "forebay loads MDS, LitData, TFRecord and Arrow shards as they are: `fb.Shards`";
-            return Err(Error::config(message).at_path(&root).with_hint(hint));
+        // A file of Parquet beside pictures, or beside directories of them, may be anything.
+        let has_files_of_parquet = has(&[".parquet"])
+            && !has(IMAGE_EXTENSIONS)
+            && !listing.iter().any(|entry| entry.is_directory && !entry.name.as_bytes().starts_with(b"."));
+        let has_named = listing
+            .iter()
+            .any(|entry| !entry.is_directory && is_shard_name(entry.name) && !has_ending(entry.name, ".parquet"));
+        if is_directory_of_shards || has_files_of_parquet || has_named {
+            return Ok(SourceKind::Shards);
+        }
+        if has(&[".mds"]) {
+            let error = Error::config("source: holds MDS shards without their index.json").at_path(&root);
+            return Err(error.with_hint("name the directory that has the index.json of the shards"));
         }
         Ok(SourceKind::Folder)
+    }
+
+    fn look_at_parquet(&self, config: &Config) -> Result<SourceKind> {
+        // Only a manifest has a root, and options of that root's store.
+        if self.root.is_some() {
+            return Ok(SourceKind::Manifest);
+        }
+        let (store, path) = open_store(&self.path, &self.options, config)?;
+        let is_manifest = is_parquet_manifest(&store, &path)?;
+        Ok(if is_manifest { SourceKind::Manifest } else { SourceKind::Shards })
     }
 
     fn folder(&self, config: &Config, watch: &mut dyn FnMut(ScanProgress)) -> Result<Samples> {
@@ -207,33 +252,85 @@ impl Source {
     }
 
     fn shards(&self, config: &Config) -> Result<Samples> {
-        let is_archive = self.path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("tar"));
         let (store, root) = open_store(&self.path, &self.options, config)?;
-        let (files, root) = match is_archive {
-            true => {
-                let files = FolderIndex::of_paths(std::iter::once(&*root))?;
+        let is_file = self.path.file_name().is_some_and(is_shard_name);
+        let directory = if is_file { None } else { ShardFormat::of_directory(&store, &root)? };
+        let (files, root) = match &directory {
+            Some(format) => (format.files()?, root),
+            None if is_file => {
                 let above = root.parent().unwrap_or(Path::new("")).to_owned();
-                (files, above)
+                (Some(FolderIndex::of_paths(std::iter::once(&*root))?), above)
             }
-            false => {
-                let options =
-                    ScanOptions { extensions: vec![".tar".to_owned()], is_flat: true, ..ScanOptions::default() };
-                (scan_folder(&store, &root, &options, None)?, root)
+            None => (Some(files_of_shards(&store, &root)?), root),
+        };
+        let no_files = || Error::new(Kind::NotFound, "has no shards").at_path(&self.path);
+        let files: Arc<dyn Dataset> = Arc::new(files.ok_or_else(no_files)?);
+        let format = match directory {
+            Some(format) => Some(format),
+            None => ShardFormat::of_files(&*files, &store)?,
+        };
+        let (of, store) = match format {
+            Some(format) => {
+                let (typed, store) = Typed::open(&format, files, (&store, root), self.fields.as_deref())?;
+                (Of::Typed(typed), store)
+            }
+            None => {
+                let shards = Shards::tar(files, &store, &root, &IndexPlace::Beside)?;
+                (Of::Members { shards, fields: self.fields.clone() }, store)
             }
         };
-        let shards = Shards::tar(Arc::new(files), &store, &root, &IndexPlace::Beside)?;
-        let notes = shards.notes().iter().map(|note| format!("{:?} {}", note.path, note.message)).collect();
-        Ok(Samples { store, of: Of::Members(shards), apart: HashMap::new(), notes }.with_keys_apart())
+        let mut samples = Samples { store, of, apart: HashMap::new(), notes: Vec::new() };
+        let notes = samples.shards().map(Shards::notes).unwrap_or_default();
+        samples.notes = notes.iter().map(|note| format!("{:?} {}", note.path, note.message)).collect();
+        Ok(samples.with_keys_apart())
     }
+}
+
+/// The shards in a folder, at any depth: its archives, or where there are none, its files of other formats.
+fn files_of_shards(store: &Arc<dyn Store>, root: &Path) -> Result<FolderIndex> {
+    let options = ScanOptions { extensions: vec![String::new()], is_flat: true, ..ScanOptions::default() };
+    let all = scan_folder(store, root, &options, None)?;
+    let paths: Vec<_> = (0..all.len()).map(|file| all.path(SampleId(file))).collect();
+    let of = |is_shard: fn(&OsStr) -> bool| -> Vec<&Path> {
+        paths.iter().filter(|path| path.file_name().is_some_and(is_shard)).map(PathBuf::as_path).collect()
+    };
+    let archives = of(|name| has_ending(name, ".tar"));
+    let found = if archives.is_empty() { of(is_shard_name) } else { archives };
+    if found.is_empty() {
+        let message = format!("holds no shards (expected files ending in {})", SHARD_ENDINGS.join(", "));
+        return Err(Error::new(Kind::NotFound, message).at_path(root).at_stage(Stage::Scan));
+    }
+    FolderIndex::of_paths(found.into_iter())
+}
+
+/// Endings of shards. Those of MDS and LitData are found by the index of their directory.
+const SHARD_ENDINGS: [&str; 6] = [".tar", ".tfrecord", ".tfrecords", ".tfrec", ".arrow", ".parquet"];
+
+fn has_ending(name: &OsStr, ending: &str) -> bool {
+    let (name, ending) = (name.as_bytes(), ending.as_bytes());
+    name.len().checked_sub(ending.len()).is_some_and(|start| name[start..].eq_ignore_ascii_case(ending))
+}
+
+/// Whether a file is a shard by its name: by its ending, or as TensorFlow numbers them, `train-00000-of-01024`.
+fn is_shard_name(name: &OsStr) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_numbered = |name: &str| {
+        let (rest, count) = name.rsplit_once("-of-")?;
+        let (_, number) = rest.rsplit_once('-')?;
+        Some(is_number(number) && is_number(count))
+    };
+    SHARD_ENDINGS.iter().any(|ending| has_ending(name, ending)) || name.to_str().and_then(is_numbered) == Some(true)
 }
 
 /// What a name says of a source.
 fn kind_by_name(path: &Path) -> Option<SourceKind> {
-    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-        "tar" => Some(SourceKind::Shards),
-        "parquet" | "csv" | "jsonl" | "ndjson" => Some(SourceKind::Manifest),
-        _ => None,
+    let name = path.file_name()?;
+    // Of Parquet the columns tell.
+    if is_shard_name(name) && !has_ending(name, ".parquet") {
+        return Some(SourceKind::Shards);
     }
+    let is_manifest = [".csv", ".jsonl", ".ndjson"].iter().any(|ending| has_ending(name, ending));
+    is_manifest.then_some(SourceKind::Manifest)
 }
 
 /// What a file has to be, by what is known of it.
@@ -254,7 +351,33 @@ impl Samples {
     pub(crate) fn len(&self) -> u64 {
         match &self.of {
             Of::Files { index, .. } => index.len(),
-            Of::Members(shards) => forebay::Dataset::len(shards),
+            Of::Members { shards, .. } | Of::Typed(Typed { shards, .. }) => shards.len(),
+        }
+    }
+
+    /// The shards that the samples are in.
+    fn shards(&self) -> Option<&Shards> {
+        match &self.of {
+            Of::Files { .. } => None,
+            Of::Members { shards, .. } | Of::Typed(Typed { shards, .. }) => Some(shards),
+        }
+    }
+
+    /// Those whose fields are typed values.
+    pub(crate) fn typed(&self) -> Option<&Typed> {
+        if let Of::Typed(typed) = &self.of { Some(typed) } else { None }
+    }
+
+    pub(crate) fn typed_mut(&mut self) -> Option<&mut Typed> {
+        if let Of::Typed(typed) = &mut self.of { Some(typed) } else { None }
+    }
+
+    /// The names and the sizes of the fields that a piece is planned as.
+    pub(crate) fn planned(&self, piece: &Piece) -> Vec<(String, u64)> {
+        match (&piece.holds, self.typed()) {
+            (Holds::Field(field), _) => vec![(field.clone(), piece.size)],
+            (Holds::Columns(columns), Some(typed)) => typed.planned(columns.clone(), piece.size).collect(),
+            (Holds::Columns(_), None) => Vec::new(),
         }
     }
 
@@ -275,7 +398,7 @@ impl Samples {
                 let times = expected.iter().flatten().filter_map(|expected| expected.stamp_ns);
                 times.max().unwrap_or_default().max(0)
             }
-            Of::Members(_) => 0,
+            Of::Members { .. } | Of::Typed(_) => 0,
         }
     }
 
@@ -297,10 +420,16 @@ impl Samples {
                 let hash = hashes.get(sample as usize).copied().flatten();
                 let label = has_labels.then(|| index.label(SampleId(sample)));
                 let locator = Locator::whole(path);
-                let piece = Piece { field, locator, size, expected, hash, lost: None, is_file: true };
+                let holds = Holds::Field(field);
+                let piece = Piece { holds, locator, size, expected, hash, lost: None, is_file: true };
                 Sample { key, pieces: vec![piece], label }
             }
-            Of::Members(shards) => {
+            Of::Typed(typed) => {
+                let mut made = typed.sample(sample, apart.is_some())?;
+                number(&mut made.key, sample, apart);
+                made
+            }
+            Of::Members { shards, fields } => {
                 let (file, index, place) = shards.shard_of(SampleId(sample));
                 let path = shards.file_path(file);
                 let mut own = String::new();
@@ -309,19 +438,26 @@ impl Samples {
                 let mut key = kept_key(&own, apart.map(|_| &*archive));
                 number(&mut key, sample, apart);
                 let mut pieces = Vec::new();
-                for number in index.fields_of(place) {
-                    let Some((_, part)) = index.find(place, &[*number]) else { continue };
-                    let field = index.fields()[usize::from(*number)].clone();
+                let numbers = match fields {
+                    None => index.fields_of(place).to_vec(),
+                    Some(fields) => wanted_of(index, place, fields)
+                        .map_err(|error| error.at_path(&Locator::whole(path.clone()).name()).at_stage(Stage::Scan))?,
+                };
+                for number in numbers {
+                    let Some((_, part)) = index.find(place, &[number]) else { continue };
+                    let field = index.fields()[usize::from(number)].clone();
                     let member = Some(format!("{own}.{field}"));
                     let size = part.range.end - part.range.start;
                     let locator = Locator { path: path.clone(), range: Some(part.range), member };
                     let (hash, lost) = (part.hash, part.lost);
-                    pieces.push(Piece { field, locator, size, expected: None, hash, lost, is_file: false });
+                    let holds = Holds::Field(field);
+                    pieces.push(Piece { holds, locator, size, expected: None, hash, lost, is_file: false });
                 }
                 Sample { key, pieces, label: None }
             }
         };
-        let longest = made.pieces.iter().map(|piece| piece.field.len()).max().unwrap_or_default();
+        let fields = made.pieces.iter().flat_map(|piece| self.planned(piece));
+        let longest = fields.map(|(field, _)| field.len()).max().unwrap_or_default();
         if made.key.len() + longest.max(LABEL_FIELD.len()) + 1 > MAX_NAME_BYTES {
             let path = made.pieces.first().map(|piece| piece.locator.name()).unwrap_or_default();
             let message =
@@ -358,6 +494,20 @@ impl Samples {
         };
         (0..hashes.len()).filter(|at| is_repeated(*at)).map(|at| hashes[at].1).collect()
     }
+}
+
+/// The numbers of the fields that are wanted of a sample; an error where it lacks one.
+fn wanted_of(index: &ShardIndex, place: u64, wanted: &[Vec<String>]) -> Result<Vec<u16>> {
+    let own = index.fields_of(place);
+    let name = |number: &u16| &*index.fields()[usize::from(*number)];
+    let find = |names: &Vec<String>| {
+        let found = names.iter().find_map(|wanted| own.iter().find(|own| name(own).eq_ignore_ascii_case(wanted)));
+        found.copied().ok_or_else(|| {
+            let (expected, got) = (names.join(" or "), own.iter().map(name).collect::<Vec<_>>().join(", "));
+            Error::new(Kind::Corrupt, format!("has no field (expected {expected}, got {got})"))
+        })
+    };
+    wanted.iter().map(find).collect()
 }
 
 /// The path of a file below the root.

@@ -57,6 +57,7 @@ pub use source::manifest::{
     KeepScan, ManifestOutput, Scanned, examine_samples, open_manifest, recorded_root, scan_manifest,
 };
 pub use source::parity::{ParityCheck, ParityMade, Repairing, Sidecars, check_parity, make_parity, repair_by_parity};
+pub use source::parquet::is_parquet_manifest;
 pub use source::records::Records;
 pub use source::shard_formats::{FormattedShards, ShardFields, ShardFormat};
 pub use source::shards::{IndexPlace, Shards};

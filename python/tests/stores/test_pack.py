@@ -8,6 +8,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -177,3 +180,120 @@ def test_a_network_that_fails_is_asked_again(
     pack(folder, tmp_path / "here")
     assert members(tmp_path / "there") == members(tmp_path / "here")
     assert [failure["code"] for failure in told["failures"]] == ["not_found"] and told["packed"] == 23
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "shards"
+ARROW = ["image", "text", "long", "ids", "box", "weight", "flag", "raw", "small"]
+# Of each format, the pattern that `fb.Shards` finds its files by, and the fields that can be packed if that is not all of them.
+FORMATS: dict[str, tuple[str, list[str] | None]] = {
+    "mds": ("", None),
+    "litdata": ("", None),
+    "litdata_rows": ("", None),
+    "tfrecord": ("train.tfrecord-*", ["box", "image/class/label", "image/encoded", "weight", "ids[]"]),
+    "arrow": ("", ARROW),
+    "parquet": ("train-*-of-*.parquet", [*ARROW, "bytes", "meta.source", "meta.year"]),
+}
+
+
+def packed_names(target: Path, column: str) -> str:
+    """The fields that a column has become, whatever its pictures are."""
+    base = column.removesuffix("[]").replace("/", "%2f").lower()
+    fields = {field for sample in members(target).values() for field in sample}
+    found = sorted(field for field in fields if field == base or field.rpartition(".")[0] == base)
+    assert found, (column, fields)
+    return ";".join(found)
+
+
+def check_equal(value: Any, expected: Any, told: str) -> None:
+    assert type(value) is type(expected), told
+    if isinstance(expected, str | bytes | dict | list):
+        assert value == expected, told
+    else:
+        got, wanted = np.asarray(value), np.asarray(expected)
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), told
+        assert np.array_equal(got, wanted), told
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_value_of_other_formats_is_the_same_in_archives(kind: str, tmp_path: Path) -> None:
+    pattern, fields = FORMATS[kind]
+    chosen = () if fields is None else ("--fields", ",".join(fields))
+    told = pack(GOLDEN / kind, tmp_path / "shards", "--samples-per-shard", "3", *chosen)
+    assert (told["samples"], told["packed"], told["failed"], told["notes"]) == (7, 7, 0, [])
+    wanted = None if fields is None else {name: name for name in fields}
+    source = fb.Shards(str(GOLDEN / kind / pattern), fields=wanted)
+    names = {name: packed_names(tmp_path / "shards", name) for name in source[0]}
+    packed = fb.Shards(tmp_path / "shards", fields=names)
+    as_they_are = fb.Shards(tmp_path / "shards", fields=names, decode=False)
+    assert len(packed) == len(source) == 7
+    for number in range(7):
+        expected, sample = source[number], packed[number]
+        assert list(sample) == list(expected)
+        for name, value in sample.items():
+            if (kind, name) == ("litdata_rows", "image"):
+                # Of bytes that are pictures archives say so, by their ending.
+                assert value.size == (6, value.height)
+                value = as_they_are[number][name]
+            check_equal(value, expected[name], f"{name} of sample {number}")
+    # Numbers of any type are in a batch what they were.
+    numbers = [name for name, field in names.items() if field.endswith((".cls", ".npy")) and source[0][name].ndim == 0]
+    assert numbers
+    of_source = fb.Shards(str(GOLDEN / kind / pattern), fields={name: name for name in numbers})
+    of_packed = fb.Shards(tmp_path / "shards", fields={name: names[name] for name in numbers})
+    batches = [list(fb.DataLoader(shards, batch_size=4, shuffle=True, seed=3)) for shards in (of_packed, of_source)]
+    for batch, expected in zip(*batches, strict=True):
+        assert list(batch) == list(expected) == numbers
+        for name in numbers:
+            check_equal(batch[name], expected[name], name)
+
+
+def test_columns_that_are_not_read_are_refused_and_the_others_are_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "forebay", "pack", str(GOLDEN / "arrow"), "-o", str(tmp_path / "shards")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and '"nested" (a struct)' in done.stderr and "--fields" in done.stderr, done.stderr
+    assert not (tmp_path / "shards").exists()
+
+
+def test_samples_with_a_null_are_in_the_ledger(tmp_path: Path) -> None:
+    told = pack(GOLDEN / "parquet", tmp_path / "shards", "--fields", "image,label", status=1)
+    assert (told["packed"], told["failed"]) == (6, 1)
+    (failure,) = told["failures"]
+    assert failure["code"] == "corrupt" and "has no value (null)" in failure["message"]
+    ledger = (tmp_path / "shards" / "forebay-ledger.jsonl").read_text().splitlines()
+    assert len(ledger) == 1 and json.loads(ledger[0])["member"].endswith(".label")
+    assert len(fb.Shards(tmp_path / "shards", fields="label.cls")) == 6
+
+
+def test_bytes_that_are_pictures_become_pictures(tmp_path: Path) -> None:
+    """Columns without the words of `datasets`: the first bytes of the first sample tell."""
+    pictures = []
+    for number in range(3):
+        path = tmp_path / "one.jpg"
+        Image.new("RGB", (8, 6), (number, 20, 30)).save(path, "PNG" if number == 1 else "JPEG")
+        pictures.append(path.read_bytes())
+    table = pa.table(
+        {"picture": pictures, "other": [b"BM", b"", b"P6 "], "target": pa.array([3, 1, 2], pa.uint8()), "path": [1, 2, 3]}
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    pack(tmp_path / "rows.parquet", tmp_path / "shards")
+    expected = {
+        f"rows/{number:06}": {
+            "other.bin": other,
+            "path.npy": np.int64(number + 1),
+            f"picture.{'png' if number == 1 else 'jpg'}": pictures[number],
+            "target.cls": str(label).encode(),
+        }
+        for number, (other, label) in enumerate(zip([b"BM", b"", b"P6 "], [3, 1, 2], strict=True))
+    }
+    found = members(tmp_path / "shards")
+    assert list(found) == list(expected)
+    for key, fields in found.items():
+        (tmp_path / "one.npy").write_bytes(fields["path.npy"])
+        number = np.load(tmp_path / "one.npy")
+        assert (number.dtype, number.shape) == (np.int64, ())
+        assert {**fields, "path.npy": number} == expected[key]
+    # A column of paths in text makes a manifest of it.
+    text = pa.table({"path": ["nowhere.jpg"], "class": ["a"]})
+    pq.write_table(text, tmp_path / "listed.parquet")
+    told = pack(tmp_path / "listed.parquet", tmp_path / "listed", status=1)
+    assert told["failures"][0]["path"].endswith("nowhere.jpg")

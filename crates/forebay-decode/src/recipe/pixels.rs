@@ -62,8 +62,8 @@ fn parse(bytes: &[u8]) -> Result<Picture<'_>> {
     Ok(Picture { width, height, kind, pixel, colours, pixels })
 }
 
-/// The bytes of a file with the same picture.
-fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
+/// A PNM file with the picture that is behind its width, its height and Pillow's name of its mode.
+pub fn anymap(bytes: &[u8]) -> Result<Vec<u8>> {
     let Picture { width, height, kind, pixel, colours, pixels } = parse(bytes)?;
     let mut file = Vec::new();
     reserve(&mut file, pixels.len() + HEADER_BYTES, "a picture with its header")?;

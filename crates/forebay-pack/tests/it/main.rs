@@ -6,6 +6,7 @@ mod names;
 mod order;
 mod resume;
 mod trouble;
+mod typed;
 
 use std::collections::BTreeMap;
 use std::fs;

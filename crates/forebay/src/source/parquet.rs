@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_core::{Error, Kind, Result, SampleId, Stage};
-use forebay_format::{ParquetScanner, ParquetSchema, RecordField, ShardIndex, parquet_schema};
+use forebay_format::{FieldKind, ParquetScanner, ParquetSchema, RecordField, ShardIndex, parquet_schema};
 use forebay_store::{ReadRequest, Store};
 
 use crate::scan::once;
@@ -94,6 +94,17 @@ fn schema_of(store: &Arc<dyn Store>, path: &Path) -> Result<ParquetSchema> {
     match parquet_schema(size_bytes, &tail)? {
         Ok(schema) => Ok(schema),
         Err(_) => Err(Error::new(Kind::Corrupt, "ends in its footer")),
+    }
+}
+
+/// Whether a Parquet file is a manifest, and its rows are names of files: by what forebay writes into its footer, or because it has a
+/// column of paths.
+pub fn is_parquet_manifest(store: &Arc<dyn Store>, path: &Path) -> Result<bool> {
+    match schema_of(store, path) {
+        Ok(schema) => Ok(schema.fields.iter().any(|field| field.name == "path" && field.kind == FieldKind::Text)),
+        // What is damaged or refused says so where it is read as what it is.
+        Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Undecodable) => Ok(true),
+        Err(error) => Err(error.at_path(path).at_stage(Stage::Scan)),
     }
 }
 

@@ -418,6 +418,12 @@ impl ShardFields {
         &self.fields
     }
 
+    /// Whether each field of a sample lies at a place of its own. Otherwise a record with all of them is read, and taken apart by
+    /// [`ShardFields::recipe`].
+    pub fn are_apart(&self) -> bool {
+        self.form == Form::Apart
+    }
+
     /// The first field that has one of these names, in upper or lower case; an error with all of them where none has.
     pub fn find(&self, names: &[String]) -> Result<&RecordField> {
         self.number(names).map(|number| &self.fields[number])
