@@ -182,11 +182,14 @@ fn formatted(root: &Path, paths: &[PathBuf]) -> forebay::Result<Opened> {
     };
     let format = found.ok_or_else(|| Error::new(Kind::Undecodable, "is taken for an archive"))?;
     let files = format.files()?.map_or(given, |files| Arc::new(files) as Arc<dyn Dataset>);
-    let opened = format.open(files, &store, (root, &IndexPlace::Beside), false)?;
+    let open = |wanted: Option<&[Vec<String>]>| {
+        format.open(Arc::clone(&files), &store, (root, &IndexPlace::Beside), wanted, false)
+    };
+    let opened = open(None)?;
     let readable = opened.fields.all().iter().filter(|field| opened.fields.has_bytes(field));
     let names: Vec<_> = readable.map(|field| field.name.clone()).collect();
     let wanted: Vec<_> = names.iter().map(|name| vec![name.clone()]).collect();
-    let opened = opened.with_fields(Some(&wanted))?;
+    let opened = open(Some(&wanted))?;
     let columns = bytes_of(&names).into_iter().map(|(name, recipe)| (name.clone(), vec![name], recipe)).collect();
     let recipe = opened.fields.recipe(columns)?;
     Ok(Opened { shards: Arc::new(opened.shards), recipe })
