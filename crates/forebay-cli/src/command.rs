@@ -22,7 +22,7 @@ enum Command {
     Demo(demo::Arguments),
     Doctor(doctor::Arguments),
     Mirror(mirror::Arguments),
-    Pack(pack::Arguments),
+    Pack(Box<pack::Arguments>),
     Parity(parity::Arguments),
     Scan(scan::Arguments),
 }

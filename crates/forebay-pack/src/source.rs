@@ -171,7 +171,7 @@ impl Source {
             && ShardFormat::of_directory(&store, &root)?.is_some();
         // A file of Parquet beside pictures, or beside directories of them, may be anything.
         let has_files_of_parquet = has(&[".parquet"])
-            && !has(&IMAGE_EXTENSIONS)
+            && !has(IMAGE_EXTENSIONS)
             && !listing.iter().any(|entry| entry.is_directory && !entry.name.as_bytes().starts_with(b"."));
         let has_named = listing
             .iter()
