@@ -155,8 +155,12 @@ impl Source {
         }
         let (store, root) = open_store(&self.path, &self.options, config)?;
         if !store.capabilities().can_list {
+            // An index of their own lists shards where nothing else does.
+            if ShardFormat::of_directory(&store, &root)?.is_some() {
+                return Ok(SourceKind::Shards);
+            }
             return Err(Error::config("source: HTTP servers cannot list their files").at_path(&root).with_hint(
-                "give a manifest, an archive (.tar), or the URL of the store behind it (s3://, gs://, az://)",
+                "give a manifest, a shard, the directory of an index.json, or the URL of the store behind it (s3://, gs://, az://)",
             ));
         }
         let listing = forebay::list_directory(&store, &root)?;

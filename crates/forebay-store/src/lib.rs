@@ -7,6 +7,7 @@
 
 mod capabilities;
 mod hint;
+mod kept;
 mod ledger;
 mod local;
 pub mod machine;
@@ -26,6 +27,7 @@ pub mod testing;
 mod wrap;
 
 pub use capabilities::Capabilities;
+pub use kept::KeptFiles;
 pub use ledger::LedgerFile;
 pub use local::Local;
 pub use mapped::Mapped;

@@ -1,5 +1,5 @@
-//! Files of this machine and its mounts: open, read, close. No mmap, because an I/O error under mmap is SIGBUS: `mapped/` is
-//! for those who ask for it.
+//! Files of this machine and its mounts: open, read, close. `kept.rs` leaves out the first and the last. No mmap, because an I/O
+//! error under mmap is SIGBUS: `mapped/` is for those who ask for it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -35,6 +35,11 @@ impl Store for Local {
 
 /// Opens a regular file.
 pub(crate) fn open(path: &Path) -> Result<(File, Stat)> {
+    open_examined(path).map(|(file, metadata)| (file, stat_of(&metadata)))
+}
+
+/// The same with all of its metadata.
+pub(crate) fn open_examined(path: &Path) -> Result<(File, Metadata)> {
     // O_NONBLOCK: opening a pipe for reading would wait for a writer, perhaps for ever.
     let file = OpenOptions::new()
         .read(true)
@@ -45,20 +50,30 @@ pub(crate) fn open(path: &Path) -> Result<(File, Stat)> {
     if !metadata.is_file() {
         return Err(not_regular(metadata.mode()));
     }
-    Ok((file, stat_of(&metadata)))
+    Ok((file, metadata))
 }
 
 fn read(request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
+    let (file, stat) = open(request.path)?;
+    read_opened(request, &file, stat, allot).map(|(object, _)| object)
+}
+
+/// Reads from a file that was opened, and that was `stat` a moment ago. Gives what it is afterwards, too.
+pub(crate) fn read_opened(
+    request: &ReadRequest<'_>,
+    file: &File,
+    stat: Stat,
+    allot: &mut Allot<'_>,
+) -> Result<(Object, Metadata)> {
     let path = request.path;
-    let (file, stat) = open(path)?;
     let range = request.bytes_of(stat)?;
     let size_bytes = range.end - range.start;
     let mut bytes = allot(size_bytes)?;
     resize(&mut bytes, size_bytes)?;
-    let have = fill(path, &file, &mut bytes, range.start)?;
-    let after = stat_of(&file.metadata().map_err(|error| failed("examined", path, error))?);
-    complete(stat, size_bytes, have as u64, after)?;
-    Ok(Object { bytes: bytes.into(), stat })
+    let have = fill(path, file, &mut bytes, range.start)?;
+    let after = file.metadata().map_err(|error| failed("examined", path, error))?;
+    complete(stat, size_bytes, have as u64, stat_of(&after))?;
+    Ok((Object { bytes: bytes.into(), stat }, after))
 }
 
 /// Resizes the buffer for a file. Lack of memory is an error and does not end the process. A reused buffer keeps its

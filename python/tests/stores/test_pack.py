@@ -184,7 +184,7 @@ def test_a_network_that_fails_is_asked_again(
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "shards"
 ARROW = ["image", "text", "long", "ids", "box", "weight", "flag", "raw", "small"]
-# Of each format, the pattern that `fb.Shards` finds its files by, and the fields that can be packed if that is not all of them.
+# Of each format, the pattern that `fb.Shards` finds its files by, and the fields that are packed if not all are.
 FORMATS: dict[str, tuple[str, list[str] | None]] = {
     "mds": ("", None),
     "litdata": ("", None),
@@ -271,9 +271,8 @@ def test_bytes_that_are_pictures_become_pictures(tmp_path: Path) -> None:
         path = tmp_path / "one.jpg"
         Image.new("RGB", (8, 6), (number, 20, 30)).save(path, "PNG" if number == 1 else "JPEG")
         pictures.append(path.read_bytes())
-    table = pa.table(
-        {"picture": pictures, "other": [b"BM", b"", b"P6 "], "target": pa.array([3, 1, 2], pa.uint8()), "path": [1, 2, 3]}
-    )
+    others, targets = [b"BM", b"", b"P6 "], pa.array([3, 1, 2], pa.uint8())
+    table = pa.table({"picture": pictures, "other": others, "target": targets, "path": [1, 2, 3]})
     pq.write_table(table, tmp_path / "rows.parquet")
     pack(tmp_path / "rows.parquet", tmp_path / "shards")
     expected = {
@@ -283,7 +282,7 @@ def test_bytes_that_are_pictures_become_pictures(tmp_path: Path) -> None:
             f"picture.{'png' if number == 1 else 'jpg'}": pictures[number],
             "target.cls": str(label).encode(),
         }
-        for number, (other, label) in enumerate(zip([b"BM", b"", b"P6 "], [3, 1, 2], strict=True))
+        for number, (other, label) in enumerate(zip(others, targets.to_pylist(), strict=True))
     }
     found = members(tmp_path / "shards")
     assert list(found) == list(expected)

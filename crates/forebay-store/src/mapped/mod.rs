@@ -240,7 +240,7 @@ fn is_local(mount: &Mount) -> bool {
 }
 
 /// Whether a file system is one of those that a [`Mount`] calls local, by the number that the kernel gives it.
-fn is_local_file_system(number: rustix::fs::FsWord) -> bool {
+pub(crate) fn is_local_file_system(number: rustix::fs::FsWord) -> bool {
     const LOCAL: [u32; 15] = [
         0xEF53,      // ext2 to ext4
         0x5846_5342, // xfs

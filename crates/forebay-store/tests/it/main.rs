@@ -9,6 +9,7 @@ mod cache_ranges;
 mod cache_torture;
 mod errors;
 mod isolate;
+mod kept;
 mod lying;
 mod mapped;
 mod memory_cache;

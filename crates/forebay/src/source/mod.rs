@@ -30,8 +30,8 @@ use forebay_decode::{
 };
 use forebay_format::{FolderIndex, ScanOptions};
 use forebay_store::{
-    Allot, CacheStats, Capabilities, Isolated, Local, Mapped, Mount, MountKind, Object, ReadRequest, Readers, Remote,
-    Repairs, Stat, StorageOptions, Store, Traffic, is_url, machine,
+    Allot, CacheStats, Capabilities, Isolated, KeptFiles, Local, Mapped, Mount, MountKind, Object, ReadRequest,
+    Readers, Remote, Repairs, Stat, StorageOptions, Store, Traffic, is_url, machine,
 };
 
 use crate::scan::scan_folder;
@@ -583,7 +583,8 @@ pub fn kind_of(store: &dyn Store, root: &Path) -> Option<MountKind> {
 pub fn open_store(root: &Path, options: &StorageOptions, config: &Config) -> Result<(Arc<dyn Store>, PathBuf)> {
     match is_url(root) {
         true => open_remote(root, options),
-        false => Ok((store_for(root, config)?, root.to_owned())),
+        // It outlives its use (a dataset keeps the store that it was scanned with), so it keeps nothing open.
+        false => Ok((files_below(root, config, Arc::new(Local))?, root.to_owned())),
     }
 }
 
@@ -607,11 +608,17 @@ pub fn check_mapped(root: &Path, config: &Config) -> Result<()> {
     Mapped::check([root.to_owned()])
 }
 
-/// The store for files below `root`: in this process, or in others that answer in time.
+/// The store for a loader of files below `root`: in this process, or in others that answer in time. It may keep descriptors,
+/// until its [`Store::rest`].
 pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
-    if is_url(root) {
-        return open_remote(root, &StorageOptions::default()).map(|(store, _)| store);
+    match is_url(root) {
+        true => open_remote(root, &StorageOptions::default()).map(|(store, _)| store),
+        false => files_below(root, config, Arc::new(KeptFiles::default())),
     }
+}
+
+/// Files below `root`: by `own` in this process, or in others that answer in time.
+fn files_below(root: &Path, config: &Config, own: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
     let is_isolated = match isolation(config)? {
         Isolate::Always => true,
         Isolate::Never => false,
@@ -619,7 +626,7 @@ pub fn store_for(root: &Path, config: &Config) -> Result<Arc<dyn Store>> {
         Isolate::Auto => Mount::behind(root).is_some_and(|mount| mount.kind.can_hang()),
     };
     if !is_isolated {
-        return Ok(Arc::new(Local));
+        return Ok(own);
     }
     let isolated = Capabilities { is_isolated: true, ..Capabilities::default() };
     let max_readers = max_reads(config.io_threads.max(config.max_io_threads), isolated);
