@@ -46,6 +46,11 @@ impl Console<'_> {
     }
 }
 
+/// A number of things: `1 shard`, `2 shards`.
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Formats a number of bytes.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];

@@ -8,7 +8,7 @@ use forebay::{Error, FailureLimit, Kind};
 use forebay_pack::{Coding, Doing, Pack, Packed, Progress as Packing, Recoding, Source, SourceKind};
 use serde_json::json;
 
-use crate::console::{Console, Status, size};
+use crate::console::{Console, Status, counted, size};
 use crate::hint::{argument, target_argument};
 use crate::parity;
 use crate::progress::Progress;
@@ -281,11 +281,15 @@ fn report(arguments: &Arguments, done: &Packed, console: &mut Console<'_>) -> io
     }
     let Packed { packed, samples, kept_shards, .. } = done;
     let bytes = done.shards.iter().map(|(_, bytes, _)| bytes).sum();
-    let (count, seconds) = (done.shards.len(), done.elapsed.as_secs_f64());
-    let kept = if *kept_shards > 0 { format!("; {kept_shards} of them were there already") } else { String::new() };
+    let (shards, seconds) = (counted(done.shards.len() as u64, "shard"), done.elapsed.as_secs_f64());
+    let kept = if *kept_shards > 0 {
+        format!("; {kept_shards} of these {} there already", if *kept_shards == 1 { "was" } else { "were" })
+    } else {
+        String::new()
+    };
     let output = arguments.output.display().to_string();
     let output = output.split('?').next().unwrap_or_default();
-    writeln!(console.out, "{packed} of {samples} samples in {count} shards in {output}, {}{kept}", size(bytes))?;
+    writeln!(console.out, "{packed} of {samples} samples in {shards} in {output}, {}{kept}", size(bytes))?;
     if !done.classes.is_empty() {
         writeln!(console.out, "{} classes, named in classes.json", done.classes.len())?;
     }

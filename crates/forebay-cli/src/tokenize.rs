@@ -9,7 +9,7 @@ use forebay::{FailureLimit, Kind, StorageOptions};
 use forebay_tokenize::{Documents, HuggingFace, Progress as Tokenizing, Shard, Tokenize, Tokenized};
 use serde_json::json;
 
-use crate::console::{Console, Status};
+use crate::console::{Console, Status, counted};
 use crate::hint::argument;
 use crate::progress::Progress;
 
@@ -23,9 +23,8 @@ pub(crate) struct TokenArguments {
         value_name = "TOKENIZER.json",
         help_heading = "Tokens",
         conflicts_with_all = [
-            "kind", "no_labels", "extensions", "root", "samples_per_shard", "shuffle", "max_side", "format", "quality", "no_check",
-            "no_landmarks", "parity", "no_verify",
-            "target_option",
+            "kind", "no_labels", "extensions", "root", "fields", "samples_per_shard", "shuffle", "max_side", "format", "quality",
+            "no_check", "no_landmarks", "parity", "no_verify", "target_option",
         ]
     )]
     pub(crate) tokenize: Option<PathBuf>,
@@ -142,10 +141,12 @@ fn report(shared: &Shared<'_>, ledger: &Path, done: &Tokenized, console: &mut Co
     }
     let kept = match done.earlier_shards {
         0 => String::new(),
-        kept => format!("; {kept} of them were there already"),
+        1 => "; 1 of these was there already".to_owned(),
+        kept => format!("; {kept} of these were there already"),
     };
     let output = shared.output.display();
-    writeln!(console.out, "{tokens} tokens ({dtype}) of {documents} documents in {count} shards in {output}{kept}")?;
+    let (documents, shards) = (counted(documents, "document"), counted(count as u64, "shard"));
+    writeln!(console.out, "{tokens} tokens ({dtype}) of {documents} in {shards} in {output}{kept}")?;
     if empty > 0 {
         let documents = if empty == 1 { "document without a token is" } else { "documents without a token are" };
         writeln!(console.out, "{empty} {documents} left out")?;

@@ -61,7 +61,7 @@ fn says_what_it_made_and_what_it_left_out() {
     assert!(done.starts_with("done in "), "{done}");
     let again = ends.call_pack(&["--samples-per-shard", "4"]);
     assert!(
-        again.out.contains("in 2 shards") && again.out.contains("14.3 kB; 2 of them were there already\n"),
+        again.out.contains("in 2 shards") && again.out.contains("14.3 kB; 2 of these were there already\n"),
         "{}",
         again.out
     );

@@ -74,7 +74,7 @@ fn it_says_what_was_made_and_what_is_missing() {
     assert_eq!((ended.status, ended.err.as_str()), (Status::Problems, ""));
     let target = place.path("tokens");
     let said: Vec<_> = ended.out.lines().collect();
-    assert_eq!(said[0], format!("6 tokens (uint16) of 2 documents in 1 shards in {}", target.display()));
+    assert_eq!(said[0], format!("6 tokens (uint16) of 2 documents in 1 shard in {}", target.display()));
     assert_eq!(said[1], "1 document without a token is left out");
     let ledger = target.join("forebay-ledger.jsonl");
     assert_eq!(said[2], format!("1 document is not in the shards, and named in {}", ledger.display()));
