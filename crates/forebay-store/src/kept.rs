@@ -39,7 +39,7 @@ pub struct KeptFiles {
     max_files: usize,
     /// Times are counted from then.
     begun: Instant,
-    /// In a forked child a lock may be held that nobody releases.
+    /// A forked child must not use the table, see [`KeptFiles::is_forked`].
     process: u32,
     #[cfg(feature = "testing")]
     reads: AtomicU64,
@@ -115,9 +115,18 @@ impl KeptFiles {
         self.reads.load(Relaxed)
     }
 
-    /// The kept file of a path, if it is still the one and as it was, and when that was asked. No read waits for the table: a
-    /// child that was forked while the table was locked opens files as if none was kept.
+    /// Whether this process is a child of the one that keeps the files. It has their numbers and perhaps not the files: a fork copies the
+    /// descriptors first and the memory then, and what another thread has opened in between is in the memory alone. Closing such a
+    /// number would close something else. It may also have a lock that nobody releases.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// The kept file of a path, if it is still the one and as it was, and when that was asked. No read waits for the table.
     fn kept(&self, path: &Path) -> Option<(Arc<KeptFile>, u64)> {
+        if self.is_forked() {
+            return None;
+        }
         let known = Arc::clone(self.table.try_read()?.files.get(path.as_os_str())?);
         let now = self.now();
         known.last_read.store(now, Relaxed);
@@ -162,6 +171,9 @@ impl KeptFiles {
 
     /// Keeps a file that was read from, if its file system allows that.
     fn keep(&self, path: &Path, file: File, metadata: &Metadata) {
+        if self.is_forked() {
+            return;
+        }
         let Some(mut table) = self.table.try_write() else { return };
         let device = metadata.dev();
         let is_local = match table.devices.get(&device) {
@@ -225,12 +237,9 @@ impl KeptFiles {
         Ok(object)
     }
 
-    /// The table, to drop what it has. A forked child does not wait for it.
+    /// The table, to drop what it has.
     fn to_clear(&self) -> Option<RwLockWriteGuard<'_, Table>> {
-        match self.process == std::process::id() {
-            true => Some(self.table.write()),
-            false => self.table.try_write(),
-        }
+        (!self.is_forked()).then(|| self.table.write())
     }
 
     fn forget(&self, path: &Path) {
@@ -246,6 +255,14 @@ impl KeptFiles {
     fn forget_all(&self) -> bool {
         let files = self.to_clear().map(|mut table| std::mem::take(&mut table.files));
         files.is_some_and(|files| !files.is_empty())
+    }
+}
+
+impl Drop for KeptFiles {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            std::mem::forget(std::mem::take(self.table.get_mut()));
+        }
     }
 }
 

@@ -261,6 +261,15 @@ pub(crate) fn is_local_file_system(number: rustix::fs::FsWord) -> bool {
     LOCAL.contains(&(number as u32))
 }
 
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // The numbers of its descriptors may be something else's in a forked child (decisions/0063).
+        if self.process != std::process::id() {
+            std::mem::forget(std::mem::take(self.table.get_mut()));
+        }
+    }
+}
+
 impl Store for Mapped {
     fn fetch(&self, request: &ReadRequest<'_>, allot: &mut Allot<'_>) -> Result<Object> {
         request.check_cancel()?;

@@ -319,3 +319,40 @@ fn reads_in_a_child() {
     busy.unwrap().join().unwrap();
     assert_eq!(read(&*store, &request(&path)).unwrap().bytes, b"cdef", "the parent goes on");
 }
+
+#[test]
+fn a_forked_child_leaves_the_numbers_of_kept_descriptors_alone() {
+    alone("kept::uses_a_kept_number_in_a_child");
+}
+
+#[test]
+#[ignore = "forks"]
+fn uses_a_kept_number_in_a_child() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "abcdefgh");
+    let (store, _) = kept(&path);
+    let mut links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let number = links.find(|link| std::fs::read_link(link).is_ok_and(|file| file == path)).unwrap();
+    let number: i32 = number.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let other = File::open("/dev/null").unwrap();
+    // SAFETY: as in the test above.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        // The number is something else's here, as it may be where another thread has opened the file during the fork.
+        // SAFETY: both are numbers of this process.
+        let is_another = unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) } == number;
+        let is_right = (0..3).all(|_| read(&store, &request(&path)).is_ok_and(|object| object.bytes == *b"cdef"));
+        store.doubt(&path);
+        store.rest();
+        drop(store);
+        // SAFETY: asks about a number.
+        let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+        // SAFETY: as in the test above.
+        unsafe { libc::_exit(i32::from(!(is_another && is_right && is_open))) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is an integer of this function.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
