@@ -248,7 +248,8 @@ def test_workers_that_cannot_leave_do_not_stay_behind() -> None:
         pids = [pid for pid in worker_runs.children() if pid not in before]
         assert len(pids) == 6  # fork server, template, two workers and a process of each
         workers.rest()
-        assert worker_runs.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 2)
+        # They are given time to leave first.
+        assert worker_runs.wait_until(lambda: len([pid for pid in pids if is_there(pid)]) == 2, 30)
 
 
 NESTED = f"""
