@@ -123,8 +123,8 @@ def test_a_clock_set_back_and_forward_is_not_noticed(
     assert max(times) - min(times) > 3000
 
 
-# A ledger is for people to read, a `Retry-After` may be a date, the files of a cache are as old as they say, and a file that was
-# changed a moment ago by its own time is not mapped.
+# A ledger is for people to read, a `Retry-After` may be a date, the files of a cache are as old as they say, and a file
+# that was changed a moment ago by its own time is not mapped.
 MAY_ASK = {
     "crates/forebay-core/src/clock.rs",
     "crates/forebay-store/src/mapped/mod.rs",
