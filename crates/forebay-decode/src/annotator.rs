@@ -18,7 +18,7 @@ pub struct Annotator {
 }
 
 impl Annotator {
-    /// The annotation of these bytes, which holds for them alone: whoever keeps it keeps a checksum of them, too. It is empty for
+    /// The annotation of these bytes, which holds for them alone: keep it with a checksum of them. It is empty for
     /// what is no JPEG, for JPEGs without landmarks (progressive ones, CMYK, with restart markers), and for damaged ones.
     pub fn annotate(&mut self, bytes: &[u8]) -> Vec<u8> {
         // What is damaged is said when it is decoded.

@@ -2,7 +2,7 @@
 //!
 //! Which sample goes into which shard is planned from the listing of the source, before anything is read. Threads read and make samples
 //! ahead, every shard is written in order, and gets its name when all of it is on the disk. So the same source and settings make
-//! the same bytes, for any number of threads, and a run that was killed is gone on with by the next one.
+//! the same bytes, for any number of threads, and the next run resumes one that was killed.
 
 mod columns;
 mod finish;

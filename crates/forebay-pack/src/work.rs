@@ -1,4 +1,4 @@
-//! The threads. Each reads the sample that the shards being written need most, and whoever brings what a shard waits for appends it,
+//! The threads. Each reads the sample that the shards being written need most, and the thread that brings what a shard waits for appends it,
 //! with all that waits behind it: samples are read and made by many threads, and every shard is written by one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -292,7 +292,7 @@ impl<'a> Crew<'a, '_> {
             }
         });
         if let Err(error) = appended {
-            // Nobody else has them: they are still told.
+            // They are in no list yet, and have to be reported.
             let failed: Vec<_> = writer.discard().into_iter().chain(batch.filter_map(failure_of)).collect();
             self.board.lock().failures.extend(failed);
             return Err(error);

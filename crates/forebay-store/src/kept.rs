@@ -117,7 +117,7 @@ impl KeptFiles {
 
     /// Whether this process is a child of the one that keeps the files. It has their numbers and perhaps not the files: a fork copies the
     /// descriptors first and the memory then, and what another thread has opened in between is in the memory alone. Closing such a
-    /// number would close something else. It may also have a lock that nobody releases.
+    /// number would close something else. It may also have a lock that is never released.
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }

@@ -41,7 +41,7 @@ impl HuggingFace {
                 .with_detail(error.to_string())
                 .with_hint("expected a tokenizer.json, as `tokenizer.save_pretrained` of transformers writes it")
         })?;
-        // They are for batches of a model. A document would be cut, and nobody would see it.
+        // They are for batches of a model. Documents would be cut silently.
         let unlimited = tokenizer.with_truncation(None).map_err(|error| {
             Error::new(Kind::Config, "has a limit that cannot be taken off").with_detail(error.to_string())
         })?;

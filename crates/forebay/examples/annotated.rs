@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     for round in 0..=rounds {
         let mut took = [0.0; 2];
         let mut sums = [0; 2];
-        // Whoever comes first has no advantage over all rounds.
+        // They take turns at coming first.
         for turn in 0..2 {
             let way = ((round + turn) % 2) as usize;
             let started = turns::Usage::now();

@@ -299,3 +299,12 @@ def test_a_directory_of_several_datasets_names_the_way(tmp_path):
         fb.Shards(tmp_path)
     assert "train" in error.value.hint
     assert len(fb.Shards(tmp_path / "train", fields="text")) == SAMPLES
+
+
+def test_columns_that_differ_in_case_alone_are_two(tmp_path):
+    rows = pa.table({"Label": [1, 2], "label": [3, 4]})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    both = fb.Shards(tmp_path / "a.arrow")
+    assert [{name: value.item() for name, value in both[row].items()} for row in range(2)] == rows.to_pylist()
+    assert fb.Shards(tmp_path / "a.arrow", fields="label")[1].item() == 4

@@ -75,7 +75,7 @@ def test_shards_give_the_samples_of_the_folder(source: Path, tmp_path: Path) -> 
 def test_they_are_opened_by_their_index_alone(source: Path, tmp_path: Path) -> None:
     pack(source, tmp_path / "shards", "--prefix", "train")
     archive = tmp_path / "shards" / "train-000000.tar"
-    # Other bytes of the same length: whoever reads them sees no samples.
+    # Other bytes of the same length: a reader would see no samples.
     archive.write_bytes(bytes(archive.stat().st_size))
     for place in (tmp_path / "shards", tmp_path / "shards" / "train.jsonl"):
         shards = fb.Shards(manifest=place) if place.suffix else fb.Shards(place)

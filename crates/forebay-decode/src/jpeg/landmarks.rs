@@ -45,7 +45,7 @@ pub struct Landmarks {
 enum Bytes {
     /// Those of this length and hash.
     Hashed(usize, u64),
-    /// Those in memory from this address on, of this length: whoever said so knows what they are, and that they stay.
+    /// Those in memory from this address on, of this length: the caller has compared them, and they stay.
     There(usize, usize),
 }
 

@@ -1,4 +1,4 @@
-//! What was learnt of the bytes of parts when their index was made, for whoever decodes them: bytes that mean nothing here.
+//! What was learnt of the bytes of parts when their index was made, for their decoders: bytes that mean nothing here.
 
 use forebay_core::{Error, Result};
 

@@ -36,7 +36,7 @@ use mapping::Mapping;
 #[derive(Debug)]
 pub struct Mapped {
     table: Mutex<Table>,
-    /// A forked child has the mappings, and perhaps a lock that nobody holds.
+    /// A forked child has the mappings, and perhaps a lock whose owner does not exist.
     process: u32,
     max_mappings: usize,
     #[cfg(feature = "testing")]
@@ -63,7 +63,7 @@ struct Known {
 struct Version {
     file: (u64, u64),
     stat: Stat,
-    /// Nobody can set this one.
+    /// Unlike mtime, a program cannot set it.
     changed: (i64, i64),
 }
 

@@ -163,7 +163,7 @@ fn install() -> io::Result<()> {
     PAGE_BYTES.store(usize::try_from(page_bytes).map_err(io::Error::other)?, SeqCst);
     // Kept before ours can run.
     match *installed {
-        // Back to the default: whoever was there has been taken away since, and what was before it with it.
+        // Back to the default: the handler that was there has been removed since, and the one before it too.
         true if before.sa_sigaction == SIG_DFL => {
             FIRST.set(&before);
             NEWER.set(&before);

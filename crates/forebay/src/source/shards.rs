@@ -145,7 +145,9 @@ impl Shards {
             let mut numbers = Vec::new();
             for name in names {
                 let own = (0..).zip(shard.fields()).filter(|(_, field)| field.eq_ignore_ascii_case(name));
-                numbers.extend(own.map(|(number, _): (u16, _)| number));
+                // Columns of a table may differ in case alone: the one with this very name comes first.
+                let (same, alike): (Vec<(u16, _)>, Vec<_>) = own.partition(|(_, field)| *field == name);
+                numbers.extend(same.into_iter().chain(alike).map(|(number, _)| number));
             }
             numbers
         };

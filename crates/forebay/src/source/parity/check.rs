@@ -142,7 +142,7 @@ fn examine(store: &dyn Store, path: &Path, retry: Retry) -> Result<(ParityLayout
 fn look_at(file: &Examined<'_>, group: u64, repairs: bool) -> Result<Found> {
     let damaged_copies = file.damaged_copies(group)?;
     let Some(record) = file.record(group)?.0 else {
-        // Nobody knows what they are to be.
+        // Their true content is unknown.
         let damaged: Vec<_> = file.layout.runs_of(group).flat_map(|run| run.blocks).collect();
         let lost = damaged.len() as u64;
         return Ok(Found { damaged, moved: 0, lost, damaged_parity: damaged_copies, made: Vec::new() });
